@@ -103,7 +103,7 @@ OutOfMemory describe_overflow(const Task& task, const schedule::Program& program
                               const Simulation& simulation, std::size_t performer, Overflow overflow,
                               core::Bytes outside, core::Bytes limit) {
     const std::int32_t class_index = simulation.timeline.class_of[performer];
-    std::int32_t op = -1;
+    std::optional<std::int32_t> op;
     if (overflow.instruction) {
         const schedule::RankProgram& list = program.classes[static_cast<std::size_t>(class_index)];
         const core::Bytes room = limit - (sum(overflow.held) - overflow.asked);
@@ -138,17 +138,17 @@ OutOfMemory describe_overflow(const Task& task, const schedule::Program& program
         program.classes[static_cast<std::size_t>(class_index)].instructions[*overflow.instruction];
     failure.what = schedule::describe(program, class_index, *overflow.instruction);
     failure.stream = schedule::name_of(instruction.stream);
-    failure.stage = instruction.stage;
-    failure.micro_batch = instruction.micro_batch < 0 ? -1 : instruction.micro_batch / program.segments;
-    if (op >= 0) {
-        failure.operators = task.graph.operators[static_cast<std::size_t>(op)].name;
+    if (instruction.stage >= 0) failure.stage = instruction.stage;
+    if (instruction.micro_batch >= 0) failure.micro_batch = instruction.micro_batch / program.segments;
+    if (op) {
+        failure.operators = task.graph.operators[static_cast<std::size_t>(*op)].name;
     } else if (instruction.operators.size() > 0) {
         const auto name = [&](std::int32_t i) {
             return task.graph.operators[static_cast<std::size_t>(i)].name;
         };
         failure.operators = name(instruction.operators.begin);
         if (instruction.operators.size() > 1)
-            failure.operators += " ... " + name(instruction.operators.end - 1);
+            *failure.operators += " ... " + name(instruction.operators.end - 1);
     }
     return failure;
 }
@@ -343,19 +343,20 @@ void judge_host_memory(Evaluation& evaluation, const Task& task, core::Bytes off
     if (!is_accelerator(task))
         evaluation.host_memory += evaluation.peak_memory * static_cast<double>(cluster::most_ranks_of_a_node(
                                                                task.cluster, task.plan.layout.ranks()));
-    evaluation.available_host_memory = task.cluster.instance.host_memory;
-    if (evaluation.available_host_memory.value <= 0) {
+    if (task.cluster.instance.host_memory.value > 0)
+        evaluation.available_host_memory = task.cluster.instance.host_memory;
+    if (!evaluation.available_host_memory) {
         evaluation.assumptions.push_back(
             fmt::format("{} states no host memory: the {} of offloaded activations are taken to fit there",
                         task.cluster.instance.name, core::format(offloaded)));
         return;
     }
-    if (evaluation.host_memory <= evaluation.available_host_memory) return;
+    if (evaluation.host_memory <= *evaluation.available_host_memory) return;
     if (evaluation.fits)
         evaluation.tightest =
             fmt::format("the host of the fullest node: {} of offloaded activations{} needed, {} available",
                         core::format(evaluation.host_memory), is_accelerator(task) ? "" : " and ranks",
-                        core::format(evaluation.available_host_memory));
+                        core::format(*evaluation.available_host_memory));
     evaluation.fits = false;
 }
 
@@ -451,8 +452,8 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
 
     std::optional<Run> result;
     std::string extrapolation;
-    if (options.most_micro_batches > 0 && !options.keeps_timeline)
-        result = run_extrapolated(task, plan.micro_batches, options.most_micro_batches, extrapolation);
+    if (options.most_micro_batches && !options.keeps_timeline)
+        result = run_extrapolated(task, plan.micro_batches, *options.most_micro_batches, extrapolation);
     if (!result) result = run(task, plan.micro_batches, diagnostics);
     if (!result) return std::nullopt;
 
@@ -509,8 +510,8 @@ core::Value to_value(const Evaluation& evaluation, const model::ModelGraph& grap
     if (evaluation.host_memory.value > 0) {
         value["host_memory_gib"] = core::to_gibibytes(evaluation.host_memory);
         value["available_host_memory_gib"] =
-            evaluation.available_host_memory.value > 0
-                ? core::Value(core::to_gibibytes(evaluation.available_host_memory))
+            evaluation.available_host_memory
+                ? core::Value(core::to_gibibytes(*evaluation.available_host_memory))
                 : core::Value();
     }
     value["tightest"] = evaluation.tightest;

@@ -46,8 +46,9 @@ struct OutOfMemory {
         instruction;   // in the class's list; nothing: state alone is too much before the step begins
     std::string what;  // the instruction in words
     std::string stream;
-    int stage = -1, micro_batch = -1;
-    std::string operators;  // first and last of its range
+    // Of the instruction, where it has one: virtual stage, micro-batch, first and last operator of its range.
+    std::optional<int> stage, micro_batch;
+    std::optional<std::string> operators;
     core::Seconds time;
     core::Bytes asked, needed, available;  // by this allocation; in all with it; on the device
     MemoryByKind held{};  // with it, by kind; what lies outside the allocator counts as overhead
@@ -60,9 +61,10 @@ struct Evaluation {
     double mfu = 0;  // model FLOP/s over the peak of the compute precision
     bool fits = true;
     core::Bytes peak_memory, available_memory;
-    // Activations offloaded to hosts: what those of the fullest node take there, and its memory (zero: the
-    // profile does not say). A processor's host is itself: there what its ranks hold comes on top.
-    core::Bytes host_memory, available_host_memory;
+    // Activations offloaded to hosts: what those of the fullest node take there, and its memory where the
+    // profile states it. A processor's host is itself: what its ranks hold comes on top.
+    core::Bytes host_memory;
+    std::optional<core::Bytes> available_host_memory;
     std::string tightest;  // "pipeline rank 0: 43.1 GiB needed, 39.6 GiB available"
     std::vector<ClassMemory> memory;
     std::optional<OutOfMemory> out_of_memory;  // when it does not fit
@@ -80,8 +82,8 @@ struct Evaluation {
 struct EvaluateOptions {
     bool keeps_timeline = false;
     // Lower at most this many micro-batches and extrapolate (exact in steady state: makespan is eventually
-    // linear in micro-batches). 0 = all.
-    int most_micro_batches = 0;
+    // linear in micro-batches). Nothing: all are lowered.
+    std::optional<int> most_micro_batches = {};
     // Only memory (no pricing, no timeline): for the planner's first filter.
     bool memory_only = false;
     CostConstants constants = {};

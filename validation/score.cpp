@@ -63,14 +63,14 @@ std::vector<GroupScore> score_groups(const std::vector<ScoredRow>& rows) {
         std::vector<double> errors;
         double signed_sum = 0;
         int predicted = 0;
-        double worst = -1;
+        std::optional<double> worst;
         for (const ScoredRow* row : members) {
             errors.push_back(error_of(*row));
             if (row->status == PredictionStatus::ok) {
                 signed_sum += row->predicted / row->measured - 1;
                 ++predicted;
             }
-            if (errors.back() > worst) {
+            if (!worst || errors.back() > *worst) {
                 worst = errors.back();
                 score.worst_id = row->id;
             }

@@ -16,7 +16,7 @@ public:
           problem_(graph.problem()),
           rule_(rule),
           letters_(3 * problem_.chunks),
-          tails_(graph.longest_to_end(-1)),
+          tails_(graph.longest_to_end(std::nullopt)),
           ranks_(static_cast<std::size_t>(problem_.ranks)),
           ends_(static_cast<std::size_t>(graph.actions()), never) {
         slack_ = 1e-9 * graph.greatest_duration();
@@ -26,13 +26,13 @@ public:
     std::optional<Order> run() {
         const int total = graph_.actions();
         for (int placed = 0; placed < total;) {
-            int chosen = -1;
+            std::optional<int> chosen;
             for (int r = 0; r < problem_.ranks; ++r)
                 if (!at(r).is_blocked && static_cast<int>(at(r).word.size()) < problem_.word_length() &&
-                    (chosen < 0 || at(r).clock < at(chosen).clock))
+                    (!chosen || at(r).clock < at(*chosen).clock))
                     chosen = r;
-            if (chosen < 0) return std::nullopt;
-            placed += decide(chosen);
+            if (!chosen) return std::nullopt;
+            placed += decide(*chosen);
         }
         Order order;
         for (Rank& rank : ranks_) order.push_back(std::move(rank.word));
@@ -79,11 +79,11 @@ private:
         if (letter != F) return true;
         const int in_flight = at(r).counts[F] - at(r).counts[W];
         if (in_flight >= std::max(1, rule_.most_admitted - (rule_.falls_along_ranks ? r : 0))) return false;
-        return at(r).held + at(r).reserved + forwards_memory(r) <= problem_.memory_limit.value * (1 + 1e-9);
+        return at(r).held + at(r).reserved + forwards_memory(r) <= problem_.greatest_memory();
     }
     bool has_room(int r, int letter) {
         return at(r).held + std::max(0.0, graph_.memory_change(action_of(r, letter))) <=
-               problem_.memory_limit.value * (1 + 1e-9);
+               problem_.greatest_memory();
     }
 
     int put(int r, int letter) {
@@ -107,23 +107,23 @@ private:
     // What the rank does at its clock; 0 when it waits (its clock moves on).
     int decide(int r) {
         Rank& rank = at(r);
-        int ready = -1, weight = -1;
+        std::optional<int> ready, weight;
         double soonest = never;
         for (int letter = 0; letter < letters_; ++letter) {
             const double when = arrival(r, letter);
             if (when == never) continue;
             if (letter % 3 == W) {
-                if (weight < 0 || tail(r, letter) > tail(r, weight)) weight = letter;
+                if (!weight || tail(r, letter) > tail(r, *weight)) weight = letter;
                 continue;
             }
             if (!is_admitted(r, letter) || !has_room(r, letter)) continue;
             if (when > rank.clock + slack_) soonest = std::min(soonest, when);
-            else if (ready < 0 || goes_before(r, letter, ready)) ready = letter;
+            else if (!ready || goes_before(r, letter, *ready)) ready = letter;
         }
-        if (ready >= 0) return put(r, ready);
-        if (weight >= 0 &&
-            (rule_.fills_always || rank.clock + graph_.duration(action_of(r, weight)) <= soonest + slack_))
-            return put(r, weight);
+        if (ready) return put(r, *ready);
+        if (weight &&
+            (rule_.fills_always || rank.clock + graph_.duration(action_of(r, *weight)) <= soonest + slack_))
+            return put(r, *weight);
         if (soonest < never) rank.clock = soonest;
         else rank.is_blocked = true;
         return 0;

@@ -1,6 +1,7 @@
 #include "planner/order/order_evaluator.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "core/diagnostics.h"
@@ -19,6 +20,8 @@ OrderEvaluator::OrderEvaluator(const OrderProblem& problem)
                m = static_cast<std::size_t>(problem.micro_batches);
     const int stages = problem.ranks * problem.chunks;
     core::require(problem.stages.size() == static_cast<std::size_t>(stages), "one cost per virtual stage");
+    core::require(!problem.memory_limit || std::isfinite(problem.memory_limit->value),
+                  "a problem without a memory limit has none, not an infinite one");
     for (int rank = 0; rank < problem.ranks; ++rank)
         for (int chunk = 0; chunk < problem.chunks; ++chunk) {
             const int s = problem.stage_of(rank, chunk);
@@ -54,7 +57,7 @@ OrderEvaluator::OrderEvaluator(const OrderProblem& problem)
 bool OrderEvaluator::is_allowed(const Word& word, int rank) {
     std::fill(word_counts_.begin(), word_counts_.end(), 0);
     double held = 0;
-    const double limit = problem_.memory_limit.value * (1 + 1e-9);
+    const double limit = problem_.greatest_memory();
     const LetterFacts* facts = &facts_[static_cast<std::size_t>(rank * letters_)];
     for (const std::uint8_t letter : word) {
         const std::int32_t count = ++word_counts_[letter];
@@ -66,9 +69,9 @@ bool OrderEvaluator::is_allowed(const Word& word, int rank) {
     return true;
 }
 
-// source < 0: everything may start at time 0, first actions not before their release; else only that rank's
-// first action does, and what it does not reach is at minus infinity.
-OrderEvaluator::Front OrderEvaluator::start_of(int source) const {
+// Without a source everything may start at time 0, first actions not before their release. With one, only
+// that rank's first action starts at time 0, and what it does not reach is at minus infinity.
+OrderEvaluator::Front OrderEvaluator::start_of(std::optional<int> source) const {
     const auto p = static_cast<std::size_t>(problem_.ranks);
     Front front;
     front.done = 0;
@@ -77,7 +80,7 @@ OrderEvaluator::Front OrderEvaluator::start_of(int source) const {
     front.made.assign(2 * p * static_cast<std::size_t>(problem_.chunks), 0);
     front.first_start.assign(p, 0);
     for (std::size_t r = 0; r < p; ++r)
-        front.rank_end.push_back(source < 0 ? release_[r] : static_cast<int>(r) == source ? 0 : -infinite);
+        front.rank_end.push_back(!source ? release_[r] : static_cast<int>(r) == *source ? 0 : -infinite);
     return front;
 }
 
@@ -93,7 +96,7 @@ bool OrderEvaluator::play(const Order& order, Front from, Paths& paths, std::vec
         return static_cast<std::int32_t>(static_cast<std::size_t>(total) * (i + 1) / (fronts + 1));
     };
     while (next_kept < fronts && threshold(next_kept) <= front.done) ++next_kept;
-    for (std::size_t i = next_kept; i < fronts; ++i) paths.kept[i].done = -1;
+    for (std::size_t i = next_kept; i < fronts; ++i) paths.kept[i].done = none;
     int idle_ranks = 0;
     while (front.done < total) {
         const int r = front.next_rank;
@@ -108,13 +111,13 @@ bool OrderEvaluator::play(const Order& order, Front from, Paths& paths, std::vec
         for (; head < length; ++head) {
             const LetterFacts& fact = facts[word[head]];
             const int k = counts[word[head]];
-            if (fact.needs >= 0) {
+            if (fact.needs != none) {
                 if (front.made[static_cast<std::size_t>(fact.needs)] <= k) break;
                 time = std::max(time, ends[fact.needs * m + k] + fact.delay);
             }
             if (head == 0) front.first_start[static_cast<std::size_t>(r)] = time;
             time += fact.duration;
-            if (fact.makes >= 0) {
+            if (fact.makes != none) {
                 ends[fact.makes * m + k] = time;
                 front.made[static_cast<std::size_t>(fact.makes)] = k + 1;
             }
@@ -155,11 +158,14 @@ double OrderEvaluator::objective_of(const std::vector<Paths>& paths) {
     return *std::max_element(rank_end.begin(), rank_end.end());
 }
 
+std::optional<int> OrderEvaluator::source_of(std::size_t path) const {
+    if (problem_.objective == OrderObjective::makespan) return std::nullopt;
+    return static_cast<int>(path);
+}
+
 double OrderEvaluator::evaluate(const Order& order) {
     for (std::size_t i = 0; i < paths_.size(); ++i)
-        if (!play(order, start_of(problem_.objective == OrderObjective::span ? static_cast<int>(i) : -1),
-                  paths_[i], played_at_, nullptr, {}))
-            return infinite;
+        if (!play(order, start_of(source_of(i)), paths_[i], played_at_, nullptr, {})) return infinite;
     return objective_of(paths_);
 }
 
@@ -178,12 +184,12 @@ double OrderEvaluator::try_change(const Order& order, const std::vector<Change>&
         tried.shared_from = fronts;
         const Front* from = nullptr;
         for (std::size_t f = 0; f < fronts; ++f) {
-            if (known.kept[f].done < 0 || known.kept[f].done > before) continue;
+            if (known.kept[f].done == none || known.kept[f].done > before) continue;
             from = &known.kept[f];
             tried.shared_before = f + 1;
         }
-        const int source = problem_.objective == OrderObjective::span ? static_cast<int>(i) : -1;
-        if (!play(order, from ? *from : start_of(source), tried, tried_at_, &known, changes)) return infinite;
+        if (!play(order, from ? *from : start_of(source_of(i)), tried, tried_at_, &known, changes))
+            return infinite;
     }
     return objective_of(tried_);
 }
@@ -236,7 +242,7 @@ std::vector<core::Seconds> OrderEvaluator::releases(const Order& order, double o
     if (problem_.objective == OrderObjective::span) {
         const double slack = 1e-9 * objective;
         for (std::size_t round = 0; round <= p + 1; ++round) {
-            if (!play(order, start_of(-1), tried_.front(), tried_at_, nullptr, {})) break;
+            if (!play(order, start_of(std::nullopt), tried_.front(), tried_at_, nullptr, {})) break;
             const Front& front = tried_.front().last;
             bool has_moved = false;
             for (std::size_t r = 0; r < p; ++r) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "core/units.h"
@@ -28,10 +29,16 @@ struct OrderProblem {
     int micro_batches = 1;
     std::vector<sim::StageCost> stages;  // by virtual stage
     core::Seconds transfer;
-    core::Bytes memory_limit{std::numeric_limits<double>::infinity()};  // of a rank
+    std::optional<core::Bytes> memory_limit;  // of a rank, finite
     OrderObjective objective = OrderObjective::makespan;
 
     int word_length() const { return 3 * chunks * micro_batches; }
+    // What sums of a rank's activations are compared with: the limit, and what their rounding adds (share of
+    // the limit). Infinity without a limit.
+    double greatest_memory() const {
+        constexpr double rounding = 1e-9;
+        return memory_limit ? memory_limit->value * (1 + rounding) : std::numeric_limits<double>::infinity();
+    }
     int stage_of(int rank, int chunk) const {
         return placement == schedule::StagePlacement::v_shape && chunk == 1 ? 2 * ranks - 1 - rank
                                                                             : chunk * ranks + rank;
@@ -74,9 +81,13 @@ public:
     const OrderProblem& problem() const { return problem_; }
 
 private:
+    // No pass, or a front that was not reached: a sentinel and not an optional, as the innermost loop asks
+    // for every letter, and a change copies whole fronts.
+    static constexpr std::int32_t none = -1;
+
     // How far the lists have been played, and the time of each rank.
     struct Front {
-        std::int32_t done = -1, next_rank = 0;  // -1 = not reached
+        std::int32_t done = none, next_rank = 0;  // actions played
         std::vector<std::int32_t> head, count, made;
         std::vector<double> rank_end, first_start;
     };
@@ -90,7 +101,9 @@ private:
         std::size_t shared_before = 0, shared_from = 0;
     };
 
-    Front start_of(int source) const;
+    // The rank whose first action longest paths start from; nothing: from time 0.
+    std::optional<int> source_of(std::size_t path) const;
+    Front start_of(std::optional<int> source) const;
     // Plays from `from` to the end. With `known`: until a front is reached that is the same there, whose end
     // is taken then.
     bool play(const Order& order, Front from, Paths& paths, std::vector<std::int32_t>& played_at,
@@ -102,7 +115,7 @@ private:
     // + (0 or 1).
     struct LetterFacts {
         double duration = 0, delay = 0;
-        std::int32_t needs = -1, makes = -1;  // passes; -1 = none
+        std::int32_t needs = none, makes = none;  // passes
         double memory_at_start = 0, memory_at_end = 0;
     };
 

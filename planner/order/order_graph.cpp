@@ -39,7 +39,7 @@ OrderGraph::OrderGraph(const OrderProblem& problem) : problem_(problem) {
             add(node(s, F, k), node(s + 1, F, k), duration(node(s, F, k)) + delay);
             add(node(s + 1, I, k), node(s, I, k), duration(node(s + 1, I, k)) + delay);
         }
-    if (std::isfinite(problem.memory_limit.value))
+    if (problem.memory_limit)
         for (int rank = 0; rank < problem.ranks; ++rank)
             for (int chunk = 0; chunk < problem.chunks; ++chunk) add_memory(rank, chunk);
     sort_arcs();
@@ -59,7 +59,7 @@ void OrderGraph::add_memory(int rank, int chunk) {
         if (forward < 0) return;
         own += forward;
     }
-    const double limit = problem_.memory_limit.value * (1 + 1e-9);
+    const double limit = problem_.greatest_memory();
     const int most_beside = static_cast<int>(std::floor(std::max(0.0, limit - own) / least_held + 1e-9));
     for (int k = most_beside + 1; k <= problem_.micro_batches - 1; ++k)
         add(w + k - most_beside - 1, action(rank, 3 * chunk + F, k), duration(w));
@@ -89,10 +89,9 @@ void OrderGraph::sort_arcs() {
     arcs_ = std::move(sorted);
 }
 
-std::vector<double> OrderGraph::longest_from(int source) const {
-    std::vector<double> longest(durations_.size(),
-                                source < 0 ? 0.0 : -std::numeric_limits<double>::infinity());
-    if (source >= 0) longest[static_cast<std::size_t>(source)] = 0;
+std::vector<double> OrderGraph::longest_from(std::optional<int> source) const {
+    std::vector<double> longest(durations_.size(), source ? -std::numeric_limits<double>::infinity() : 0.0);
+    if (source) longest[static_cast<std::size_t>(*source)] = 0;
     for (const Arc& arc : arcs_) {
         double& at_head = longest[static_cast<std::size_t>(arc.to)];
         at_head = std::max(at_head, longest[static_cast<std::size_t>(arc.from)] + arc.length);
@@ -100,10 +99,10 @@ std::vector<double> OrderGraph::longest_from(int source) const {
     return longest;
 }
 
-std::vector<double> OrderGraph::longest_to_end(int rank) const {
+std::vector<double> OrderGraph::longest_to_end(std::optional<int> rank) const {
     std::vector<double> longest(durations_.size(), -std::numeric_limits<double>::infinity());
     for (int r = 0; r < problem_.ranks; ++r)
-        for (int chunk = 0; chunk < problem_.chunks && (rank < 0 || r == rank); ++chunk) {
+        for (int chunk = 0; chunk < problem_.chunks && (!rank || r == *rank); ++chunk) {
             const int last = action(r, 3 * chunk + W, problem_.micro_batches - 1);
             longest[static_cast<std::size_t>(last)] = duration(last);
         }

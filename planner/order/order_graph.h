@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "planner/order/order_evaluator.h"
@@ -26,12 +27,12 @@ public:
     double greatest_duration() const { return greatest_; }
     const OrderProblem& problem() const { return problem_; }
 
-    // Longest paths between starts, by action: from `source`, or from the beginning of all when it is
-    // negative; minus infinity where there is none.
-    std::vector<double> longest_from(int source) const;
-    // Longest path from each action's start to the end of the last weights of `rank`, or of any rank when it
-    // is negative.
-    std::vector<double> longest_to_end(int rank) const;
+    // Longest paths between starts, by action: from the start of `source`, or from the beginning of all
+    // without one. Minus infinity where there is no path.
+    std::vector<double> longest_from(std::optional<int> source) const;
+    // Longest path from each action's start to the end of the last weights of `rank`, or of any rank without
+    // one.
+    std::vector<double> longest_to_end(std::optional<int> rank) const;
 
 private:
     struct Arc {

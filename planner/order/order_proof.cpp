@@ -25,7 +25,7 @@ public:
             if (has_origin) distance_.push_back(minus_infinity);
         }
         if (!has_origin) return;
-        const std::vector<double> row = graph.longest_from(-1);
+        const std::vector<double> row = graph.longest_from(std::nullopt);
         distance_.insert(distance_.end(), row.begin(), row.end());
         distance_.push_back(0);
     }
@@ -151,8 +151,8 @@ private:
     // Where an action takes memory: with all that may release it before and nothing that may take it, it has
     // to fit; what decides that is forced.
     bool settle_memory(Closure& closure, int rank, bool& has_changed) {
-        if (std::isinf(problem_.memory_limit.value)) return true;
-        const double limit = problem_.memory_limit.value * (1 + 1e-9);
+        if (!problem_.memory_limit) return true;
+        const double limit = problem_.greatest_memory();
         const int begin = graph_.first_of(rank), end = begin + problem_.word_length();
         for (int taker = begin; taker < end; ++taker) {
             if (graph_.memory_change(taker) <= 0) continue;

@@ -70,7 +70,7 @@ public:
     // Memory times time above the limit in one period of the steady state, with a little for every moment
     // above it and for all that is held.
     double excess(double unit_of_memory, double unit_of_time) {
-        const double limit = problem_.memory_limit.value * (1 + 1e-9), tiny = 1e-9 * period_;
+        const double limit = problem_.greatest_memory(), tiny = 1e-9 * period_;
         double over = 0, held_long = 0;
         int times_over = 0;
         for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {

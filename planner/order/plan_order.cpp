@@ -122,8 +122,7 @@ std::optional<OrderProblem> order_problem(const model::ModelGraph& graph, const 
         plan.partition = std::move(*partition);
     }
     const std::optional<sim::Evaluation> fixed =
-        sim::evaluate(graph, cluster, plan, diagnostics,
-                      {.keeps_timeline = false, .most_micro_batches = 0, .memory_only = true});
+        sim::evaluate(graph, cluster, plan, diagnostics, {.keeps_timeline = false, .memory_only = true});
     plan.micro_batches = 2;
     std::optional<sim::CostModels> costs = sim::make_cost_models(graph, cluster, plan, diagnostics);
     if (!fixed || !costs) return std::nullopt;
@@ -147,10 +146,10 @@ std::optional<OrderProblem> order_problem(const model::ModelGraph& graph, const 
         cost.memory_backward_weight = core::Bytes(0) - footprint.kept_for_weight - footprint.saved_for_weight;
     }
     // What a device has beside everything that is no activation.
-    core::Bytes room(0);
+    std::optional<core::Bytes> room;
     for (const sim::ClassMemory& memory : fixed->memory) {
         const core::Bytes left = fixed->available_memory - (memory.peak - memory.activations);
-        if (room.value == 0 || left < room) room = left;
+        if (!room || left < *room) room = left;
     }
     core::Bytes least(0);
     for (int rank = 0; rank < problem.ranks; ++rank) {
@@ -160,7 +159,7 @@ std::optional<OrderProblem> order_problem(const model::ModelGraph& graph, const 
         least = std::max(least, one);
     }
     // A plan that does not fit is still ordered, for one micro-batch in flight.
-    problem.memory_limit = std::max(room, least * 1.5);
+    problem.memory_limit = std::max(room.value_or(core::Bytes(0)), least * 1.5);
     return problem;
 }
 
@@ -194,7 +193,7 @@ std::optional<OrderedPlan> with_searched_order(const model::ModelGraph& graph,
         std::optional<sim::Evaluation> evaluation = sim::evaluate(graph, cluster, ordered, diagnostics);
         if (!evaluation) return std::nullopt;
         if (!evaluation->fits && base->fits) {
-            problem->memory_limit = problem->memory_limit * 0.85;
+            problem->memory_limit = *problem->memory_limit * 0.85;
             continue;
         }
         if (evaluation->fits >= base->fits && evaluation->step_time < base->step) {

@@ -4,14 +4,16 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 namespace planner {
 
 namespace {
 
-// Amounts that are all multiples of one unit fill a limit only up to a multiple of it. Zero: no such unit.
-double common_unit(const std::vector<double>& amounts) {
+// Amounts that are all multiples of one unit fill a limit only up to a multiple of it. Nothing where there is
+// no such unit.
+std::optional<double> common_unit(const std::vector<double>& amounts) {
     double least = std::numeric_limits<double>::infinity();
     for (const double amount : amounts)
         if (std::abs(amount) > 0) least = std::min(least, std::abs(amount));
@@ -23,13 +25,13 @@ double common_unit(const std::vector<double>& amounts) {
             }))
             return unit;
     }
-    return 0;
+    return std::nullopt;
 }
 
 }  // namespace
 
 double residence_bound(const OrderProblem& problem, int rank) {
-    if (std::isinf(problem.memory_limit.value)) return 0;
+    if (!problem.memory_limit) return 0;
     const int stages = problem.ranks * problem.chunks;
     const auto cost = [&](int s) -> const sim::StageCost& {
         return problem.stages[static_cast<std::size_t>(s)];
@@ -66,8 +68,9 @@ double residence_bound(const OrderProblem& problem, int rank) {
         drains = std::max({drains, -input / i, -weight / w});
     }
     if (area <= 0 || drains <= 0) return 0;  // nothing is held
-    double limit = problem.memory_limit.value * (1 + 1e-9);
-    if (const double unit = common_unit(amounts); unit > 0) limit = std::floor(limit / unit + 1e-9) * unit;
+    double limit = problem.greatest_memory();
+    if (const std::optional<double> unit = common_unit(amounts))
+        limit = std::floor(limit / *unit + 1e-9) * *unit;
     if (limit <= 0) return 0;
     // Memory after time x is at most most_at_once + fills x; `x` before the end at most least_release +
     // drains x.

@@ -44,9 +44,8 @@ schedule::PipelineShape shape_of(const OrderProblem& problem) {
         most = std::max(most, std::max(0.0, cost.memory_forward.value) +
                                   std::max(0.0, cost.memory_backward_input.value) +
                                   std::max(0.0, cost.memory_backward_weight.value));
-    shape.memory_limit = std::isfinite(problem.memory_limit.value)
-                             ? problem.memory_limit.value
-                             : std::max(1.0, most * problem.chunks * problem.micro_batches);
+    shape.memory_limit = problem.memory_limit ? problem.memory_limit->value
+                                              : std::max(1.0, most * problem.chunks * problem.micro_batches);
     return shape;
 }
 
@@ -110,7 +109,7 @@ std::vector<Start> starts_of(const OrderProblem& problem, OrderEvaluator& evalua
     const auto by_objective = [](const Start& a, const Start& b) { return a.objective < b.objective; };
     std::stable_sort(starts.begin(), starts.end(), by_objective);
     constexpr double worth_a_search = 1.02;
-    if (std::isfinite(problem.memory_limit.value) && !is_provable(problem) && !starts.empty() &&
+    if (problem.memory_limit && !is_provable(problem) && !starts.empty() &&
         starts.front().objective > worth_a_search * bound) {
         const auto patterns = static_cast<std::int64_t>(budget.time_limit.value * cautious_pattern_rate /
                                                         (problem.ranks * problem.chunks));
@@ -275,10 +274,10 @@ core::Seconds order_lower_bound(const OrderProblem& problem) {
         // Nothing but forwards fits before the rank's first gradient arrives, and only as many as memory
         // holds.
         std::size_t room = forwards.size();
-        if (std::isfinite(problem.memory_limit.value) && least_memory > 0)
+        if (problem.memory_limit && least_memory > 0)
             room = static_cast<std::size_t>(
                 std::min<double>(static_cast<double>(room),
-                                 std::floor(problem.memory_limit.value / least_memory * (1 + 1e-9))));
+                                 std::floor(problem.memory_limit->value / least_memory * (1 + 1e-9))));
         std::sort(forwards.begin(), forwards.end(), std::greater<>());
         double filled = 0;
         for (std::size_t i = 0; i < room; ++i) filled += forwards[i];
@@ -299,8 +298,8 @@ core::Seconds order_lower_bound(const OrderProblem& problem) {
     // The dependencies' longest paths, memory's among them, and each rank's actions between them one at a
     // time.
     const OrderGraph graph(problem);
-    const std::vector<double> from_start = is_span ? std::vector<double>() : graph.longest_from(-1),
-                              to_end = is_span ? std::vector<double>() : graph.longest_to_end(-1);
+    const std::vector<double> from_start = is_span ? std::vector<double>() : graph.longest_from(std::nullopt),
+                              to_end = is_span ? std::vector<double>() : graph.longest_to_end(std::nullopt);
     for (int rank = 0; rank < problem.ranks; ++rank) {
         const int begin = graph.first_of(rank);
         const std::vector<double> heads = is_span ? graph.longest_from(begin) : from_start,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/units.h"
@@ -27,10 +28,10 @@ struct Contention {
     std::size_t links =
         0;  // that can be contended, each with capacity 1; links with the same users count as one
     std::vector<Communication> communications;
-    // Per class and instruction: what kind of communication, -1: it never shares a link. Per kind and
-    // performer: which of `communications`.
-    std::vector<std::vector<std::int32_t>> kind_of;
-    std::vector<std::vector<std::int32_t>> communication_of;
+    // Per class and instruction: the kind of communication. Per kind and performer: which of
+    // `communications`. Nothing in either where no link is shared.
+    std::vector<std::vector<std::optional<std::int32_t>>> kind_of;
+    std::vector<std::vector<std::optional<std::int32_t>>> communication_of;
     bool is_empty() const { return communications.empty(); }
 };
 

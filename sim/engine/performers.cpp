@@ -23,18 +23,19 @@ PerformerSet::PerformerSet(const schedule::Program& program, bool is_folded) {
     const schedule::ParallelLayout& layout = program.plan.layout;
     stages_ = std::max<std::int32_t>(1, static_cast<std::int32_t>(program.stages.size()));
     micro_batches_ = std::max(1, program.micro_batches);
-    std::vector<std::int32_t> performer_of_rank(program.class_of_rank.size(), -1);
+    std::vector<std::int32_t> performer_of_rank(program.class_of_rank.size());
     if (is_folded) {
         performers.resize(program.classes.size());
-        for (std::size_t c = 0; c < performers.size(); ++c)
-            performers[c] = {static_cast<std::int32_t>(c), -1, 0, {}, {}};
+        std::vector<std::optional<std::int32_t>> lowest_rank(performers.size());
         for (std::size_t rank = program.class_of_rank.size(); rank-- > 0;) {
             performer_of_rank[rank] = program.class_of_rank[rank];
-            performers[static_cast<std::size_t>(program.class_of_rank[rank])].rank =
+            lowest_rank[static_cast<std::size_t>(program.class_of_rank[rank])] =
                 static_cast<std::int32_t>(rank);
         }
-        for (const Performer& performer : performers)
-            core::require(performer.rank >= 0, "every class has a rank");
+        for (std::size_t c = 0; c < performers.size(); ++c) {
+            core::require(lowest_rank[c].has_value(), "every class has a rank");
+            performers[c] = {static_cast<std::int32_t>(c), *lowest_rank[c], 0, {}, {}};
+        }
     } else {
         for (std::size_t rank = 0; rank < program.class_of_rank.size(); ++rank) {
             performer_of_rank[rank] = static_cast<std::int32_t>(rank);
@@ -45,7 +46,7 @@ PerformerSet::PerformerSet(const schedule::Program& program, bool is_folded) {
         performer.group.assign(
             group_kind_count +
                 program.classes[static_cast<std::size_t>(performer.class_index)].buckets.size(),
-            -1);
+            std::nullopt);
 
     // Lanes: performers of one pipeline coordinate in rank order.
     int coordinates = 1;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "schedule/plan/layout.h"
@@ -20,8 +21,8 @@ struct Performer {
     // are received from, by pipeline coordinate.
     std::int32_t lane = 0;
     std::vector<std::int32_t> peer_lane;
-    // By PerformerSet::slot_of: index into PerformerSet::groups, -1: no other performer takes part.
-    std::vector<std::int32_t> group;
+    // By PerformerSet::slot_of: index into PerformerSet::groups. Nothing where no other performer takes part.
+    std::vector<std::optional<std::int32_t>> group;
 };
 
 struct PerformerSet {

@@ -21,12 +21,15 @@ std::int32_t cost_index(const Action& action) {
     return action.stage * kinds + static_cast<std::int32_t>(action.kind);
 }
 
+// Index into the ends of a replay: 0 is before everything.
+std::int32_t end_index(std::optional<std::int32_t> step) { return step ? *step + 1 : 0; }
+
 // Where the step that makes an action's input stands: the forward of the stage before, or the gradient of the
 // stage after.
 class Producers {
 public:
     explicit Producers(const Schedule& schedule)
-        : schedule_(schedule), forward_(size(schedule), -1), gradient_(size(schedule), -1) {}
+        : schedule_(schedule), forward_(size(schedule)), gradient_(size(schedule)) {}
 
     void made(const Action& action, std::int32_t step) {
         if (action.kind == ActionKind::forward) forward_[index(action, action.stage)] = step;
@@ -34,16 +37,16 @@ public:
             gradient_[index(action, action.stage)] = step;
     }
 
-    // False when the action has to wait; otherwise `step` is the producer on another rank, or -1.
-    bool find(const Action& action, std::int32_t& step) const {
-        step = -1;
+    // False when the action has to wait; otherwise `step` is the producer where that is on another rank.
+    bool find(const Action& action, std::optional<std::int32_t>& step) const {
+        step.reset();
         const bool is_forward = action.kind == ActionKind::forward;
         const bool is_gradient =
             action.kind == ActionKind::backward || action.kind == ActionKind::backward_input;
         const int from = is_forward ? action.stage - 1 : action.stage + 1;
         if ((!is_forward && !is_gradient) || from < 0 || from >= schedule_.stages) return true;
-        const std::int32_t producer = (is_forward ? forward_ : gradient_)[index(action, from)];
-        if (producer < 0) return false;
+        const std::optional<std::int32_t> producer = (is_forward ? forward_ : gradient_)[index(action, from)];
+        if (!producer) return false;
         if (rank_of_stage(schedule_, from, action.direction) !=
             rank_of_stage(schedule_, action.stage, action.direction))
             step = producer;
@@ -63,7 +66,7 @@ private:
     }
 
     const Schedule& schedule_;
-    std::vector<std::int32_t> forward_, gradient_;
+    std::vector<std::optional<std::int32_t>> forward_, gradient_;
 };
 
 }  // namespace
@@ -71,7 +74,7 @@ private:
 ReplayOrder::ReplayOrder(const Schedule& original) : ranks_(original.ranks), stages_(original.stages) {
     const Schedule schedule = compute_only(original);
     core::require(ranks_ < 1 << 16, "a pipeline has fewer than 65,536 ranks");
-    first_step_.assign(static_cast<std::size_t>(ranks_), -1);
+    first_step_.assign(static_cast<std::size_t>(ranks_), std::nullopt);
     Producers producers(schedule);
     std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> pair_index;
     std::vector<std::size_t> heads(static_cast<std::size_t>(ranks_), 0);
@@ -85,12 +88,12 @@ ReplayOrder::ReplayOrder(const Schedule& original) : ranks_(original.ranks), sta
             while (head < list.size()) {
                 const Action& action = list[head];
                 const bool is_pair = action.overlaps_next && head + 1 < list.size();
-                std::int32_t first = -1, second = -1;
+                std::optional<std::int32_t> first, second;
                 if (!producers.find(action, first) || (is_pair && !producers.find(list[head + 1], second)))
                     break;
-                Step step{.dependency = first + 1,
+                Step step{.dependency = end_index(first),
                           .rank = static_cast<std::uint16_t>(rank),
-                          .has_second = second >= 0,
+                          .has_second = second.has_value(),
                           .cost = cost_index(action)};
                 if (is_pair) {
                     const std::pair key{action.stage, cost_index(list[head + 1])};
@@ -104,7 +107,7 @@ ReplayOrder::ReplayOrder(const Schedule& original) : ranks_(original.ranks), sta
                 if (is_pair) producers.made(list[head + 1], number);
                 if (head == 0) first_step_[static_cast<std::size_t>(rank)] = number;
                 steps_.push_back(step);
-                second_.push_back(second + 1);
+                second_.push_back(end_index(second));
                 position_.push_back(static_cast<std::int32_t>(head));
                 has_pairs_ = has_pairs_ || is_pair;
                 head += is_pair ? 2 : 1;
@@ -157,8 +160,8 @@ ReplayOrder::Totals ReplayOrder::replay(const ScheduleCosts& costs, std::vector<
     for (int rank = 0; rank < ranks_; ++rank) {
         const auto r = static_cast<std::size_t>(rank);
         totals.makespan = std::max(totals.makespan, core::Seconds(rank_end[r]));
-        if (first_step_[r] < 0) continue;
-        const auto first = static_cast<std::size_t>(first_step_[r]);
+        if (!first_step_[r]) continue;
+        const auto first = static_cast<std::size_t>(*first_step_[r]);
         const double start = ends[first + 1] - table[static_cast<std::size_t>(steps_[first].cost)];
         totals.greatest_span = std::max(totals.greatest_span, core::Seconds(rank_end[r] - start));
     }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/units.h"
@@ -13,7 +14,8 @@ namespace sim {
 
 // Times of one micro-batch (or segment) in one virtual stage, and the change of its rank's activation memory
 // when the action starts (positive) or ends (negative). A full backward takes backward_input +
-// backward_weight and changes memory by both.
+// backward_weight and changes memory by both. By default a forward takes one unit of memory and the
+// backward_weight gives it back.
 struct StageCost {
     core::Seconds forward{1}, backward_input{1}, backward_weight{1};
     core::Bytes memory_forward{1}, memory_backward_input{0}, memory_backward_weight{-1};
@@ -78,7 +80,7 @@ private:
     std::vector<Step> steps_;  // topological order
     std::vector<std::int32_t> second_,
         position_;  // of each step: second dependency; place in the rank's compute list
-    std::vector<std::int32_t> first_step_;  // of each rank; -1 = none
+    std::vector<std::optional<std::int32_t>> first_step_;  // of each rank that has actions
     bool has_pairs_ = false;
     std::vector<std::pair<std::int32_t, std::int32_t>>
         pairs_;  // (forward stage, backward cost index) of overlapped slots

@@ -49,7 +49,7 @@ struct Core {
 struct Transfer {
     bool is_sent = false, has_arrived = false;
     double start = 0;
-    std::int32_t waiter = -1;
+    std::optional<std::int32_t> waiter;  // performer
 };
 
 struct Rendezvous {
@@ -152,10 +152,10 @@ private:
                                performer_set_.performers[static_cast<std::size_t>(performer)], instruction)]
                     .start = time;
             if (instruction.kind == InstructionKind::collective) {
-                const std::int32_t group = performer_set_.performers[static_cast<std::size_t>(performer)]
-                                               .group[PerformerSet::slot_of(instruction)];
-                if (group >= 0) {
-                    arrive(performer, group, instruction, time);
+                const Performer& self = performer_set_.performers[static_cast<std::size_t>(performer)];
+                if (const std::optional<std::int32_t> group =
+                        self.group[PerformerSet::slot_of(instruction)]) {
+                    arrive(performer, *group, instruction, time);
                     return;
                 }
             }
@@ -197,9 +197,8 @@ private:
         const Instruction& instruction = current(performer);
         const Performer& self = performer_set_.performers[static_cast<std::size_t>(performer)];
         if (instruction.kind == InstructionKind::collective) {
-            const std::int32_t group = self.group[PerformerSet::slot_of(instruction)];
-            if (group >= 0) {
-                Rendezvous& meeting = meeting_of(performer, group, instruction);
+            if (const std::optional<std::int32_t> group = self.group[PerformerSet::slot_of(instruction)]) {
+                Rendezvous& meeting = meeting_of(performer, *group, instruction);
                 if (++meeting.done < meeting.arrived) return;
                 const std::vector<std::int32_t> members = meeting.members;
                 for (std::int32_t member : members)
@@ -211,14 +210,14 @@ private:
         if (instruction.kind == InstructionKind::send) {
             Transfer& transfer = transfers_[performer_set_.channel_of_send(self, instruction)];
             transfer.has_arrived = true;
-            const std::int32_t waiter = transfer.waiter;
+            const std::optional<std::int32_t> waiter = transfer.waiter;
             const double start = transfer.start;
             end_instruction(performer, time);
-            if (waiter >= 0) {
-                State& state = states_[static_cast<std::size_t>(waiter)];
+            if (waiter) {
+                State& state = states_[static_cast<std::size_t>(*waiter)];
                 state.active_from[state.next] =
                     core::Seconds(std::max(state.spans[state.next].start.value, start));
-                begin_work(waiter, time);
+                begin_work(*waiter, time);
             }
             return;
         }

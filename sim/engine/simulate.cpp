@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "core/diagnostics.h"
@@ -22,13 +23,15 @@ namespace {
 using schedule::Instruction;
 using schedule::InstructionKind;
 
+// Times that are not known yet, as sentinels and not optionals: the innermost loop compares them for every
+// instruction and takes their greatest.
 constexpr double not_yet = -1;
 constexpr double never = std::numeric_limits<double>::infinity();
 constexpr std::uint32_t no_instruction = 0xffffffff, elsewhere = 0xfffffffe;
 
 struct Transfer {
     double start = not_yet, end = not_yet;
-    std::int32_t waiter = -1;  // performer
+    std::optional<std::int32_t> waiter;  // performer
 };
 
 struct Rendezvous {
@@ -104,10 +107,12 @@ private:
     // What the event engine plays.
     struct Running {
         const Communication* communication;
-        std::int32_t performer;     // of a send
-        std::uint32_t instruction;  // of it
+        // Of one performer: a send, or a collective of ranks that all behave as the performer does.
+        std::optional<std::int32_t> performer;
+        std::uint32_t instruction;  // of the performer
         Transfer* transfer;         // null: a collective
-        std::int32_t group;
+        // Of several performers: their group, and the number of the collective among the group's.
+        std::optional<std::int32_t> group;
         std::uint32_t number;
         double share = 1;  // of the price that is paid, where some of it is hidden
     };
@@ -127,12 +132,12 @@ private:
     const Communication* shared(std::int32_t performer, std::size_t class_index,
                                 std::uint32_t instruction) const {
         if (!contention_) return nullptr;
-        const std::int32_t kind = contention_->kind_of[class_index][instruction];
-        if (kind < 0) return nullptr;
-        const std::int32_t index =
+        const std::optional<std::int32_t> kind = contention_->kind_of[class_index][instruction];
+        if (!kind) return nullptr;
+        const std::optional<std::int32_t> index =
             contention_
-                ->communication_of[static_cast<std::size_t>(kind)][static_cast<std::size_t>(performer)];
-        return index < 0 ? nullptr : &contention_->communications[static_cast<std::size_t>(index)];
+                ->communication_of[static_cast<std::size_t>(*kind)][static_cast<std::size_t>(performer)];
+        return index ? &contention_->communications[static_cast<std::size_t>(*index)] : nullptr;
     }
 
     // Every stream as far as it goes, the instruction that comes first in the list first: it is the one least
@@ -192,11 +197,11 @@ private:
                 core::require(transfer.start == not_yet, "every transfer is sent once");
                 transfer.start = start;
                 if (const Communication* communication = shared(performer, class_index, index)) {
-                    begin({communication, performer, index, &transfer, -1, 0}, start, duration);
+                    begin({communication, performer, index, &transfer, std::nullopt, 0}, start, duration);
                     end = not_yet;
                 } else {
                     transfer.end = end;
-                    if (transfer.waiter >= 0) runnable_.push_back(transfer.waiter);
+                    if (transfer.waiter) runnable_.push_back(*transfer.waiter);
                 }
                 break;
             }
@@ -211,14 +216,14 @@ private:
                 break;
             }
             case InstructionKind::collective: {
-                const std::int32_t group = self.group[PerformerSet::slot_of(instruction)];
-                if (group >= 0) {
-                    if (!meet(performer, state.has_arrived[stream], group, class_index, index, start,
+                if (const std::optional<std::int32_t> group =
+                        self.group[PerformerSet::slot_of(instruction)]) {
+                    if (!meet(performer, state.has_arrived[stream], *group, class_index, index, start,
                               duration, active_from, end))
                         return elsewhere;
                 } else if (const Communication* communication = shared(performer, class_index, index)) {
                     // All members are this performer, or behave as it does.
-                    begin({communication, performer, index, nullptr, -1, 0}, start, duration);
+                    begin({communication, performer, index, nullptr, std::nullopt, 0}, start, duration);
                     end = not_yet;
                 }
                 break;
@@ -251,7 +256,8 @@ private:
             meeting.duration = std::max(meeting.duration, duration);
             if (meeting.arrived == members) {
                 if (const Communication* communication = shared(performer, class_index, index)) {
-                    begin({communication, -1, 0, nullptr, group, number}, meeting.from, meeting.duration);
+                    begin({communication, std::nullopt, 0, nullptr, group, number}, meeting.from,
+                          meeting.duration);
                 } else {
                     meeting.end = meeting.from + meeting.duration;
                     wake(meeting);
@@ -303,20 +309,20 @@ private:
         }
         free_places_.push_back(place);
         const double end = engine_.now();
-        if (running.performer < 0) {
-            Rendezvous& meeting = meetings_[static_cast<std::size_t>(running.group)][running.number];
+        if (!running.performer) {
+            Rendezvous& meeting = meetings_[static_cast<std::size_t>(*running.group)][running.number];
             meeting.end = end;
             wake(meeting);
             return true;
         }
-        State& state = states_[static_cast<std::size_t>(running.performer)];
+        State& state = states_[static_cast<std::size_t>(*running.performer)];
         state.spans[running.instruction].end = core::Seconds(end);
         state.stream_end[stream_of(
-            list_of(static_cast<std::size_t>(running.performer)).instructions[running.instruction])] = end;
-        runnable_.push_back(running.performer);
+            list_of(static_cast<std::size_t>(*running.performer)).instructions[running.instruction])] = end;
+        runnable_.push_back(*running.performer);
         if (running.transfer) {
             running.transfer->end = end;
-            if (running.transfer->waiter >= 0) runnable_.push_back(running.transfer->waiter);
+            if (running.transfer->waiter) runnable_.push_back(*running.transfer->waiter);
         }
         return true;
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 
 namespace sim {
 
@@ -45,7 +46,7 @@ struct Edge {
 
 std::size_t critical_performer(const schedule::Program& program, const Simulation& simulation) {
     std::size_t best = 0;
-    core::Seconds best_busy{-1};
+    std::optional<core::Seconds> best_busy;
     for (std::size_t p = 0; p < simulation.end.size(); ++p) {
         if (simulation.end[p] < simulation.timeline.makespan) continue;
         const auto& instructions =
@@ -54,7 +55,7 @@ std::size_t critical_performer(const schedule::Program& program, const Simulatio
         for (const schedule::Span& span : simulation.timeline.spans[p])
             if (instructions[span.instruction].kind == InstructionKind::compute)
                 busy += span.end - span.start;
-        if (busy > best_busy) {
+        if (!best_busy || busy > *best_busy) {
             best_busy = busy;
             best = p;
         }

@@ -8,6 +8,9 @@ namespace sim {
 
 namespace {
 
+// The contract's keys "stage" and "micro_batch" hold a number: this one where there is none.
+constexpr int no_number = -1;
+
 // The largest first.
 std::vector<std::size_t> kinds_by_size(const OutOfMemory& failure) {
     std::vector<std::size_t> kinds;
@@ -26,11 +29,12 @@ std::string text_of(const OutOfMemory& failure) {
         text += fmt::format("Out of memory on rank {} (pipeline {}), {} into the step, stream {}:\n",
                             failure.rank, failure.pipeline, core::format(failure.time), failure.stream);
         text += fmt::format("  {}\n", failure.what);
-        if (failure.micro_batch >= 0)
-            text += fmt::format("  micro-batch {} of stage {}", failure.micro_batch, failure.stage);
-        if (!failure.operators.empty())
-            text += fmt::format("{}at {}", failure.micro_batch >= 0 ? ", " : "  ", failure.operators);
-        if (failure.micro_batch >= 0 || !failure.operators.empty()) text += "\n";
+        if (failure.micro_batch)
+            text += fmt::format("  micro-batch {} of stage {}", *failure.micro_batch,
+                                failure.stage.value_or(no_number));
+        if (failure.operators)
+            text += fmt::format("{}at {}", failure.micro_batch ? ", " : "  ", *failure.operators);
+        if (failure.micro_batch || failure.operators) text += "\n";
         text +=
             fmt::format("  asks for {}: {} needed then, {} available, {} short\n",
                         core::format(failure.asked), core::format(failure.needed),
@@ -60,9 +64,9 @@ core::Value to_value(const OutOfMemory& failure) {
     value["instruction"] = failure.what;
     value["index"] =
         failure.instruction ? core::Value(static_cast<std::int64_t>(*failure.instruction)) : core::Value();
-    value["stage"] = failure.stage;
-    value["micro_batch"] = failure.micro_batch;
-    value["operators"] = failure.operators;
+    value["stage"] = failure.stage.value_or(no_number);
+    value["micro_batch"] = failure.micro_batch.value_or(no_number);
+    value["operators"] = failure.operators.value_or("");
     value["time_s"] = failure.time.value;
     value["asked_gib"] = core::to_gibibytes(failure.asked);
     value["needed_gib"] = core::to_gibibytes(failure.needed);

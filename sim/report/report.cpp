@@ -99,8 +99,8 @@ std::string memory_table(const Evaluation& evaluation) {
     if (evaluation.host_memory.value > 0)
         text += fmt::format("  on the fullest host {} for offloaded activations{}\n",
                             core::format(evaluation.host_memory),
-                            evaluation.available_host_memory.value > 0
-                                ? fmt::format(" of {}", core::format(evaluation.available_host_memory))
+                            evaluation.available_host_memory
+                                ? fmt::format(" of {}", core::format(*evaluation.available_host_memory))
                                 : "");
     return text;
 }

@@ -84,7 +84,7 @@ double exhaustive_optimum(const OrderProblem& problem) {
 
 schedule::ScheduleLimits limits_of(const OrderProblem& problem) {
     schedule::ScheduleLimits limits;
-    limits.memory_limit = problem.memory_limit;
+    if (problem.memory_limit) limits.memory_limit = *problem.memory_limit;
     for (const sim::StageCost& stage : problem.stages)
         limits.activation.push_back(
             {stage.memory_forward, stage.memory_backward_input, stage.memory_backward_weight});
@@ -165,7 +165,7 @@ TEST_CASE("No order undercuts what memory must hold for how long") {
             REQUIRE(found);
             CHECK(planner::order_lower_bound(problem).value <= found->objective.value * (1 + 1e-9));
             // Without a limit memory holds nothing up.
-            problem.memory_limit = core::Bytes(std::numeric_limits<double>::infinity());
+            problem.memory_limit = std::nullopt;
             for (int rank = 0; rank < problem.ranks; ++rank)
                 CHECK(planner::residence_bound(problem, rank) == 0);
         }
@@ -226,7 +226,7 @@ TEST_CASE("A changed order tried from where it differs is as long as it is when 
         for (int trial = 0; trial < 12; ++trial) {
             OrderProblem problem =
                 random_problem(random, 2 + static_cast<int>(random.below(4)), 12, objective, 1 + trial % 2);
-            problem.memory_limit = core::Bytes(std::numeric_limits<double>::infinity());
+            problem.memory_limit = std::nullopt;
             planner::OrderEvaluator evaluator(problem), whole(problem);
             const auto found = search_schedule(problem, {core::Seconds(0.001), 1});
             REQUIRE(found);
@@ -308,7 +308,7 @@ TEST_CASE("Eight stages and 32 micro-batches come within 3 % of the bound") {
             for (const OrderObjective objective : {OrderObjective::makespan, OrderObjective::span}) {
                 OrderProblem problem = problem_of(8, 32, objective);
                 problem.transfer = core::Seconds(transfer);
-                problem.memory_limit = core::Bytes(limit);
+                if (std::isfinite(limit)) problem.memory_limit = core::Bytes(limit);
                 const auto found = search_schedule(problem);
                 REQUIRE(found);
                 INFO("transfer " << transfer << " limit " << limit << ": " << found->objective.value

@@ -141,7 +141,7 @@ TEST_CASE("a plan that does not fit fails where its activations have used up the
           failure.asked * 1.05);  // the allocation before it still fitted
     CHECK(failure.needed <= evaluation.peak_memory);
     CHECK(failure.micro_batch == 0);
-    CHECK_FALSE(failure.operators.empty());
+    CHECK(failure.operators.has_value());
     CHECK(sim::sum(failure.held).value == Approx(failure.needed.value));
 }
 

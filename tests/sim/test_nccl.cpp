@@ -50,15 +50,15 @@ TEST_CASE(
             int roots = 0;
             std::map<int, int> children;
             for (int n = 0; n < nodes; ++n) {
-                const int parent = sim::parent_node(nodes, n, tree == 1);
-                if (parent < 0) {
+                const std::optional<int> parent = sim::parent_node(nodes, n, tree == 1);
+                if (!parent) {
                     ++roots;
                     continue;
                 }
-                REQUIRE((parent < nodes && parent != n));
-                ++children[parent];
+                REQUIRE((*parent >= 0 && *parent < nodes && *parent != n));
+                ++children[*parent];
                 int depth = 0;
-                for (int at = n; at >= 0; at = sim::parent_node(nodes, at, tree == 1))
+                for (std::optional<int> at = n; at; at = sim::parent_node(nodes, *at, tree == 1))
                     REQUIRE(++depth <= 2 + static_cast<int>(std::ceil(std::log2(nodes))));
             }
             REQUIRE(roots == 1);

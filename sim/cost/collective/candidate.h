@@ -3,6 +3,7 @@
 // is taken.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,9 +29,9 @@ struct Candidate {
     core::Bytes loop = {};
     // Share of the bandwidth that is reached, by log2(bytes / 64); empty: all.
     std::vector<double> reached = {};
-    std::vector<LinkShare> links = {};  // what it keeps busy
-    double multiprocessors = 0;         // taken from kernels that run beside it
-    core::Bytes least{-1}, most{1e30};  // for payloads above the one and up to the other
+    std::vector<LinkShare> links = {};                  // what it keeps busy
+    double multiprocessors = 0;                         // taken from kernels that run beside it
+    std::optional<core::Bytes> above = {}, up_to = {};  // payloads that it takes; nothing: no limit
 };
 
 // Latency and the time bytes move, alone on the links.

@@ -250,7 +250,8 @@ const Candidate& CommunicationCost::choose(const Participants& participants, cor
     const Candidate* best = nullptr;
     for (const Candidate& candidate : all) {
         if (has_wanted && candidate.algorithm != wanted) continue;
-        if (bytes > candidate.most || bytes <= candidate.least) continue;
+        if ((candidate.up_to && bytes > *candidate.up_to) || (candidate.above && bytes <= *candidate.above))
+            continue;
         if (!best || time_of(candidate, bytes).total() < time_of(*best, bytes).total()) best = &candidate;
     }
     core::require(best != nullptr, "some way takes any payload");

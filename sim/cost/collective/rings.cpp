@@ -13,9 +13,9 @@ namespace {
 using Members = std::vector<std::int32_t>;         // local indices
 using LinkCounts = std::vector<std::vector<int>>;  // NVLinks between members, by position
 
-// Vertex index -> local device index, -1 for switches, hosts and cards.
-std::vector<int> device_of_vertex(const cluster::InstanceType& instance) {
-    std::vector<int> local(instance.vertices.size(), -1);
+// Vertex index -> local device index; nothing for switches, hosts and cards.
+std::vector<std::optional<int>> device_of_vertex(const cluster::InstanceType& instance) {
+    std::vector<std::optional<int>> local(instance.vertices.size());
     int next = 0;
     for (std::size_t v = 0; v < instance.vertices.size(); ++v)
         if (instance.vertices[v].kind == cluster::VertexKind::device) local[v] = next++;
@@ -23,14 +23,15 @@ std::vector<int> device_of_vertex(const cluster::InstanceType& instance) {
 }
 
 LinkCounts direct_links(const cluster::InstanceType& instance, const Members& members) {
-    const std::vector<int> local = device_of_vertex(instance);
+    const std::vector<std::optional<int>> local = device_of_vertex(instance);
     LinkCounts counts(members.size(), std::vector<int>(members.size(), 0));
     for (const cluster::Link& link : instance.links) {
         if (link.kind != cluster::LinkKind::nvlink) continue;
-        const int a = local[static_cast<std::size_t>(link.a)], b = local[static_cast<std::size_t>(link.b)];
-        if (a < 0 || b < 0) continue;
-        const auto at_a = std::find(members.begin(), members.end(), a),
-                   at_b = std::find(members.begin(), members.end(), b);
+        const std::optional<int> a = local[static_cast<std::size_t>(link.a)],
+                                 b = local[static_cast<std::size_t>(link.b)];
+        if (!a || !b) continue;
+        const auto at_a = std::find(members.begin(), members.end(), *a),
+                   at_b = std::find(members.begin(), members.end(), *b);
         if (at_a == members.end() || at_b == members.end()) continue;
         counts[static_cast<std::size_t>(at_a - members.begin())]
               [static_cast<std::size_t>(at_b - members.begin())] += link.count;

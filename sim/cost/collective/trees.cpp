@@ -10,8 +10,8 @@ namespace {
 
 // A binary tree over 0 to nodes - 1 in which every second node is a leaf: the parent of a node flips its
 // lowest bit up (NCCL 2.30.7, src/graph/trees.cc).
-int parent_in_tree(int nodes, int node) {
-    if (node == 0) return -1;
+std::optional<int> parent_in_tree(int nodes, int node) {
+    if (node == 0) return std::nullopt;
     int bit = 1;
     while ((node & bit) == 0) bit <<= 1;
     const int up = (node ^ bit) | (bit << 1);
@@ -24,10 +24,10 @@ void add_between(const std::vector<std::vector<std::int32_t>>& nodes, std::size_
     for (std::size_t c = 0; c < channels; ++c)
         for (bool is_second : {false, true})
             for (int n = 0; n < count; ++n) {
-                const int parent = parent_node(count, n, is_second);
-                if (parent < 0) continue;
+                const std::optional<int> parent = parent_node(count, n, is_second);
+                if (!parent) continue;
                 const std::vector<std::int32_t>&own = nodes[static_cast<std::size_t>(n)],
-                      &other = nodes[static_cast<std::size_t>(parent)];
+                      &other = nodes[static_cast<std::size_t>(*parent)];
                 edges.push_back(
                     {own[c % own.size()], other[c % other.size()], 0.5 / static_cast<double>(channels)});
             }
@@ -41,16 +41,16 @@ std::size_t least_size(const std::vector<std::vector<std::int32_t>>& nodes) {
 
 }  // namespace
 
-int parent_node(int nodes, int node, bool is_second_tree) {
+std::optional<int> parent_node(int nodes, int node, bool is_second_tree) {
     if (!is_second_tree) return parent_in_tree(nodes, node);
     // The second tree is the first with leaves and inner nodes exchanged: mirrored for an even number of
     // nodes, shifted by one for an odd number.
     if (nodes % 2 == 0) {
-        const int parent = parent_in_tree(nodes, nodes - 1 - node);
-        return parent < 0 ? -1 : nodes - 1 - parent;
+        const std::optional<int> parent = parent_in_tree(nodes, nodes - 1 - node);
+        return parent ? std::optional(nodes - 1 - *parent) : std::nullopt;
     }
-    const int parent = parent_in_tree(nodes, (node + nodes - 1) % nodes);
-    return parent < 0 ? -1 : (parent + 1) % nodes;
+    const std::optional<int> parent = parent_in_tree(nodes, (node + nodes - 1) % nodes);
+    return parent ? std::optional((*parent + 1) % nodes) : std::nullopt;
 }
 
 std::vector<TreeEdge> tree_edges_between_nodes(const cluster::Cluster& cluster,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "cluster/topology.h"
@@ -20,7 +21,7 @@ std::vector<TreeEdge> tree_edges(const cluster::Cluster& cluster, const std::vec
 // network.
 std::vector<TreeEdge> tree_edges_between_nodes(const cluster::Cluster& cluster,
                                                const std::vector<std::int32_t>& group);
-// Parent in the first or second tree over `nodes` nodes; -1: the root.
-int parent_node(int nodes, int node, bool is_second_tree);
+// Parent in the first or second tree over `nodes` nodes; nothing for the root.
+std::optional<int> parent_node(int nodes, int node, bool is_second_tree);
 
 }  // namespace sim

@@ -92,7 +92,7 @@ Candidate all_gather(const LibraryContext& context, const Groups& groups, const 
         together(inside_nodes(context, groups, (k - 1) / k), context.collective_network.links(flows));
     candidate.seconds_per_byte = busiest(candidate.links);
     candidate.multiprocessors = gather_multiprocessors;
-    candidate.most = std::min(scratch * n, sort_buffer * parts_sorted);
+    candidate.up_to = std::min(scratch * n, sort_buffer * parts_sorted);
     return candidate;
 }
 
@@ -110,8 +110,8 @@ std::vector<Candidate> smddp_candidates(const LibraryContext& context, Collectiv
     Candidate own = kind == CollectiveKind::all_reduce ? all_reduce(context, groups, shape)
                                                        : all_gather(context, groups, shape);
     // The library takes its own candidate wherever it can, whether or not NCCL would be faster.
-    if (own.most.value >= 1e30) return {std::move(own)};
-    for (Candidate& candidate : candidates) candidate.least = own.most;
+    if (!own.up_to) return {std::move(own)};
+    for (Candidate& candidate : candidates) candidate.above = own.up_to;
     candidates.push_back(std::move(own));
     return candidates;
 }
