@@ -18,6 +18,12 @@ using schedule::GroupKind;
 
 namespace {
 
+// Share of a bound that is claimed: bounds add up the prices of whole passes where the simulator adds those
+// of instructions, and rounding must not lift a bound above the simulated time.
+constexpr double claimed_share = 0.999;
+// Rounds over the pipeline after which the micro-batches in flight have settled.
+constexpr int settled_rounds = 3;
+
 // Lower bounds of the passes of stage `s` as a schedule runs them.
 struct PassTimes {
     core::Seconds forward, backward, backward_input, backward_weight;
@@ -111,7 +117,7 @@ const schedule::Schedule* OrderCollection::order(const schedule::Plan& plan) {
     // In-flight counts settle after a few rounds of the pipeline, and a step with more micro-batches holds no
     // less at its peak than one with fewer: enough of them, with the same remainder (schedules may ask for
     // multiples), bound the rest from below.
-    const int p = plan.layout.pipeline, most = 3 * p;
+    const int p = plan.layout.pipeline, most = settled_rounds * p;
     const int micro_batches =
         plan.micro_batches <= most ? plan.micro_batches : most - p + plan.micro_batches % p;
     Content::Entry* entry = nullptr;
@@ -290,7 +296,7 @@ core::Seconds Bounds::time(const schedule::Plan& plan) {
     }
     bound += after_passes(plan, *order);
     if (plan.layout.data > 1) bound = std::max(bound, data_parallel_time(plan, *order));
-    return bound * 0.999;  // covers what the prices round
+    return bound * claimed_share;
 }
 
 // The update begins when the last pass and every reduction have ended, and sharded parameters come back after
@@ -417,7 +423,8 @@ core::Seconds Bounds::time_of_order(const schedule::Plan& plan) {
     }
     costs.transfer = transfer_time(plan, *order);
     std::vector<double> ends;
-    return std::max(bound, (whole->replay(costs, ends).makespan + after_passes(plan, *order)) * 0.999);
+    return std::max(bound,
+                    (whole->replay(costs, ends).makespan + after_passes(plan, *order)) * claimed_share);
 }
 
 }  // namespace planner

@@ -33,14 +33,17 @@ constexpr Part parts[] = {
 }  // namespace
 
 std::string bound_by(const sim::Evaluation& evaluation) {
-    if (evaluation.peak_memory >= evaluation.available_memory * 0.98) return "memory";
+    constexpr double full = 0.98;  // share of the memory from which a plan is bound by it
+    constexpr double large = 0.1;  // share of the step from which a part beside compute binds it
+    if (evaluation.peak_memory >= evaluation.available_memory * full) return "memory";
     const Part* largest = nullptr;
     for (const Part& part : parts) {
         if (part.member == &sim::Breakdown::compute) continue;
         if (!largest || evaluation.breakdown.*part.member > evaluation.breakdown.*(largest->member))
             largest = &part;
     }
-    if (largest && evaluation.breakdown.*(largest->member) > evaluation.step_time * 0.1) return largest->name;
+    if (largest && evaluation.breakdown.*(largest->member) > evaluation.step_time * large)
+        return largest->name;
     return "compute";
 }
 
@@ -76,7 +79,8 @@ std::string compare(const RankedPlan& plan, const RankedPlan* other, bool is_win
         if (part.member != &sim::Breakdown::compute &&
             (!largest || mine.breakdown.*part.member > mine.breakdown.*(largest->member)))
             largest = &part;
-    if (mine.breakdown.*(largest->member) > mine.step_time * 0.005)
+    constexpr double worth_a_word = 0.005;  // share of the step
+    if (mine.breakdown.*(largest->member) > mine.step_time * worth_a_word)
         text += fmt::format(", {:.1f} % {}", 100 * (mine.breakdown.*(largest->member) / mine.step_time),
                             largest->name);
     text +=

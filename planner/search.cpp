@@ -26,6 +26,23 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// A late search takes plans first whose memory bound, times this, is within the device: a fifth of the memory
+// is then free for what a simulation finds beyond the bound.
+constexpr double roomy = 1.25;
+// Plans simulated before their results are looked at, and plans whose bounds are tightened at once. Both are
+// fixed: what a wave may skip depends on the waves before it only, so the answer does not depend on the
+// threads.
+constexpr std::size_t wave = 16, tightened_at_once = 128;
+// Fitting plans are looked for among so many of least memory; the others need more.
+constexpr std::size_t most_fitting_tries = 8;
+
+// Micro-batches that a candidate is simulated with: five rounds over the pipeline. Longer steps are
+// extrapolated where that is exact (sim::EvaluateOptions), shorter ones simulated whole.
+int simulated_micro_batches(const schedule::Plan& plan) {
+    constexpr int least = 8, rounds = 5;
+    return std::max(least, rounds * plan.layout.pipeline);
+}
+
 struct Entry {
     std::size_t target = 0;
     schedule::Plan plan;
@@ -247,7 +264,7 @@ void Search::evaluate(std::size_t index, RankedPlan& ranked, std::optional<Rejec
     if (std::optional<schedule::Partition> partition = schedule::complete_partition(entry.plan, graph_))
         ranked.plan.partition = *partition;
     sim::EvaluateOptions options;
-    options.most_micro_batches = std::max(8, 5 * entry.plan.layout.pipeline);
+    options.most_micro_batches = simulated_micro_batches(entry.plan);
     options.verifies = false;
     std::optional<sim::Evaluation> evaluation =
         sim::evaluate(graph_, target.cluster, ranked.plan, diagnostics, options);
@@ -333,9 +350,6 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     };
     for (std::size_t i = 0; i < entries_.size(); ++i) enter(i);
 
-    // Waves of a fixed size: what a wave may skip depends on the waves before it only, so the answer does not
-    // depend on the threads.
-    constexpr std::size_t wave = 16, tightened_at_once = 128;
     std::vector<RankedPlan> best;
     std::optional<double> first_unvisited;  // its bound
     auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - begin_).count(); };
@@ -364,7 +378,7 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
             const auto hurry_key = [&](std::size_t i) {
                 const Entry& entry = entries_[i];
                 const bool is_roomy =
-                    entry.memory.peak * 1.25 <= targets_[entry.target].cluster.instance.device.memory;
+                    entry.memory.peak * roomy <= targets_[entry.target].cluster.instance.device.memory;
                 return std::tuple(!is_roomy, is_roomy ? entry.bound : entry.memory.peak.value, i);
             };
             for (const Key& key : queue) taken.push_back(std::get<2>(key));
@@ -528,13 +542,13 @@ std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, 
         }
         std::stable_sort(order.begin(), order.end(),
                          [](const auto& a, const auto& b) { return a.first < b.first; });
-        for (std::size_t i = 0; i < std::min<std::size_t>(order.size(), 8); ++i) {
+        for (std::size_t i = 0; i < std::min(order.size(), most_fitting_tries); ++i) {
             core::Diagnostics diagnostics;
             const schedule::Plan& plan = order[i].second;
             // How much is away at once depends on how fast it goes.
             sim::EvaluateOptions options;
             options.memory_only = !offloads;
-            if (offloads) options.most_micro_batches = std::max(8, 5 * plan.layout.pipeline);
+            if (offloads) options.most_micro_batches = simulated_micro_batches(plan);
             const std::optional<sim::Evaluation> evaluation =
                 sim::evaluate(graph, target.cluster, plan, diagnostics, options);
             if (evaluation && evaluation->fits) return plan;

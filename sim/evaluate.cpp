@@ -266,8 +266,11 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
     return result;
 }
 
+// Share of a figure by which three figures on a straight line may miss it: rounding of their sums.
+constexpr double straight = 1e-9;
+
 bool is_straight(double a, double b, double c) {
-    return std::abs(c - 2 * b + a) <= 1e-9 * std::max({std::abs(a), std::abs(b), std::abs(c)});
+    return std::abs(c - 2 * b + a) <= straight * std::max({std::abs(a), std::abs(b), std::abs(c)});
 }
 
 bool are_straight(const Run& a, const Run& b, const Run& c) {
@@ -280,7 +283,7 @@ bool are_straight(const Run& a, const Run& b, const Run& c) {
                 return false;
     for (const BreakdownPart& part : breakdown_parts())
         if (std::abs((a.breakdown.*part.part - b.breakdown.*part.part * 2 + c.breakdown.*part.part).value) >
-            1e-9 * c.step.value)
+            straight * c.step.value)
             return false;
     return true;
 }
@@ -309,8 +312,9 @@ int period_of(const schedule::Plan& plan) {
 // reached its steady state and the rest is a straight line (makespan is eventually linear in micro-batches:
 // max-plus algebra, Baccelli et al., Synchronization and Linearity, 1992). Otherwise nothing.
 std::optional<Run> run_extrapolated(const Task& task, int total, int most, std::string& how) {
+    constexpr int steps_of_a_line = 3;
     const int period = period_of(task.plan);
-    if (total <= most || most < 3 * period) return std::nullopt;
+    if (total <= most || most < steps_of_a_line * period) return std::nullopt;
     const int third = most - (most - total % period) % period;  // congruent to the total
     const int first = third - 2 * period;
     if (first < 1) return std::nullopt;
@@ -475,8 +479,9 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
         evaluation.samples_per_second * static_cast<double>(graph.tokens_per_sample);
     // Backward needs twice the FLOPs of forward: the gradients of inputs and of weights (Megatron-LM, arXiv
     // 2104.04473, appendix).
+    constexpr double forward_alone = 1, forward_and_backward = 3;
     const schedule::PipelineSchedule* order = schedule::find_pipeline_schedule(plan.schedule);
-    const double forwards = order && order->is_forward_only ? 1.0 : 3.0;
+    const double forwards = order && order->is_forward_only ? forward_alone : forward_and_backward;
     const core::Flops model_flops = model::forward_flops_per_sample(graph) * (forwards * plan.global_batch());
     const double ranks = plan.layout.ranks();
     evaluation.model_flops_per_gpu = model_flops / result->step / ranks;

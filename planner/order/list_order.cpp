@@ -15,11 +15,11 @@ public:
         : graph_(graph),
           problem_(graph.problem()),
           rule_(rule),
-          letters_(3 * problem_.chunks),
+          letters_(letters_of_stage * problem_.chunks),
           tails_(graph.longest_to_end(std::nullopt)),
           ranks_(static_cast<std::size_t>(problem_.ranks)),
           ends_(static_cast<std::size_t>(graph.actions()), never) {
-        slack_ = 1e-9 * graph.greatest_duration();
+        slack_ = rounding * graph.greatest_duration();
         for (Rank& rank : ranks_) rank.counts.assign(static_cast<std::size_t>(letters_), 0);
     }
 
@@ -55,8 +55,8 @@ private:
     // When the input of the letter's next action is there; `never` when it is not made yet or there is no
     // such action.
     double arrival(int r, int letter) {
-        const int k = at(r).counts[static_cast<std::size_t>(letter)], kind = letter % 3,
-                  stage = problem_.stage_of(r, letter / 3);
+        const int k = at(r).counts[static_cast<std::size_t>(letter)], kind = letter % letters_of_stage,
+                  stage = problem_.stage_of(r, letter / letters_of_stage);
         if (k >= problem_.micro_batches) return never;
         // On the rank itself: I after F, W after I.
         if (kind != F && k >= at(r).counts[static_cast<std::size_t>(letter - 1)]) return never;
@@ -65,14 +65,14 @@ private:
         const int rank = problem_.rank_of(from);
         int chunk = 0;
         while (problem_.stage_of(rank, chunk) != from) ++chunk;
-        return ends_[static_cast<std::size_t>(graph_.action(rank, 3 * chunk + kind, k))] +
+        return ends_[static_cast<std::size_t>(graph_.action(rank, letters_of_stage * chunk + kind, k))] +
                (rank == r ? 0 : problem_.transfer.value);
     }
 
     double forwards_memory(int r) const {
         double sum = 0;
         for (int chunk = 0; chunk < problem_.chunks; ++chunk)
-            sum += std::max(0.0, graph_.memory_change(graph_.action(r, 3 * chunk + F, 0)));
+            sum += std::max(0.0, graph_.memory_change(graph_.action(r, letters_of_stage * chunk + F, 0)));
         return sum;
     }
     bool is_admitted(int r, int letter) {
@@ -93,7 +93,7 @@ private:
         rank.clock = ends_[static_cast<std::size_t>(action)] = begin + graph_.duration(action);
         rank.held += graph_.memory_change(action);
         if (letter == F) rank.reserved += forwards_memory(r) - std::max(0.0, graph_.memory_change(action));
-        else if (letter % 3 == F) rank.reserved -= std::max(0.0, graph_.memory_change(action));
+        else if (letter % letters_of_stage == F) rank.reserved -= std::max(0.0, graph_.memory_change(action));
         ++rank.counts[static_cast<std::size_t>(letter)];
         rank.word.push_back(static_cast<std::uint8_t>(letter));
         for (Rank& other : ranks_) {
@@ -112,7 +112,7 @@ private:
         for (int letter = 0; letter < letters_; ++letter) {
             const double when = arrival(r, letter);
             if (when == never) continue;
-            if (letter % 3 == W) {
+            if (letter % letters_of_stage == W) {
                 if (!weight || tail(r, letter) > tail(r, *weight)) weight = letter;
                 continue;
             }
@@ -130,7 +130,8 @@ private:
     }
     double tail(int r, int letter) { return tails_[static_cast<std::size_t>(action_of(r, letter))]; }
     bool goes_before(int r, int letter, int other) {
-        if (rule_.prefers_gradients && (letter % 3 == I) != (other % 3 == I)) return letter % 3 == I;
+        if (rule_.prefers_gradients && (letter % letters_of_stage == I) != (other % letters_of_stage == I))
+            return letter % letters_of_stage == I;
         return tail(r, letter) > tail(r, other);
     }
 

@@ -15,7 +15,7 @@ constexpr std::size_t fronts = 24;
 }  // namespace
 
 OrderEvaluator::OrderEvaluator(const OrderProblem& problem)
-    : problem_(problem), letters_(3 * problem.chunks) {
+    : problem_(problem), letters_(letters_of_stage * problem.chunks) {
     const auto p = static_cast<std::size_t>(problem.ranks),
                m = static_cast<std::size_t>(problem.micro_batches);
     const int stages = problem.ranks * problem.chunks;
@@ -62,7 +62,7 @@ bool OrderEvaluator::is_allowed(const Word& word, int rank) {
     for (const std::uint8_t letter : word) {
         const std::int32_t count = ++word_counts_[letter];
         // I follows F and W follows I of its own virtual stage.
-        if (letter % 3 != F && count > word_counts_[letter - 1u]) return false;
+        if (letter % letters_of_stage != F && count > word_counts_[letter - 1u]) return false;
         if (held + facts[letter].memory_at_start > limit) return false;
         held += facts[letter].memory_at_end;
     }
@@ -240,7 +240,7 @@ std::vector<core::Seconds> OrderEvaluator::releases(const Order& order, double o
     const auto p = static_cast<std::size_t>(problem_.ranks);
     std::fill(release_.begin(), release_.end(), 0.0);
     if (problem_.objective == OrderObjective::span) {
-        const double slack = 1e-9 * objective;
+        const double slack = rounding * objective;
         for (std::size_t round = 0; round <= p + 1; ++round) {
             if (!play(order, start_of(std::nullopt), tried_.front(), tried_at_, nullptr, {})) break;
             const Front& front = tried_.front().last;
@@ -268,12 +268,13 @@ schedule::Schedule to_schedule(const OrderProblem& problem, const Order& order) 
     result.placement = problem.placement;
     for (int rank = 0; rank < problem.ranks; ++rank) {
         std::vector<schedule::Action>& list = result.actions.emplace_back();
-        std::vector<std::int32_t> counts(static_cast<std::size_t>(3 * problem.chunks), 0);
-        constexpr schedule::ActionKind kinds[3] = {schedule::ActionKind::forward,
-                                                   schedule::ActionKind::backward_input,
-                                                   schedule::ActionKind::backward_weight};
+        std::vector<std::int32_t> counts(static_cast<std::size_t>(letters_of_stage * problem.chunks), 0);
+        constexpr schedule::ActionKind kinds[letters_of_stage] = {schedule::ActionKind::forward,
+                                                                  schedule::ActionKind::backward_input,
+                                                                  schedule::ActionKind::backward_weight};
         for (const std::uint8_t letter : order[static_cast<std::size_t>(rank)])
-            list.push_back({kinds[letter % 3], problem.stage_of(rank, letter / 3), counts[letter]++});
+            list.push_back({kinds[letter % letters_of_stage],
+                            problem.stage_of(rank, letter / letters_of_stage), counts[letter]++});
     }
     return result;
 }
@@ -287,7 +288,7 @@ Order to_order(const OrderProblem& problem, const schedule::Schedule& schedule) 
             int chunk = 0;
             while (chunk < problem.chunks && problem.stage_of(rank, chunk) != action.stage) ++chunk;
             core::require(chunk < problem.chunks, "virtual stages lie as in the problem");
-            const auto first = static_cast<std::uint8_t>(3 * chunk);
+            const auto first = static_cast<std::uint8_t>(letters_of_stage * chunk);
             auto put = [&](Letter letter) { word.push_back(static_cast<std::uint8_t>(first + letter)); };
             if (action.kind == schedule::ActionKind::forward) put(F);
             if (action.kind == schedule::ActionKind::backward ||

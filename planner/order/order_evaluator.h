@@ -22,6 +22,12 @@ enum class OrderObjective {
            // late for it
 };
 
+// F, I and W of one virtual stage.
+constexpr int letters_of_stage = 3;
+
+// Share of a sum of times or of memory by which equal sums, added up in different orders, may differ.
+constexpr double rounding = 1e-9;
+
 struct OrderProblem {
     int ranks = 1;
     int chunks = 1;                                                       // virtual stages per rank
@@ -32,11 +38,10 @@ struct OrderProblem {
     std::optional<core::Bytes> memory_limit;  // of a rank, finite
     OrderObjective objective = OrderObjective::makespan;
 
-    int word_length() const { return 3 * chunks * micro_batches; }
+    int word_length() const { return letters_of_stage * chunks * micro_batches; }
     // What sums of a rank's activations are compared with: the limit, and what their rounding adds (share of
     // the limit). Infinity without a limit.
     double greatest_memory() const {
-        constexpr double rounding = 1e-9;
         return memory_limit ? memory_limit->value * (1 + rounding) : std::numeric_limits<double>::infinity();
     }
     int stage_of(int rank, int chunk) const {
@@ -120,7 +125,7 @@ private:
     };
 
     OrderProblem problem_;
-    int letters_ = 3;                   // per rank
+    int letters_ = letters_of_stage;    // per rank
     std::vector<LetterFacts> facts_;    // [rank * letters + letter]
     std::vector<Paths> paths_, tried_;  // one per source: time 0, or for spans each rank's first action
     std::vector<std::int32_t> played_at_,

@@ -15,7 +15,7 @@ OrderGraph::OrderGraph(const OrderProblem& problem) : problem_(problem) {
     for (int rank = 0; rank < problem.ranks; ++rank)
         for (int chunk = 0; chunk < problem.chunks; ++chunk) {
             const int stage = problem.stage_of(rank, chunk);
-            letter_of_stage[static_cast<std::size_t>(stage)] = 3 * chunk;
+            letter_of_stage[static_cast<std::size_t>(stage)] = letters_of_stage * chunk;
             const sim::StageCost& cost = problem.stages[static_cast<std::size_t>(stage)];
             for (const core::Seconds duration : {cost.forward, cost.backward_input, cost.backward_weight}) {
                 durations_.insert(durations_.end(), static_cast<std::size_t>(m), duration.value);
@@ -30,7 +30,7 @@ OrderGraph::OrderGraph(const OrderProblem& problem) : problem_(problem) {
     };
     for (int s = 0; s < stages; ++s)
         for (int k = 0; k < m; ++k) {
-            for (int kind = 0; kind < 3; ++kind) {
+            for (int kind = 0; kind < letters_of_stage; ++kind) {
                 if (k > 0) add(node(s, kind, k - 1), node(s, kind, k), duration(node(s, kind, k - 1)));
                 if (kind > 0) add(node(s, kind - 1, k), node(s, kind, k), duration(node(s, kind - 1, k)));
             }
@@ -52,17 +52,17 @@ void OrderGraph::add_memory(int rank, int chunk) {
     const int f = action(rank, F, 0), i = action(rank, I, 0), w = action(rank, W, 0);
     const double least_held = memory_change(f) + std::min(0.0, memory_change(i)),
                  left_behind = memory_change(f) + memory_change(i) + memory_change(w);
-    if (least_held <= 0 || std::abs(left_behind) > 1e-9 * memory_change(f)) return;
+    if (least_held <= 0 || std::abs(left_behind) > rounding * memory_change(f)) return;
     double own = 0;
     for (int c = 0; c <= chunk; ++c) {
-        const double forward = memory_change(action(rank, 3 * c + F, 0));
+        const double forward = memory_change(action(rank, letters_of_stage * c + F, 0));
         if (forward < 0) return;
         own += forward;
     }
     const double limit = problem_.greatest_memory();
-    const int most_beside = static_cast<int>(std::floor(std::max(0.0, limit - own) / least_held + 1e-9));
+    const int most_beside = static_cast<int>(std::floor(std::max(0.0, limit - own) / least_held + rounding));
     for (int k = most_beside + 1; k <= problem_.micro_batches - 1; ++k)
-        add(w + k - most_beside - 1, action(rank, 3 * chunk + F, k), duration(w));
+        add(w + k - most_beside - 1, action(rank, letters_of_stage * chunk + F, k), duration(w));
 }
 
 void OrderGraph::sort_arcs() {
@@ -103,7 +103,7 @@ std::vector<double> OrderGraph::longest_to_end(std::optional<int> rank) const {
     std::vector<double> longest(durations_.size(), -std::numeric_limits<double>::infinity());
     for (int r = 0; r < problem_.ranks; ++r)
         for (int chunk = 0; chunk < problem_.chunks && (!rank || r == *rank); ++chunk) {
-            const int last = action(r, 3 * chunk + W, problem_.micro_batches - 1);
+            const int last = action(r, letters_of_stage * chunk + W, problem_.micro_batches - 1);
             longest[static_cast<std::size_t>(last)] = duration(last);
         }
     for (auto arc = arcs_.rbegin(); arc != arcs_.rend(); ++arc) {

@@ -1,6 +1,7 @@
 #include "planner/order/periodic_order.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -46,7 +47,8 @@ public:
                 time += problem_.transfer.value;
             const double duration = (is_forward ? cost.forward : cost.backward_input).value;
             const bool follows = !is_forward && choices.weight_follows[static_cast<std::size_t>(s)];
-            const std::uint8_t letter = static_cast<std::uint8_t>(3 * chunk_of(s) + (is_forward ? F : I));
+            const std::uint8_t letter =
+                static_cast<std::uint8_t>(letters_of_stage * chunk_of(s) + (is_forward ? F : I));
             const double start = earliest(s, time + choices.waits[static_cast<std::size_t>(pass)],
                                           duration + (follows ? cost.backward_weight.value : 0));
             if (start == infinite) return false;
@@ -62,7 +64,8 @@ public:
             const double duration = problem_.stages[static_cast<std::size_t>(s)].backward_weight.value;
             const double start = earliest(s, own_inputs_[static_cast<std::size_t>(s)], duration);
             if (start == infinite) return false;
-            of_stage(s).push_back({start, duration, static_cast<std::uint8_t>(3 * chunk_of(s) + W)});
+            of_stage(s).push_back(
+                {start, duration, static_cast<std::uint8_t>(letters_of_stage * chunk_of(s) + W)});
         }
         return true;
     }
@@ -70,7 +73,7 @@ public:
     // Memory times time above the limit in one period of the steady state, with a little for every moment
     // above it and for all that is held.
     double excess(double unit_of_memory, double unit_of_time) {
-        const double limit = problem_.greatest_memory(), tiny = 1e-9 * period_;
+        const double limit = problem_.greatest_memory(), tiny = rounding * period_;
         double over = 0, held_long = 0;
         int times_over = 0;
         for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -78,10 +81,10 @@ public:
             double held = 0;
             for (const Placed& placed : ranks_[rank]) {
                 const auto& cost = problem_.stages[static_cast<std::size_t>(
-                    problem_.stage_of(static_cast<int>(rank), placed.letter / 3))];
-                const double change = (placed.letter % 3 == F   ? cost.memory_forward
-                                       : placed.letter % 3 == I ? cost.memory_backward_input
-                                                                : cost.memory_backward_weight)
+                    problem_.stage_of(static_cast<int>(rank), placed.letter / letters_of_stage))];
+                const double change = (placed.letter % letters_of_stage == F   ? cost.memory_forward
+                                       : placed.letter % letters_of_stage == I ? cost.memory_backward_input
+                                                                               : cost.memory_backward_weight)
                                           .value;
                 if (change == 0) continue;
                 const double when = change > 0 ? placed.start : placed.start + placed.duration;
@@ -101,8 +104,11 @@ public:
             over += std::max(0.0, held - limit) * (period_ - before);
         }
         keeps_limit_ = times_over == 0;
-        return over / (unit_of_memory * unit_of_time) + 0.2 * times_over +
-               1e-3 * held_long / (unit_of_memory * unit_of_time);
+        // In units of memory times time, chosen by hand: a moment above the limit weighs as a fifth of a
+        // unit, so that small excesses go too. All that is held decides between patterns of equal excess.
+        constexpr double of_a_moment = 0.2, of_all_held = 1e-3;
+        return over / (unit_of_memory * unit_of_time) + of_a_moment * times_over +
+               of_all_held * held_long / (unit_of_memory * unit_of_time);
     }
 
     bool keeps_limit() const { return keeps_limit_; }  // at the last look for excess
@@ -129,11 +135,13 @@ private:
 
     // First time from `ready` on at which the rank of the stage is free for `duration` in every period.
     double earliest(int stage, double ready, double duration) {
-        const double tiny = 1e-9 * period_;
+        const double tiny = rounding * period_;
         if (duration > period_ + tiny) return infinite;
         double time = ready;
         const std::vector<Placed>& placed = of_stage(stage);
-        for (std::size_t round = 0; round < 4 * placed.size() + 4; ++round) {
+        // Each round moves behind at least one action; four passes over all of them cover every period.
+        const std::size_t most_rounds = 4 * (placed.size() + 1);
+        for (std::size_t round = 0; round < most_rounds; ++round) {
             bool has_moved = false;
             for (const Placed& other : placed) {
                 double since = std::fmod(time - other.start, period_);  // of the latest start of the other
@@ -174,7 +182,7 @@ public:
           stages_(static_cast<std::size_t>(problem.ranks * problem.chunks)) {
         for (const sim::StageCost& cost : problem.stages) {
             mean_duration_ += (cost.forward + cost.backward_input + cost.backward_weight).value /
-                              (3.0 * static_cast<double>(stages_));
+                              (static_cast<double>(letters_of_stage) * static_cast<double>(stages_));
             mean_memory_ += std::max(0.0, cost.memory_forward.value) / static_cast<double>(stages_);
         }
         if (mean_memory_ <= 0) mean_memory_ = 1;
@@ -214,18 +222,23 @@ public:
             current = follows;
             cost = cost_following;
         }
+        // Temperatures in the unit of a pattern's excess: from one unit of memory times time down to a
+        // fiftieth.
         constexpr double hot = 1.0, cold = 0.02;
-        static constexpr double waits[] = {0, 0, 0.5, 1, 2, 3};
+        // Waits that are tried, in mean durations; no wait twice, as most passes need none.
+        static constexpr std::array<double, 6> waits = {0, 0, 0.5, 1, 2, 3};
+        // Of ten changes so many move a weight, the others a wait.
+        constexpr std::uint64_t changes = 10, weight_changes = 3;
         for (std::int64_t i = 0; i < patterns; ++i) {
             const double temperature =
                 hot * std::pow(cold / hot, static_cast<double>(i) / static_cast<double>(patterns));
             Choices changed = current;
-            if (random_.below(10) < 3) {
+            if (random_.below(changes) < weight_changes) {
                 char& follows_now = changed.weight_follows[static_cast<std::size_t>(random_.below(stages_))];
                 follows_now = !follows_now;
             } else {
                 changed.waits[static_cast<std::size_t>(random_.below(2 * stages_))] =
-                    mean_duration_ * waits[random_.below(6)];
+                    mean_duration_ * waits[random_.below(waits.size())];
             }
             const double changed_cost = cost_of(changed, period);
             if (changed_cost > cost && random_.uniform() >= std::exp((cost - changed_cost) / temperature))
@@ -267,8 +280,10 @@ std::vector<Order> periodic_orders(const OrderProblem& problem, OrderEvaluator& 
     // Between what a rank works for each micro-batch and one micro-batch alone.
     double shortest = search.work(), longest = search.alone();
     if (shortest <= 0) return found;
+    // Bisection on the logarithm, until a further period is no hundredth shorter.
     constexpr int steps = 8;
-    for (int step = 0; step < steps && longest > shortest * 1.01; ++step) {
+    constexpr double worth_a_step = 1.01;
+    for (int step = 0; step < steps && longest > shortest * worth_a_step; ++step) {
         const double period = step == 0 ? shortest : std::sqrt(shortest * longest);
         std::optional<Order> order = search.find(period, patterns / steps);
         if (order) {

@@ -21,6 +21,15 @@ namespace {
 using schedule::ComputePhase;
 using schedule::InstructionKind;
 
+// Share of the memory limit that is asked for when the simulation of an order found exceeds memory by the
+// transients of single operators, which the search's sums of activations leave out.
+constexpr double less_memory = 0.85;
+// Of the activations of one micro-batch: a plan that does not fit is still ordered, with one micro-batch in
+// flight and half of the next one.
+constexpr double least_in_flight = 1.5;
+// Rounds over all virtual stages that registered schedules are simulated with; longer steps are extrapolated.
+constexpr int simulated_rounds = 5;
+
 // Two micro-batches one after the other, backward split: every kind of instruction of a middle micro-batch is
 // there to be priced.
 schedule::Schedule probe_order(const schedule::Plan& plan) {
@@ -85,7 +94,7 @@ std::optional<Timed> best_registered(const model::ModelGraph& graph, const clust
             if (!schedule::check_schedule(named, refusals)) continue;
             sim::EvaluateOptions options;
             options.keeps_timeline = false;
-            options.most_micro_batches = 5 * plan.stages();
+            options.most_micro_batches = simulated_rounds * plan.stages();
             const std::optional<sim::Evaluation> evaluation =
                 sim::evaluate(graph, cluster, named, refusals, options);
             if (!evaluation) continue;
@@ -158,8 +167,7 @@ std::optional<OrderProblem> order_problem(const model::ModelGraph& graph, const 
             one += problem.stages[static_cast<std::size_t>(problem.stage_of(rank, chunk))].memory_forward;
         least = std::max(least, one);
     }
-    // A plan that does not fit is still ordered, for one micro-batch in flight.
-    problem.memory_limit = std::max(room.value_or(core::Bytes(0)), least * 1.5);
+    problem.memory_limit = std::max(room.value_or(core::Bytes(0)), least * least_in_flight);
     return problem;
 }
 
@@ -193,7 +201,7 @@ std::optional<OrderedPlan> with_searched_order(const model::ModelGraph& graph,
         std::optional<sim::Evaluation> evaluation = sim::evaluate(graph, cluster, ordered, diagnostics);
         if (!evaluation) return std::nullopt;
         if (!evaluation->fits && base->fits) {
-            problem->memory_limit = *problem->memory_limit * 0.85;
+            problem->memory_limit = *problem->memory_limit * less_memory;
             continue;
         }
         if (evaluation->fits >= base->fits && evaluation->step_time < base->step) {

@@ -18,10 +18,11 @@ std::optional<double> common_unit(const std::vector<double>& amounts) {
     for (const double amount : amounts)
         if (std::abs(amount) > 0) least = std::min(least, std::abs(amount));
     // Half, third, ... of the least amount; finer units gain nothing worth having.
-    for (int parts = 1; parts <= 4; ++parts) {
+    constexpr int most_parts = 4;
+    for (int parts = 1; parts <= most_parts; ++parts) {
         const double unit = least / parts;
         if (std::all_of(amounts.begin(), amounts.end(), [&](double amount) {
-                return std::abs(amount / unit - std::round(amount / unit)) < 1e-9;
+                return std::abs(amount / unit - std::round(amount / unit)) < rounding;
             }))
             return unit;
     }
@@ -56,7 +57,7 @@ double residence_bound(const OrderProblem& problem, int rank) {
                      w = cost(s).backward_weight.value;
         // Forwards take, weights give back, all of it; what else there may be is not worth a case.
         if (forward < 0 || weight > 0 || forward + input < 0 ||
-            std::abs(forward + input + weight) > 1e-9 * forward || f <= 0 || i <= 0 || w <= 0)
+            std::abs(forward + input + weight) > rounding * forward || f <= 0 || i <= 0 || w <= 0)
             return 0;
         amounts.insert(amounts.end(), {forward, input, weight});
         const double during_input = input > 0 ? forward + input : forward;
@@ -70,14 +71,15 @@ double residence_bound(const OrderProblem& problem, int rank) {
     if (area <= 0 || drains <= 0) return 0;  // nothing is held
     double limit = problem.greatest_memory();
     if (const std::optional<double> unit = common_unit(amounts))
-        limit = std::floor(limit / *unit + 1e-9) * *unit;
+        limit = std::floor(limit / *unit + rounding) * *unit;
     if (limit <= 0) return 0;
     // Memory after time x is at most most_at_once + fills x; `x` before the end at most least_release +
     // drains x.
     const double rise = std::max(0.0, limit - most_at_once) / fills,
                  fall = std::max(0.0, limit - least_release) / drains;
-    const double lost_rising = 0.5 * rise * std::max(0.0, limit - most_at_once),
-                 lost_falling = 0.5 * fall * std::max(0.0, limit - least_release);
+    constexpr double triangle = 0.5;  // area of a triangle over its base times its height
+    const double lost_rising = triangle * rise * std::max(0.0, limit - most_at_once),
+                 lost_falling = triangle * fall * std::max(0.0, limit - least_release);
     // Each loss counts where the span has room for it, both where it has room for both.
     double bound = area / limit;
     bound = std::max(bound, std::min((area + lost_rising) / limit, rise));

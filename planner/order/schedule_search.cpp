@@ -28,6 +28,10 @@ constexpr double plays_avoided = 5;
 constexpr double cautious_table_rate = 4e8, tables_per_node = 12;
 // Stages placed per second in patterns of periodic orders, likewise; half of the time is theirs.
 constexpr double cautious_pattern_rate = 0.5 * 1.2e7;
+// Share of the time that annealing has where branch and bound has the rest.
+constexpr double annealing_share = 0.5;
+// Share of an objective below which two objectives are the same: sums of the same durations in another order.
+constexpr double same_objective = 1e-12;
 
 schedule::PipelineShape shape_of(const OrderProblem& problem) {
     schedule::PipelineShape shape;
@@ -68,10 +72,10 @@ Word serial_word(const OrderProblem& problem) {
     Word word;
     for (int k = 0; k < problem.micro_batches; ++k) {
         for (int chunk = 0; chunk < problem.chunks; ++chunk)
-            word.push_back(static_cast<std::uint8_t>(3 * chunk + F));
+            word.push_back(static_cast<std::uint8_t>(letters_of_stage * chunk + F));
         for (int chunk = problem.chunks - 1; chunk >= 0; --chunk)
-            word.insert(word.end(),
-                        {static_cast<std::uint8_t>(3 * chunk + I), static_cast<std::uint8_t>(3 * chunk + W)});
+            word.insert(word.end(), {static_cast<std::uint8_t>(letters_of_stage * chunk + I),
+                                     static_cast<std::uint8_t>(letters_of_stage * chunk + W)});
     }
     return word;
 }
@@ -128,7 +132,7 @@ public:
         : problem_(problem), evaluator_(evaluator), random_(seed), target_(target) {
         for (const sim::StageCost& stage : problem.stages)
             mean_duration_ += (stage.forward + stage.backward_input + stage.backward_weight).value /
-                              (3 * problem.ranks * problem.chunks);
+                              (letters_of_stage * problem.ranks * problem.chunks);
     }
 
     // Improves `best` with `evaluations` trials that start at `from`; true when the target is reached.
@@ -137,7 +141,7 @@ public:
         Order current = from;
         double objective = evaluator_.evaluate(current), energy = energy_of(objective);
         if (objective < best_objective) keep(current, objective, best, best_objective);
-        const double hot = warmest * mean_duration_, cold = 0.02 * mean_duration_;
+        const double hot = warmest * mean_duration_, cold = coldest * mean_duration_;
         for (std::int64_t trial = 0; trial < evaluations && best_objective > target_; ++trial) {
             const double temperature =
                 hot * std::pow(cold / hot, static_cast<double>(trial) / static_cast<double>(evaluations));
@@ -155,7 +159,7 @@ public:
             evaluator_.keep();
             objective = moved_objective;
             energy = moved_energy;
-            if (objective < best_objective - 1e-12 * std::abs(best_objective))
+            if (objective < best_objective - same_objective * std::abs(best_objective))
                 keep(current, objective, best, best_objective);
         }
         return best_objective <= target_;
@@ -164,9 +168,14 @@ public:
     std::int64_t evaluations() const { return evaluations_; }
 
 private:
+    static constexpr double coldest = 0.02;  // temperature at the end, in mean durations of an action
+    // Energy of the mean over ranks beside that of the greatest rank. Chosen by hand: small, so that the
+    // greatest rank decides.
+    static constexpr double weight_of_mean = 0.05;
+
     // The greatest rank decides; the mean breaks ties towards orders in which the others have slack.
     double energy_of(double objective) const {
-        return std::isfinite(objective) ? objective + 0.05 * evaluator_.mean() : infinite;
+        return std::isfinite(objective) ? objective + weight_of_mean * evaluator_.mean() : infinite;
     }
 
     static void keep(const Order& order, double objective, Order& best, double& best_objective) {
@@ -203,18 +212,24 @@ private:
     bool move(Order& order) {
         moves_.clear();
         changes_.clear();
+        // One move in four goes anywhere, the others no further than four letters; one in four moves a letter
+        // of the neighbouring rank too, at most two letters away from the same position.
+        constexpr std::uint64_t one_in = 4, shift = 2;
+        constexpr int near_by = 4;
         const int length = problem_.word_length();
         const int rank = static_cast<int>(random_.below(static_cast<std::uint64_t>(problem_.ranks)));
         const int from = static_cast<int>(random_.below(static_cast<std::uint64_t>(length)));
-        const int reach = random_.below(4) == 0 ? length : 4;
+        const int reach = random_.below(one_in) == 0 ? length : near_by;
         const int distance = 1 + static_cast<int>(random_.below(static_cast<std::uint64_t>(reach)));
         const int to = std::clamp(random_.below(2) == 0 ? from - distance : from + distance, 0, length - 1);
         if (from == to || !apply(order, {rank, from, to})) return false;
         // The same letter of the neighbour: a forward that runs ahead on one rank needs it on the one before.
-        if (random_.below(4) == 0) {
+        if (random_.below(one_in) == 0) {
             const int neighbour = rank + (random_.below(2) == 0 ? -1 : 1);
             if (neighbour >= 0 && neighbour < problem_.ranks) {
-                const int near = std::clamp(from + static_cast<int>(random_.below(5)) - 2, 0, length - 1),
+                const int near = std::clamp(
+                              from + static_cast<int>(random_.below(2 * shift + 1)) - static_cast<int>(shift),
+                              0, length - 1),
                           target = std::clamp(near + (to - from), 0, length - 1);
                 if (near != target) apply(order, {neighbour, near, target});
             }
@@ -277,7 +292,7 @@ core::Seconds order_lower_bound(const OrderProblem& problem) {
         if (problem.memory_limit && least_memory > 0)
             room = static_cast<std::size_t>(
                 std::min<double>(static_cast<double>(room),
-                                 std::floor(problem.memory_limit->value / least_memory * (1 + 1e-9))));
+                                 std::floor(problem.memory_limit->value / least_memory * (1 + rounding))));
         std::sort(forwards.begin(), forwards.end(), std::greater<>());
         double filled = 0;
         for (std::size_t i = 0; i < room; ++i) filled += forwards[i];
@@ -320,7 +335,7 @@ namespace {
 struct Incumbent {
     Order order;
     double objective = infinite, bound = 0;
-    bool is_optimal() const { return objective <= bound * (1 + 1e-12); }
+    bool is_optimal() const { return objective <= bound * (1 + same_objective); }
 };
 
 // Until no shorter order exists or the nodes are used up.
@@ -354,24 +369,31 @@ std::optional<FoundSchedule> search_schedule(const OrderProblem& problem, const 
                            (problem.objective == OrderObjective::span ? problem.ranks : 1);
     const bool proves = is_provable(problem);
     const auto evaluations = static_cast<std::int64_t>(budget.time_limit.value * cautious_rate / actions *
-                                                       (proves ? 0.5 : plays_avoided));
+                                                       (proves ? annealing_share : plays_avoided));
     const double table = std::pow(problem.ranks * problem.word_length(), 2) * tables_per_node;
-    std::int64_t nodes =
-        proves ? static_cast<std::int64_t>(0.5 * budget.time_limit.value * cautious_table_rate / table) : 0;
+    std::int64_t nodes = proves ? static_cast<std::int64_t>((1 - annealing_share) * budget.time_limit.value *
+                                                            cautious_table_rate / table)
+                                : 0;
     const std::int64_t node_budget = nodes;
     // Long words have so many moves that a warm start only undoes what the heuristics found.
     const double warmth = proves ? 1 : 0.1;
-    Annealer annealer(problem, evaluator, budget.seed, best.bound * (1 + 1e-12));
-    constexpr int rounds = 12, rounds_before_proof = 3;
+    // First temperatures of the rounds, in turn, in mean durations of an action.
+    constexpr double mild = 0.5, warm = 1.5;
+    Annealer annealer(problem, evaluator, budget.seed, best.bound * (1 + same_objective));
+    // Every third round begins with another of the starts instead of the best order.
+    constexpr int rounds = 12, rounds_before_proof = 3, rounds_a_start = 3;
+    constexpr double most_overrun = 10;  // times the limit, by the clock
     for (int round = 0; round < rounds && !best.is_optimal(); ++round) {
         const Order from =
-            round % 3 == 2 ? starts[static_cast<std::size_t>(round) / 3 % starts.size()].order : best.order;
-        annealer.run(from, evaluations / rounds, warmth * (round % 2 == 0 ? 0.5 : 1.5), best.order,
+            round % rounds_a_start == rounds_a_start - 1
+                ? starts[static_cast<std::size_t>(round / rounds_a_start) % starts.size()].order
+                : best.order;
+        annealer.run(from, evaluations / rounds, warmth * (round % 2 == 0 ? mild : warm), best.order,
                      best.objective);
         if (round + 1 == rounds_before_proof && proves && !best.is_optimal())
             close_gap(problem, evaluator, nodes, best);
         const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
-        if (spent.count() > 10 * budget.time_limit.value) break;
+        if (spent.count() > most_overrun * budget.time_limit.value) break;
     }
     FoundSchedule found;
     found.schedule = to_schedule(problem, best.order);
@@ -391,7 +413,7 @@ std::optional<FoundSchedule> search_placements(const OrderProblem& problem, cons
     OrderProblem folded = problem;
     folded.placement = schedule::StagePlacement::v_shape;
     SearchBudget half = budget;
-    half.time_limit = 0.5 * budget.time_limit;
+    half.time_limit = budget.time_limit / 2;
     std::optional<FoundSchedule> loop = search_schedule(problem, half), v = search_schedule(folded, half);
     if (!loop || !v) return loop ? std::move(loop) : std::move(v);
     const core::Seconds bound = std::min(loop->lower_bound, v->lower_bound);
@@ -399,7 +421,7 @@ std::optional<FoundSchedule> search_placements(const OrderProblem& problem, cons
     best->evaluations = loop->evaluations + v->evaluations;
     best->nodes = loop->nodes + v->nodes;
     best->lower_bound = bound;
-    best->is_proven_optimal = best->objective.value <= bound.value * (1 + 1e-12);
+    best->is_proven_optimal = best->objective.value <= bound.value * (1 + same_objective);
     return std::move(best);
 }
 

@@ -17,6 +17,10 @@ namespace sim {
 
 namespace {
 
+constexpr double fp32_bytes = 4;
+// Operands of two bytes need this alignment, in elements, for tensor cores: 16 bytes.
+constexpr int aligned_elements = 8;
+
 core::Seconds streaming_time(core::Bytes bytes, const cluster::DeviceSpec& device,
                              const CostConstants& constants) {
     return bytes / memory_rate(device, constants);
@@ -29,7 +33,7 @@ core::Seconds convolution_time(const model::Kernel& kernel, model::Phase phase,
     // Machines with measured products (CPUs) run convolutions as products.
     if (!curve.points.empty() || !device.architecture.starts_with("sm"))
         return product_time(kernel, device, compute, constants);
-    const bool is_half = core::size_of(compute).value < 4;
+    const bool is_half = core::size_of(compute).value < fp32_bytes;
     const double efficiency = convolution_efficiency(kernel, phase, device, compute) *
                               sustained_rate(device, compute, constants) *
                               (is_half ? constants.convolution_half : 1);
@@ -63,9 +67,15 @@ core::Seconds attention_time(const model::Kernel& kernel, model::Phase phase,
 double memory_passes(const model::Kernel& kernel, const cluster::DeviceSpec& device, core::DataType compute,
                      const FrameworkTraits& traits) {
     const std::string_view what = kernel.what;
-    const bool is_half = core::size_of(compute).value < 4;
+    const bool is_half = core::size_of(compute).value < fp32_bytes;
     double passes = traits.memory_passes * (is_half ? traits.half_passes : 1);
     const auto is = [&](std::string_view part) { return what.find(part) != std::string_view::npos; };
+    // Bytes that a framework's kernels move over those that are counted.
+    constexpr double residual_at_hand = 2.0 / 4.0, residual_backward = 8.0 / 6.0;
+    constexpr double gelu_in_product = 2.0 / 4.0, gelu_backward_in_product = 2.0 / 6.0;
+    constexpr double masked_softmax = 1.5 / 2.0, masked_softmax_backward = 2.0 / 3.0;
+    constexpr double composed_rotary = 44.0 / 4.0, composed_rms_norm = 34.0 / 4.0,
+                     composed_gate = 16.0 / 10.0;
     // fp32 elementwise kernels with casts around them: 4 + 4 bytes and a cast of 2 + 4 on one side, against 2
     // + 2: (8 + 1.4) / 4.
     if (is_half && !is("batch_norm") &&
@@ -75,25 +85,25 @@ double memory_passes(const model::Kernel& kernel, const cluster::DeviceSpec& dev
         passes *= is("batch_norm") ? 1 : traits.composed_elementwise;
     // The sum is at hand when it is normalized: 2 bytes for 4 beside the addition's 6. Backward reads x and
     // dy, and reads and writes the residual's gradient: 8 for 6 + 4 + 6.
-    if (traits.has_fused_residual_norm && is("layer_norm")) passes *= 0.5;
+    if (traits.has_fused_residual_norm && is("layer_norm")) passes *= residual_at_hand;
     if (traits.has_fused_residual_norm && (is("norm_parameter_gradient") || is("gradient_sum"))) passes = 0;
-    if (traits.has_fused_residual_norm && is("norm_backward")) passes *= 8.0 / 6.0;
+    if (traits.has_fused_residual_norm && is("norm_backward")) passes *= residual_backward;
     // The product writes its input beside the result: 2 bytes more instead of a kernel's 2 + 2; backward
     // reads it: 2 instead of 4 + 2.
     if (traits.has_fused_gelu && is("gelu") &&
         (device.architecture.starts_with("sm9") || device.architecture.starts_with("sm1")))
-        passes *= is("backward") ? 1.0 / 3.0 : 0.5;
+        passes *= is("backward") ? gelu_backward_in_product : gelu_in_product;
     // The upper triangle is written but not read: 1.5 passes for 2, backward 2 for 3.
     if (traits.skips_masked_scores && kernel.is_causal && is("softmax"))
-        passes *= is("backward") ? 2.0 / 3.0 : 0.75;
+        passes *= is("backward") ? masked_softmax_backward : masked_softmax;
     // x.float(), pow, mean, rsqrt, multiply, cast, multiply by the scale: 34 bytes an element instead of 4
     // (PyTorch without a fused kernel). x.float(), cast, multiply as complex numbers, cast: 2 + 4, 4 + 8, 8 +
     // 8, 8 + 2 bytes an element instead of 2 + 2 (Meta's llama, apply_rotary_emb).
-    if (traits.composes_llama_kernels && is("rotary")) passes *= 11;
-    if (traits.composes_llama_kernels && is("rms_norm")) passes *= 8.5;
+    if (traits.composes_llama_kernels && is("rotary")) passes *= composed_rotary;
+    if (traits.composes_llama_kernels && is("rms_norm")) passes *= composed_rms_norm;
     // silu and the product as kernels of their own: 4 + 6 bytes an element instead of 6; backward 6 + 10
     // instead of 10.
-    if (traits.composes_llama_kernels && is("gated_silu")) passes *= 1.6;
+    if (traits.composes_llama_kernels && is("gated_silu")) passes *= composed_gate;
     return passes;
 }
 
@@ -160,20 +170,21 @@ core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const
                           const CostConstants& constants) {
     switch (kernel.kind) {
         case model::KernelKind::matrix_product: {
-            if (kernel.alignment < 8 && kernel.batch == 1 && traits.pads_products) {
+            if (kernel.alignment < aligned_elements && kernel.batch == 1 && traits.pads_products) {
                 model::Kernel padded = kernel;
-                padded.alignment = 8;
+                padded.alignment = aligned_elements;
                 return kernel_time(padded, phase, device, compute, traits, constants);
             }
             if (compute != core::DataType::fp8) return product_time(kernel, device, compute, constants);
             // Operands are cast before: read in 2 bytes, written in 1.
+            constexpr double cast = 1.5;  // of the bytes read
             return product_time(kernel, device, compute, constants) +
-                   streaming_time(kernel.read * 1.5, device, constants);
+                   streaming_time(kernel.read * cast, device, constants);
         }
         case model::KernelKind::convolution: {
             core::Seconds time = convolution_time(kernel, phase, device, compute, constants);
             // Input, and output on the way back, once read and once written.
-            if (traits.converts_layout && core::size_of(compute).value < 4)
+            if (traits.converts_layout && core::size_of(compute).value < fp32_bytes)
                 time += streaming_time((kernel.read + kernel.written) * 2.0, device, constants);
             return time;
         }
@@ -220,8 +231,10 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
     // NVIDIA's Transformer-XL brings its own LAMB, a scripted loop over the tensors.
     if (graph.family == "transformer_xl" && plan.optimizer.kind == schedule::OptimizerKind::lamb) {
         cost.traits_.has_multi_tensor_update = false;
-        cost.traits_.update_kernels_per_tensor = 13;
-        cost.traits_.step_bytes += 60;
+        constexpr int kernels_a_tensor = 13;
+        constexpr double bytes_a_parameter = 60;  // beside the update
+        cost.traits_.update_kernels_per_tensor = kernels_a_tensor;
+        cost.traits_.step_bytes += bytes_a_parameter;
     }
     const FrameworkTraits& traits = cost.traits_;
     const bool is_accelerator = device.architecture.starts_with("sm");
@@ -242,15 +255,18 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
     // the shard's share is added.)
     const bool accumulates =
         (plan.micro_batches > 1 || graph.segments > 1) && !plan.shards(schedule::Sharding::gradients);
+    // Half-precision gradients added to fp32 ones: 2 + 4 read, 4 written.
+    constexpr double unscaled_bytes = 10;
     const double accumulated_bytes =
         traits.accumulation_bytes > 0 ? traits.accumulation_bytes
-        : traits.unscales_every_micro_batch && core::size_of(compute).value < 4
-            ? 10
+        : traits.unscales_every_micro_batch && core::size_of(compute).value < fp32_bytes
+            ? unscaled_bytes
             : core::size_of(plain.compute).value + 2 * core::size_of(plan.precision.gradients).value;
 
     // Casting fp32 parameters at each use and their gradients back: 4 + 2 bytes each way.
     const bool is_half = compute == core::DataType::fp16 || compute == core::DataType::bf16;
-    const double cast_bytes = is_half && plan.precision.parameters == core::DataType::fp32 ? 12 : 0;
+    constexpr double both_casts = 12;
+    const double cast_bytes = is_half && plan.precision.parameters == core::DataType::fp32 ? both_casts : 0;
     const double handled_bytes =
         cast_bytes + (accumulates                                  ? accumulated_bytes
                       : plan.shards(schedule::Sharding::gradients) ? traits.sharded_gradient_bytes
@@ -316,13 +332,14 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
                 cost.dispatch_ *
                 (host_time * static_cast<double>(graph.launches_per_step +
                                                  graph.launches_per_sample * context.micro_batch));
-            of_phase[0].host += launches / 3.0;
-            of_phase[1].host += launches * (2.0 / 3);
+            constexpr double phases = 3, backward_share = 2.0 / phases;
+            of_phase[0].host += launches / phases;
+            of_phase[1].host += launches * backward_share;
         }
         // Images come from pageable memory in fp32, all ranks of a node through its host's copy.
         if (description.kind == model::OperatorKind::input && traits.copies_inputs && is_accelerator) {
             const core::Bytes images = model::tensor_bytes(graph, description.output, context) *
-                                       (4.0 / core::size_of(compute).value);
+                                       (fp32_bytes / core::size_of(compute).value);
             if (graph.tokens_per_sample <= 1)
                 of_phase[0].blocked += images * static_cast<double>(ranks_a_node) /
                                        core::gigabytes_per_second(constants.input_copy_gbs);
@@ -434,7 +451,7 @@ ComputePrice ComputeCost::price(model::OperatorRange range, schedule::ComputePha
 core::Bytes ComputeCost::bytes_before_norms() const {
     if (!schedule::needs_update_norms(plan_->optimizer)) return {};
     return core::size_of(plan_->precision.gradients) +
-           2 * schedule::state_bytes_per_parameter(plan_->optimizer) + core::Bytes(4);
+           2 * schedule::state_bytes_per_parameter(plan_->optimizer) + core::Bytes(fp32_bytes);
 }
 
 ComputePrice ComputeCost::update_norm(std::int64_t elements) const {
@@ -451,8 +468,8 @@ ComputePrice ComputeCost::optimizer_step(std::int64_t elements, std::int64_t ten
     // algorithm 2).
     double bytes = core::size_of(precision.gradients).value +
                    2 * schedule::state_bytes_per_parameter(plan_->optimizer).value;
-    bytes += precision.has_master_parameters ? 2 * 4.0 + parameter : 2 * parameter;
-    if (plan_->optimizer.kind == schedule::OptimizerKind::lamb) bytes += 2 * 4.0;
+    bytes += precision.has_master_parameters ? 2 * fp32_bytes + parameter : 2 * parameter;
+    if (plan_->optimizer.kind == schedule::OptimizerKind::lamb) bytes += 2 * fp32_bytes;
     bytes -= bytes_before_norms().value;
     bytes += traits_.step_bytes;
     // Momentum alone is one kernel everywhere.

@@ -147,6 +147,7 @@ private:
         std::map<std::vector<std::pair<std::int32_t, double>>, std::int32_t> distinct;
         std::vector<std::vector<ResourceUse>> uses(drafts_.size());
         std::map<std::int64_t, double> most_of_user;
+        constexpr double full = 1 + 1e-9;  // a link's rate, with what sums of shares round up
         for (std::vector<std::pair<std::int32_t, double>>& list : users) {
             if (list.size() < 2) continue;
             most_of_user.clear();
@@ -156,7 +157,7 @@ private:
             }
             double sum = 0;
             for (const auto& [user, share] : most_of_user) sum += share;
-            if (most_of_user.size() < 2 || sum <= 1 + 1e-9) continue;
+            if (most_of_user.size() < 2 || sum <= full) continue;
             const auto [entry, is_new] =
                 distinct.try_emplace(list, static_cast<std::int32_t>(distinct.size()));
             if (is_new)

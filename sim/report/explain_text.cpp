@@ -59,7 +59,8 @@ std::string text_of(const Explanation& explanation) {
         "\nDevice time by kind of operator\n  kind                    forward     backward    recompute   "
         "share\n";
     for (const OperatorTime& time : explanation.operators) {
-        if (share(time.sum(), step) < 0.05) continue;
+        constexpr double least_shown = 0.05;  // % of the step
+        if (share(time.sum(), step) < least_shown) continue;
         text += fmt::format("  {:<20} {:>10}  {:>11}  {:>11}  {:>5.1f} %\n", time.kind,
                             core::format(time.forward), core::format(time.backward),
                             core::format(time.recompute), share(time.sum(), step));

@@ -110,7 +110,8 @@ std::string breakdown_bars(const Evaluation& evaluation) {
     std::string text = "Where the step of the critical rank goes\n";
     for (const BreakdownPart& part : breakdown_parts()) {
         const core::Seconds time = evaluation.breakdown.*part.part;
-        if (time <= evaluation.step_time * 1e-9) continue;  // nothing, or rounding
+        constexpr double of_rounding = 1e-9;  // share of the step
+        if (time <= evaluation.step_time * of_rounding) continue;
         const double share = time / evaluation.step_time;
         const auto bar = static_cast<std::size_t>(std::lround(share * widest));
         text += fmt::format("  {:<16} {:>9}  {:>5.1f} %{}\n", part.name, core::format(time), share * 100,

@@ -99,8 +99,12 @@ std::vector<Figure> figures_of(const cluster::InstanceType& instance, const sche
     return figures;
 }
 
+// Rounds over all virtual stages that a changed figure is simulated with; longer steps are extrapolated.
+constexpr int simulated_rounds = 4;
+
 bool moves(const Influence& influence) {
-    return std::abs(influence.step_change) > 1e-9 || std::abs(influence.peak_change) > 1e-9;
+    constexpr double of_rounding = 1e-9;  // share of the figure
+    return std::abs(influence.step_change) > of_rounding || std::abs(influence.peak_change) > of_rounding;
 }
 
 void rank(std::vector<Influence>& influences) {
@@ -118,7 +122,7 @@ void find_influences(const model::ModelGraph& graph, const cluster::Cluster& clu
                      std::vector<Influence>& constants, std::vector<Influence>& figures) {
     EvaluateOptions evaluate_options;
     evaluate_options.constants = options.constants;
-    evaluate_options.most_micro_batches = 4 * plan.stages();
+    evaluate_options.most_micro_batches = simulated_rounds * plan.stages();
     evaluate_options.verifies = false;
     core::Diagnostics diagnostics;
     const std::optional<Evaluation> base = evaluate(graph, cluster, plan, diagnostics, evaluate_options);

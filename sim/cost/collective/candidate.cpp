@@ -9,11 +9,12 @@ CommunicationTime time_of(const Candidate& candidate, core::Bytes bytes) {
     CommunicationTime time{candidate.latency, {}};
     double seconds_per_byte = candidate.seconds_per_byte;
     if (!candidate.reached.empty()) {
-        const double place = std::log2(std::max(1.0, bytes.value / 64));
-        if (place < static_cast<double>(candidate.reached.size()) - 1) {
+        constexpr double first_bytes = 64;  // payload of the table's first entry
+        const double position = std::log2(std::max(1.0, bytes.value / first_bytes));
+        if (position < static_cast<double>(candidate.reached.size()) - 1) {
             // Between the table's powers of two on a straight line, so that prices have no steps.
-            const auto below = static_cast<std::size_t>(place);
-            const double part = place - static_cast<double>(below);
+            const auto below = static_cast<std::size_t>(position);
+            const double part = position - static_cast<double>(below);
             seconds_per_byte /= candidate.reached[below] * (1 - part) + candidate.reached[below + 1] * part;
         }
     }

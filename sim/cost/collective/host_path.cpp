@@ -65,9 +65,12 @@ core::Seconds host_message_time(const LibraryContext& context) {
     return context.cluster.instance.network_name == "efa" ? std::min(step, efa_host_message) : step;
 }
 
-// Two sockets of six DDR4-2666 channels, 128 GB/s each as Intel states for the Xeons of p3dn and p4d (8175M,
-// 8275CL); that streams reach 70 % of it is assumed.
-core::BytesPerSecond host_sum_rate() { return core::gigabytes_per_second(2 * 128 * 0.7); }
+core::BytesPerSecond host_sum_rate() {
+    // Six DDR4-2666 channels, as Intel states for the Xeons of p3dn and p4d (8175M, 8275CL).
+    constexpr double sockets = 2, socket_gbs = 128;
+    constexpr double reached = 0.7;  // by streams; assumed
+    return core::gigabytes_per_second(sockets * socket_gbs * reached);
+}
 
 std::vector<LinkShare> together(const std::vector<LinkShare>& a, const std::vector<LinkShare>& b) {
     std::map<std::int32_t, double> busy;

@@ -72,9 +72,19 @@ std::size_t generation(const cluster::DeviceSpec& device) {
     return name == "sm90" || name.starts_with("sm10") || name.starts_with("sm12") ? 2 : 0;
 }
 
+// Share of NVLink's rate that NVLink SHARP reaches (NCCL's tuning, src/graph/tuning.cc).
 double nvls_efficiency(const cluster::DeviceSpec& device) {
-    return device.architecture == "sm90" ? 0.85 : 0.74;
+    constexpr double of_hopper = 0.85, of_others = 0.74;
+    return device.architecture == "sm90" ? of_hopper : of_others;
 }
+
+// LL sends a flag with every 4 bytes of data. LL128 sends lines of 128 bytes with 120 of data.
+constexpr double ll_wire = 2, ll128_data = 120.0 / 128.0, ll128_wire = 128.0 / 120.0;
+// On one node LL128 reaches 7/9 of a tree's rate; the slowdown is what comes on top of the bytes on the wire.
+constexpr double ll128_tree_in_a_node = 7.0 / 9.0, ll128_tree_slowdown = 9.0 / 7.0 * 120.0 / 128.0;
+// Of a tree, whose ranks read, add and pass on in both directions: share of a ring's rate. LL loses this much
+// of a tree's rate, its flags among it.
+constexpr double tree_of_ring = 0.92, ll_tree_loss = 3.8;
 
 std::vector<Flow> ring_flows(const cluster::Cluster& cluster, const Groups& groups, double share) {
     std::vector<Flow> flows;
@@ -176,7 +186,7 @@ private:
     void set_rate(Candidate& candidate, const std::vector<LinkShare>& links, Protocol protocol, double cap,
                   double over_an_edge, double slowdown = 1) {
         candidate.links = links;
-        const double wire = protocol == ll ? 2.0 : protocol == ll128 ? 128.0 / 120.0 : 1.0;
+        const double wire = protocol == ll ? ll_wire : protocol == ll128 ? ll128_wire : 1.0;
         for (LinkShare& link : candidate.links) link.busy *= wire;
         candidate.seconds_per_byte = busiest(candidate.links) * slowdown;
         if (cap > 0)
@@ -198,16 +208,16 @@ private:
                 tree_base[protocol] +
                 2 * ((shape_.ranks_per_node - 1) * inside + levels * between_nodes(tree_network, protocol)));
             const double of_simple = tree_cap[generation_][nodes_index_];
-            const double of_ll128 = std::min(of_simple * (shape_.nodes == 1 ? 7.0 / 9.0 : 120.0 / 128.0),
-                                             tree_ll128_cap[generation_][nodes_index_]);
+            const double of_ll128 =
+                std::min(of_simple * (shape_.nodes == 1 ? ll128_tree_in_a_node : ll128_data),
+                         tree_ll128_cap[generation_][nodes_index_]);
             const double cap = protocol == ll ? ll_cap[generation_][nodes_index_]
                                               : channels_ * (protocol == ll128 ? of_ll128 : of_simple);
-            // Reading, adding and passing on in both directions reaches .92 of a ring's rate; LL half of what
-            // its flags leave, LL128 in one node 7/9 of the rest.
-            const double slowdown = protocol == ll                           ? 3.8 / 2
-                                    : protocol == ll128 && shape_.nodes == 1 ? 9.0 / 7.0 * 120.0 / 128.0
+            // Beside the bytes that the protocol adds on the wire.
+            const double slowdown = protocol == ll                           ? ll_tree_loss / ll_wire
+                                    : protocol == ll128 && shape_.nodes == 1 ? ll128_tree_slowdown
                                                                              : 1.0;
-            set_rate(candidate, links, protocol, cap, 2.0, slowdown / 0.92);
+            set_rate(candidate, links, protocol, cap, 2.0, slowdown / tree_of_ring);
             candidate.reached = tree_reached[protocol];
             result_.push_back(std::move(candidate));
         }
@@ -272,12 +282,16 @@ private:
 
 bool has_nccl(const cluster::DeviceSpec& device) { return device.architecture.starts_with("sm"); }
 
-// Twelve links at 20 GB/s are the 235 GB/s that nccl-tests reach on eight A100; eighteen at 20.6 the 370 of
-// an H100 node without SHARP (NVIDIA GTC 2024, S62129). Peer copies are faster.
+// Share of a link's rate (25 GB/s up to sm90, 50 GB/s on sm100) that collectives reach. Twelve links at 20
+// GB/s are the 235 GB/s that nccl-tests reach on eight A100; eighteen at 20.6 the 370 of an H100 node without
+// SHARP (NVIDIA GTC 2024, S62129). Peer copies are faster.
 std::optional<double> nccl_nvlink_efficiency(const cluster::DeviceSpec& device) {
-    if (device.architecture == "sm70" || device.architecture == "sm80") return 20.0 / 25.0;
-    if (device.architecture == "sm90") return 20.6 / 25.0;
-    if (device.architecture == "sm100") return 40.1 / 50.0;
+    constexpr double link_gbs = 25, sm100_link_gbs = 50;
+    constexpr double volta_and_ampere_gbs = 20, hopper_gbs = 20.6, sm100_gbs = 40.1;
+    if (device.architecture == "sm70" || device.architecture == "sm80")
+        return volta_and_ampere_gbs / link_gbs;
+    if (device.architecture == "sm90") return hopper_gbs / link_gbs;
+    if (device.architecture == "sm100") return sm100_gbs / sm100_link_gbs;
     return std::nullopt;
 }
 
@@ -315,7 +329,7 @@ GroupShape shape_of(const cluster::Cluster& cluster, const std::vector<std::int3
 // multiprocessors, SageMaker's documentation of SMDDP; a p5's log says 24). Between nodes two for each
 // network card. Two over PCIe.
 int nccl_channels(const cluster::Cluster& cluster, const GroupShape& shape) {
-    constexpr int most = 24, least = 2;
+    constexpr int of_volta = 12, most = 24, least = 2;
     if (shape.nodes > 1) {
         int cards = 0;
         for (const cluster::Link& link : cluster.instance.links)
@@ -323,10 +337,14 @@ int nccl_channels(const cluster::Cluster& cluster, const GroupShape& shape) {
         return std::clamp(2 * cards, least, most);
     }
     if (!shape.is_over_nvlink) return least;
-    return generation(cluster.instance.device) == 0 ? 12 : most;
+    return generation(cluster.instance.device) == 0 ? of_volta : most;
 }
 
-double nccl_multiprocessors(const cluster::DeviceSpec& device) { return generation(device) == 0 ? 12 : 24; }
+// One for each channel of a node's ring.
+double nccl_multiprocessors(const cluster::DeviceSpec& device) {
+    constexpr double of_volta = 12, of_others = 24;
+    return generation(device) == 0 ? of_volta : of_others;
+}
 
 std::vector<Candidate> nccl_candidates(const cluster::Cluster& cluster, Network& network, CollectiveKind kind,
                                        const Groups& groups) {

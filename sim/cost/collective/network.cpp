@@ -32,7 +32,8 @@ NetworkTerms network_terms(const cluster::Cluster& cluster, const CostConstants&
     terms.share = base / (1 + constants.decay_per_doubling * doublings);
     // NCCL opens 16 sockets on AWS's cards and one on others of each channel, of which there are two
     // (net_socket.cc, autoNt and autoNs by vendor).
-    const int nccl_flows = cluster.instance.provider == "aws" ? 16 : 2;
+    constexpr int flows_on_aws = 16, flows_on_others = 2;
+    const int nccl_flows = cluster.instance.provider == "aws" ? flows_on_aws : flows_on_others;
     terms.flows = name != "tcp"                               ? 0
                   : traits.tcp_flows > 0                      ? traits.tcp_flows
                   : cluster.instance.per_flow_limit.value > 0 ? nccl_flows

@@ -34,9 +34,11 @@ constexpr double forward_share = 1.2, backward_share = 0.94;
 // Log-linear between the points; below 512 the kernel's parallelism shrinks with the sequence, so the rate
 // falls in proportion.
 double at(const Curve& curve, double sequence) {
-    const double position = std::log2(std::max(sequence, 1.0) / 512.0);
-    if (position <= 0) return curve[0] * std::max(sequence, 1.0) / 512.0;
-    if (position >= 5) return curve[5];
+    constexpr double first_tokens = 512;  // of the curve's first point; each further one has twice as many
+    constexpr double last = std::tuple_size_v<Curve> - 1;
+    const double position = std::log2(std::max(sequence, 1.0) / first_tokens);
+    if (position <= 0) return curve.front() * std::max(sequence, 1.0) / first_tokens;
+    if (position >= last) return curve.back();
     const auto below = static_cast<std::size_t>(position);
     return curve[below] + (curve[below + 1] - curve[below]) * (position - static_cast<double>(below));
 }
@@ -66,7 +68,8 @@ core::FlopsPerSecond flash_attention_rate(const cluster::DeviceSpec& device, cor
     const double at_64 = at(is_causal ? curves.dimension_64_causal : curves.dimension_64, length);
     const double at_128 = at(is_causal ? curves.dimension_128_causal : curves.dimension_128, length);
     // Between the measured head dimensions by interpolation, outside by the nearer one.
-    const double mix = std::clamp((static_cast<double>(head_dimension) - 64.0) / 64.0, 0.0, 1.0);
+    constexpr double small = 64, large = 128;
+    const double mix = std::clamp((static_cast<double>(head_dimension) - small) / (large - small), 0.0, 1.0);
     const double share_of_peak = (at_64 + (at_128 - at_64) * mix) / curves.peak;
     return top * share_of_peak * (is_backward ? backward_share : forward_share);
 }

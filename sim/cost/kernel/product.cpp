@@ -42,6 +42,13 @@ core::FlopsPerSecond rate_at(const std::vector<cluster::MatrixProductCurve::Poin
 // products alone takes 0.69 + 0.31 / r, which is 1.25 at r = 0.55; with a fifth of the step in other kernels
 // (0.2 + 0.8 of that), at 0.50.
 
+// Depth (k) of the products whose plateau devices state, and from which the depth is worth splitting.
+constexpr double deep = 2048;
+// Compute capability, times ten, from which products are priced by tiles: A100's.
+constexpr int first_tiled_generation = 80;
+// Operands of two bytes need this alignment, in elements, for tensor cores: 16 bytes.
+constexpr int aligned_elements = 8;
+
 struct Tile {
     double m, n, rate;  // rate: share of the largest tile's (smaller tiles reuse less of what they load)
 };
@@ -56,7 +63,7 @@ core::Seconds tiled_arithmetic(const model::Kernel& kernel, core::FlopsPerSecond
     for (const Tile& tile : tiles)
         for (const double splits :
              {1.0, 2.0, 4.0, 8.0}) {  // of the depth, when the tiles do not fill one wave
-            if (splits > 1 && k < 2048) break;
+            if (splits > 1 && k < deep) break;
             const double blocks =
                 std::ceil(m / tile.m) * std::ceil(n / tile.n) * static_cast<double>(kernel.batch) * splits;
             if (splits > 1 && blocks > units) break;
@@ -70,7 +77,7 @@ core::Seconds tiled_arithmetic(const model::Kernel& kernel, core::FlopsPerSecond
 }  // namespace
 
 bool has_tiles(const cluster::DeviceSpec& device) {
-    return is_gpu(device) && generation(device) >= 80 && device.multiprocessors > 0;
+    return is_gpu(device) && generation(device) >= first_tiled_generation && device.multiprocessors > 0;
 }
 
 double sustained_rate(const cluster::DeviceSpec& device, core::DataType compute,
@@ -100,7 +107,7 @@ core::Seconds product_time(const model::Kernel& kernel, const cluster::DeviceSpe
     const core::FlopsPerSecond plateau =
         device.peak.at(compute) * (curve.compute_efficiency * sustained_rate(device, compute, constants));
     core::FlopsPerSecond rate = plateau;
-    if (is_gpu(device) && core::size_of(compute).value < 4 && kernel.alignment < 8) {
+    if (is_gpu(device) && core::size_of(compute).value < 4 && kernel.alignment < aligned_elements) {
         const auto full = device.peak.find(core::DataType::fp32);
         if (kernel.batch > 1 && full != device.peak.end())
             return device.kernel_launch +
@@ -113,7 +120,7 @@ core::Seconds product_time(const model::Kernel& kernel, const cluster::DeviceSpe
                                                streaming);
     // The plateau is that of deep products; a batch of shallow ones (attention) fills and drains its tiles as
     // often as it writes them.
-    const double depth = static_cast<double>(std::max<std::int64_t>(kernel.k, 1)), deep = 2048;
+    const double depth = static_cast<double>(std::max<std::int64_t>(kernel.k, 1));
     const double filling = is_gpu(device) && kernel.batch > 1 ? (1 + constants.tile_fill_depth / depth) /
                                                                     (1 + constants.tile_fill_depth / deep)
                                                               : 1;

@@ -35,8 +35,9 @@ std::vector<Candidate> mpi_candidates(const LibraryContext& context, schedule::C
         nodes > 1 ? host_messages(context, groups, over_an_edge / (nodes - 1)) : std::vector<LinkShare>();
     candidate.links = together(copies, messages);
     // Every step reads a piece from the neighbour and its own and writes the sum.
-    const double sums = 3 * over_an_edge * shape.ranks_per_node * static_cast<double>(groups.devices.size()) /
-                        nodes / host_sum_rate().value;
+    constexpr double passes = 3;
+    const double sums = passes * over_an_edge * shape.ranks_per_node *
+                        static_cast<double>(groups.devices.size()) / nodes / host_sum_rate().value;
     candidate.seconds_per_byte = busiest(copies) + busiest(messages) + sums;
     return {std::move(candidate)};
 }
