@@ -104,7 +104,50 @@ private:
             return {};
         return loading_horizons(graph_, targets_[entry.target].cluster.instance.device, entry.plan);
     }
+    core::Seconds elapsed() const {
+        return core::Seconds(std::chrono::duration<double>(Clock::now() - begin_).count());
+    }
+
+    // Best first: by bound, then time bound, then index of the entry.
+    using Key = std::tuple<double, double, std::size_t>;
+    Key key_of(std::size_t i) const { return Key(entries_[i].bound, entries_[i].time_bound.value, i); }
+    // No better than the last of the plans to keep.
+    bool is_beaten(const Key& key) const {
+        return request_.uses_bounds && result_.plans.size() >= request_.keep &&
+               std::get<0>(key) >= result_.plans.back().value;
+    }
+    // Entries to look at next.
+    struct Wave {
+        std::vector<std::size_t> taken;  // to simulate, if their bounds are tight
+        std::vector<std::size_t> loose;  // whose bounds can be tightened
+        bool is_tight = true;
+    };
+
+    // The passes of a search, in their order.
+    void enumerate();
     void bound_all();
+    void enter(std::size_t i);
+    void search_waves(core::Diagnostics& diagnostics);
+    void simulate_whole();
+    void search_orders(core::Diagnostics& diagnostics);
+    void explain_plans();
+    void judge_bounds(double registered);
+
+    // Parts of bound_all.
+    struct LayoutTask {
+        std::size_t begin, end;  // entries of one layout on one target
+    };
+    std::vector<LayoutTask> layout_tasks() const;
+    void bound(Entry& entry, Bounds& bounds) const;
+
+    // Parts of search_waves.
+    bool closes_queue(bool is_late);
+    Wave next_wave() const;
+    Wave late_wave() const;
+    void tighten_all(const std::vector<std::size_t>& loose);
+    void simulate(const std::vector<std::size_t>& taken, core::Diagnostics& diagnostics);
+
+    void keep_shortfall(Shortfall shortfall);
     Entry offloaded(const Entry& entry) const;
     std::optional<Entry> after_taking(Entry& entry, std::optional<Rejection> rejection) const;
     void choose_horizon(Entry& entry);
@@ -124,45 +167,52 @@ private:
         Bounds bounds;
     };
     std::vector<Entry> entries_;
+    std::set<Key> queue_;
+    SearchResult result_;
+    std::optional<double> first_unvisited_;               // bound of the best entry that the time limit left
     std::vector<std::unique_ptr<GuardedBounds>> bounds_;  // one a layout
     OrderCollection orders_;
     std::vector<std::unique_ptr<StageCollection>> stages_;  // one a target
     Clock::time_point begin_ = Clock::now();
 };
 
-void Search::bound_all() {
-    // One task a layout: what its plans share is computed once and by one thread.
-    struct Task {
-        std::size_t begin, end;
-    };
-    std::vector<Task> tasks;
+std::vector<Search::LayoutTask> Search::layout_tasks() const {
+    std::vector<LayoutTask> tasks;
     for (std::size_t i = 0; i < entries_.size(); ++i) {
-        bool is_new = i == 0 || entries_[i].target != entries_[i - 1].target ||
-                      !(entries_[i].plan.layout == entries_[i - 1].plan.layout);
+        const bool is_new = i == 0 || entries_[i].target != entries_[i - 1].target ||
+                            !(entries_[i].plan.layout == entries_[i - 1].plan.layout);
         if (is_new) tasks.push_back({i, i});
         tasks.back().end = i + 1;
     }
+    return tasks;
+}
+
+void Search::bound(Entry& entry, Bounds& bounds) const {
+    const cluster::DeviceSpec& device = targets_[entry.target].cluster.instance.device;
+    const std::optional<MemoryBound> memory = bounds.memory(entry.plan);
+    if (!memory) {
+        entry.rejection = Rejection::stages;
+        return;
+    }
+    entry.memory = *memory;
+    if (memory->state + device.context_memory > device.memory) entry.rejection = Rejection::state;
+    else if (memory->peak > device.memory) entry.rejection = Rejection::activations;
+    if (entry.rejection == Rejection::state || (entry.rejection && entry.stands_for == 1)) return;
+    entry.time_bound = bounds.time(entry.plan);
+    entry.bound = value_of(entry.target, entry.time_bound, memory->peak);
+    if (!entry.rejection) entry.rejection = constraint_violated(entry.target, entry.time_bound);
+}
+
+void Search::bound_all() {
+    // One task a layout: what its plans share is computed once and by one thread.
+    const std::vector<LayoutTask> tasks = layout_tasks();
     bounds_.resize(tasks.size());
     core::for_each_in_parallel(tasks.size(), request_.threads, [&](std::size_t t, int) {
         const std::size_t target = entries_[tasks[t].begin].target;
         bounds_[t] = std::make_unique<GuardedBounds>(targets_[target].cluster, orders_, *stages_[target]);
-        Bounds* bounds = &bounds_[t]->bounds;
         for (std::size_t i = tasks[t].begin; i < tasks[t].end; ++i) {
-            Entry& entry = entries_[i];
-            entry.layout = t;
-            const cluster::DeviceSpec& device = targets_[entry.target].cluster.instance.device;
-            std::optional<MemoryBound> memory = bounds->memory(entry.plan);
-            if (!memory) {
-                entry.rejection = Rejection::stages;
-                continue;
-            }
-            entry.memory = *memory;
-            if (memory->state + device.context_memory > device.memory) entry.rejection = Rejection::state;
-            else if (memory->peak > device.memory) entry.rejection = Rejection::activations;
-            if (entry.rejection == Rejection::state || (entry.rejection && entry.stands_for == 1)) continue;
-            entry.time_bound = bounds->time(entry.plan);
-            entry.bound = value_of(entry.target, entry.time_bound, memory->peak);
-            if (!entry.rejection) entry.rejection = constraint_violated(entry.target, entry.time_bound);
+            entries_[i].layout = t;
+            bound(entries_[i], bounds_[t]->bounds);
         }
     });
     if (!request_.uses_bounds) return;
@@ -309,186 +359,217 @@ void Search::search_order(RankedPlan& ranked, core::Diagnostics& diagnostics) co
     if (is_better(changed, ranked)) ranked = std::move(changed);
 }
 
-SearchResult Search::run(core::Diagnostics& diagnostics) {
-    SearchResult result;
-    SearchAccount& account = result.account;
-    for (std::size_t p = 0; p < targets_.size(); ++p)
+void Search::enumerate() {
+    for (std::size_t t = 0; t < targets_.size(); ++t)
         for (schedule::Plan& plan :
-             legal_plans(graph_, targets_[p].cluster,
+             legal_plans(graph_, targets_[t].cluster,
                          {.global_batch = request_.global_batch,
-                          .base = targets_[p].base,
+                          .base = targets_[t].base,
                           .most_virtual_stages = request_.most_virtual_stages,
                           .offload = request_.uses_bounds ? schedule::Offload::none : request_.offload})) {
             Entry entry;
-            entry.target = p;
+            entry.target = t;
             entry.plan = std::move(plan);
             if (request_.uses_bounds) entry.stands_for += horizons_of(entry).size();
-            account.space += entry.stands_for;
+            result_.account.space += entry.stands_for;
             entries_.push_back(std::move(entry));
         }
-    bound_all();
+}
 
-    // Best first: by bound, then time bound, then target in the space.
-    using Key = std::tuple<double, double, std::size_t>;
-    const auto key_of = [&](std::size_t i) {
-        return Key(entries_[i].bound, entries_[i].time_bound.value, i);
-    };
-    std::set<Key> queue;
-    const auto reject = [&](std::size_t i, Rejection why, std::size_t plans) {
-        account.rejected[why] += plans;
+// Into the queue, or into the account where it is rejected.
+void Search::enter(std::size_t i) {
+    const Entry& entry = entries_[i];
+    if (!entry.rejection) {
+        queue_.insert(key_of(i));
+        return;
+    }
+    result_.account.rejected[*entry.rejection] += entry.stands_for;
+    keep_shortfall({entry.target, entry.plan, entry.memory.peak,
+                    targets_[entry.target].cluster.instance.device.memory, entry.memory.state,
+                    entry.memory.pipeline_rank});
+}
+
+// The nearest so far is kept.
+void Search::keep_shortfall(Shortfall shortfall) {
+    if (shortfall.needed <= shortfall.available) return;
+    std::optional<Shortfall>& nearest = result_.shortfall;
+    if (!nearest || shortfall.needed - shortfall.available < nearest->needed - nearest->available)
+        nearest = std::move(shortfall);
+}
+
+// True when no further wave is worth it: what is left in the queue is then accounted for.
+bool Search::closes_queue(bool is_late) {
+    SearchAccount& account = result_.account;
+    if (!is_beaten(*queue_.begin()) && !(is_late && !result_.plans.empty())) return false;
+    for (const Key& key : queue_)
+        (is_beaten(key) ? account.pruned : account.unvisited) += entries_[std::get<2>(key)].stands_for;
+    if (!is_beaten(*queue_.begin())) first_unvisited_ = std::get<0>(*queue_.begin());
+    return true;
+}
+
+// The entries of the least bounds, and of those after them the ones whose bounds can be tightened.
+Search::Wave Search::next_wave() const {
+    Wave next;
+    for (auto key = queue_.begin();
+         key != queue_.end() && !is_beaten(*key) && next.loose.size() < tightened_at_once; ++key) {
+        const std::size_t i = std::get<2>(*key);
+        if (!entries_[i].is_tight) next.loose.push_back(i);
+        if (next.taken.size() < wave) {
+            next.taken.push_back(i);
+            next.is_tight = next.is_tight && entries_[i].is_tight;
+        } else if (next.is_tight) {
+            break;
+        }
+    }
+    return next;
+}
+
+// A first plan is worth more than punctuality: entries come first that need so little memory that they surely
+// fit.
+Search::Wave Search::late_wave() const {
+    const auto hurry_key = [&](std::size_t i) {
         const Entry& entry = entries_[i];
-        const core::Bytes available = targets_[entry.target].cluster.instance.device.memory;
-        if (entry.memory.peak > available &&
-            (!result.shortfall ||
-             entry.memory.peak - available < result.shortfall->needed - result.shortfall->available))
-            result.shortfall = Shortfall{entry.target, entry.plan,         entry.memory.peak,
-                                         available,    entry.memory.state, entry.memory.pipeline_rank};
+        const bool is_roomy =
+            entry.memory.peak * roomy <= targets_[entry.target].cluster.instance.device.memory;
+        return std::tuple(!is_roomy, is_roomy ? entry.bound : entry.memory.peak.value, i);
     };
-    const auto enter = [&](std::size_t i) {
-        if (!entries_[i].rejection) queue.insert(key_of(i));
-        else reject(i, *entries_[i].rejection, entries_[i].stands_for);
-    };
-    for (std::size_t i = 0; i < entries_.size(); ++i) enter(i);
+    Wave next;
+    for (const Key& key : queue_) next.taken.push_back(std::get<2>(key));
+    const auto last = next.taken.begin() + static_cast<std::ptrdiff_t>(std::min(wave, next.taken.size()));
+    std::partial_sort(next.taken.begin(), last, next.taken.end(),
+                      [&](std::size_t a, std::size_t b) { return hurry_key(a) < hurry_key(b); });
+    next.taken.erase(last, next.taken.end());
+    std::copy_if(next.taken.begin(), next.taken.end(), std::back_inserter(next.loose),
+                 [&](std::size_t i) { return entries_[i].is_open; });
+    next.is_tight = next.loose.empty();
+    return next;
+}
 
-    std::vector<RankedPlan> best;
-    std::optional<double> first_unvisited;  // its bound
-    auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - begin_).count(); };
-    while (!queue.empty()) {
-        const auto is_beaten = [&](const Key& key) {
-            return request_.uses_bounds && best.size() >= request_.keep &&
-                   std::get<0>(key) >= best.back().value;
-        };
-        if (is_beaten(*queue.begin())) {
-            for (const Key& key : queue) account.pruned += entries_[std::get<2>(key)].stands_for;
-            break;
+void Search::tighten_all(const std::vector<std::size_t>& loose) {
+    for (const std::size_t i : loose) queue_.erase(key_of(i));
+    core::for_each_in_parallel(loose.size(), request_.threads,
+                               [&](std::size_t i, int) { tighten(entries_[loose[i]]); });
+    for (const std::size_t i : loose) {
+        if (const std::size_t skipped = std::exchange(entries_[i].skipped, 0); skipped > 0)
+            result_.account.rejected[Rejection::activations] += skipped;
+        enter(i);
+    }
+}
+
+void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& diagnostics) {
+    SearchAccount& account = result_.account;
+    for (const std::size_t i : taken) queue_.erase(key_of(i));
+    std::vector<RankedPlan> ranked(taken.size());
+    std::vector<std::optional<Rejection>> rejections(taken.size());
+    std::vector<core::Diagnostics> problems(taken.size());
+    core::for_each_in_parallel(taken.size(), request_.threads, [&](std::size_t i, int) {
+        evaluate(taken[i], ranked[i], rejections[i], problems[i]);
+    });
+    for (std::size_t i = 0; i < ranked.size(); ++i) {
+        if (std::optional<Entry> next = after_taking(entries_[taken[i]], rejections[i])) {
+            entries_.push_back(std::move(*next));
+            enter(entries_.size() - 1);
         }
-        const bool is_late = request_.time_limit && elapsed() > request_.time_limit->value;
-        if (is_late && !best.empty()) {
-            for (const Key& key : queue)
-                (is_beaten(key) ? account.pruned : account.unvisited) +=
-                    entries_[std::get<2>(key)].stands_for;
-            first_unvisited = std::get<0>(*queue.begin());
-            break;
-        }
-        std::vector<std::size_t> taken, loose;
-        bool is_wave_tight = true;
-        if (is_late) {
-            // A first plan is worth more than punctuality. Now those come first whose bound leaves a fifth of
-            // the memory free, as they surely fit.
-            const auto hurry_key = [&](std::size_t i) {
-                const Entry& entry = entries_[i];
-                const bool is_roomy =
-                    entry.memory.peak * roomy <= targets_[entry.target].cluster.instance.device.memory;
-                return std::tuple(!is_roomy, is_roomy ? entry.bound : entry.memory.peak.value, i);
-            };
-            for (const Key& key : queue) taken.push_back(std::get<2>(key));
-            const auto last = taken.begin() + static_cast<std::ptrdiff_t>(std::min(wave, taken.size()));
-            std::partial_sort(taken.begin(), last, taken.end(),
-                              [&](std::size_t a, std::size_t b) { return hurry_key(a) < hurry_key(b); });
-            taken.erase(last, taken.end());
-            std::copy_if(taken.begin(), taken.end(), std::back_inserter(loose),
-                         [&](std::size_t i) { return entries_[i].is_open; });
-            is_wave_tight = loose.empty();
-        }
-        for (auto key = queue.begin();
-             !is_late && key != queue.end() && !is_beaten(*key) && loose.size() < tightened_at_once; ++key) {
-            const std::size_t i = std::get<2>(*key);
-            if (!entries_[i].is_tight) loose.push_back(i);
-            if (taken.size() < wave) {
-                taken.push_back(i);
-                is_wave_tight = is_wave_tight && entries_[i].is_tight;
-            } else if (is_wave_tight) {
-                break;
-            }
-        }
-        if (request_.uses_bounds && !is_wave_tight) {
-            for (const std::size_t i : loose) queue.erase(key_of(i));
-            core::for_each_in_parallel(loose.size(), request_.threads,
-                                       [&](std::size_t i, int) { tighten(entries_[loose[i]]); });
-            for (const std::size_t i : loose) {
-                if (const std::size_t skipped = std::exchange(entries_[i].skipped, 0); skipped > 0)
-                    account.rejected[Rejection::activations] += skipped;
-                enter(i);
-            }
+        const Entry& entry = entries_[taken[i]];
+        if (!rejections[i]) {
+            ++account.evaluated;
+            account.pruned += entry.stands_for - 1;
+            result_.plans.push_back(std::move(ranked[i]));
             continue;
         }
-        for (const std::size_t i : taken) queue.erase(key_of(i));
-        std::vector<RankedPlan> ranked(taken.size());
-        std::vector<std::optional<Rejection>> rejections(taken.size());
-        std::vector<core::Diagnostics> problems(taken.size());
-        core::for_each_in_parallel(taken.size(), request_.threads, [&](std::size_t i, int) {
-            evaluate(taken[i], ranked[i], rejections[i], problems[i]);
-        });
-        for (std::size_t i = 0; i < ranked.size(); ++i) {
-            if (std::optional<Entry> next = after_taking(entries_[taken[i]], rejections[i])) {
-                entries_.push_back(std::move(*next));
-                enter(entries_.size() - 1);
-            }
-            const std::size_t others = entries_[taken[i]].stands_for - 1;
-            if (rejections[i]) {
-                if (!account.rejected.contains(*rejections[i]) && problems[i].has_errors())
-                    diagnostics.append(problems[i]);
-                account.rejected[*rejections[i]] += 1 + others;
-                const sim::Evaluation& e = ranked[i].evaluation;
-                if (rejections[i] == Rejection::simulated_peak &&
-                    (!result.shortfall || e.peak_memory - e.available_memory <
-                                              result.shortfall->needed - result.shortfall->available))
-                    result.shortfall = Shortfall{ranked[i].candidate,
-                                                 ranked[i].plan,
-                                                 e.peak_memory,
-                                                 e.available_memory,
-                                                 entries_[taken[i]].memory.state,
-                                                 0};
-                continue;
-            }
-            ++account.evaluated;
-            account.pruned += others;
-            best.push_back(std::move(ranked[i]));
-        }
-        std::stable_sort(best.begin(), best.end(), is_better);
-        if (best.size() > request_.keep) best.resize(request_.keep);
+        if (!account.rejected.contains(*rejections[i]) && problems[i].has_errors())
+            diagnostics.append(problems[i]);
+        account.rejected[*rejections[i]] += entry.stands_for;
+        const sim::Evaluation& evaluation = ranked[i].evaluation;
+        if (rejections[i] == Rejection::simulated_peak)
+            keep_shortfall({ranked[i].candidate, ranked[i].plan, evaluation.peak_memory,
+                            evaluation.available_memory, entry.memory.state, 0});
     }
+    std::stable_sort(result_.plans.begin(), result_.plans.end(), is_better);
+    if (result_.plans.size() > request_.keep) result_.plans.resize(request_.keep);
+}
 
-    // The ranked few once more in full: what is printed is what smsim says.
-    std::vector<core::Diagnostics> problems(best.size());
-    core::for_each_in_parallel(best.size(), request_.threads, [&](std::size_t i, int) {
-        std::optional<sim::Evaluation> whole =
-            sim::evaluate(graph_, targets_[best[i].candidate].cluster, best[i].plan, problems[i], {});
-        core::require(whole.has_value(), "a plan that was simulated can be simulated again");
-        settle(best[i], std::move(*whole));
-    });
-    std::stable_sort(best.begin(), best.end(), is_better);
-    const double best_registered = best.empty() ? 0 : best.front().value, searched = elapsed();
-    if (request_.searches_orders) {
-        for (RankedPlan& ranked : best) search_order(ranked, diagnostics);
-        std::stable_sort(best.begin(), best.end(), is_better);
-        // What differed in its schedule alone may have come to one order.
-        best.erase(std::unique(best.begin(), best.end(),
-                               [](const RankedPlan& a, const RankedPlan& b) {
-                                   return a.candidate == b.candidate && a.plan == b.plan;
-                               }),
-                   best.end());
+void Search::search_waves(core::Diagnostics& diagnostics) {
+    while (!queue_.empty()) {
+        const bool is_late = request_.time_limit && elapsed() > *request_.time_limit;
+        if (closes_queue(is_late)) return;
+        const Wave next = is_late ? late_wave() : next_wave();
+        if (request_.uses_bounds && !next.is_tight) tighten_all(next.loose);
+        else simulate(next.taken, diagnostics);
     }
-    result.plans = std::move(best);
-    for (std::size_t i = 0; i < result.plans.size(); ++i) {
-        RankedPlan& plan = result.plans[i];
+}
+
+// What is printed is what smsim says.
+void Search::simulate_whole() {
+    std::vector<RankedPlan>& plans = result_.plans;
+    std::vector<core::Diagnostics> problems(plans.size());
+    core::for_each_in_parallel(plans.size(), request_.threads, [&](std::size_t i, int) {
+        std::optional<sim::Evaluation> whole =
+            sim::evaluate(graph_, targets_[plans[i].candidate].cluster, plans[i].plan, problems[i], {});
+        core::require(whole.has_value(), "a plan that was simulated can be simulated again");
+        settle(plans[i], std::move(*whole));
+    });
+    std::stable_sort(plans.begin(), plans.end(), is_better);
+}
+
+void Search::search_orders(core::Diagnostics& diagnostics) {
+    std::vector<RankedPlan>& plans = result_.plans;
+    for (RankedPlan& ranked : plans) search_order(ranked, diagnostics);
+    std::stable_sort(plans.begin(), plans.end(), is_better);
+    // Plans that differed in their schedule alone may have come to one order.
+    plans.erase(std::unique(plans.begin(), plans.end(),
+                            [](const RankedPlan& a, const RankedPlan& b) {
+                                return a.candidate == b.candidate && a.plan == b.plan;
+                            }),
+                plans.end());
+}
+
+void Search::explain_plans() {
+    for (std::size_t i = 0; i < result_.plans.size(); ++i) {
+        RankedPlan& plan = result_.plans[i];
         plan.bound_by = bound_by(plan.evaluation);
-        const RankedPlan* other = result.plans.size() < 2 ? nullptr : &result.plans[i == 0 ? 1 : 0];
+        const RankedPlan* other = result_.plans.size() < 2 ? nullptr : &result_.plans[i == 0 ? 1 : 0];
         plan.why = compare(plan, other, i == 0, targets_);
     }
-    account.seconds = core::Seconds(elapsed());
-    account.evaluations_per_second = searched > 0 ? static_cast<double>(account.evaluated) / searched : 0;
-    if (!result.plans.empty()) {
-        account.best_value = result.plans.front().value;
-        // The first of the list is the best as soon as nothing unvisited can beat it, though something might
-        // still come before the last.
-        if (!result.plans.front().order) {
-            account.is_proven_optimal = !first_unvisited || *first_unvisited >= best_registered;
-            account.lower_bound =
-                account.is_proven_optimal ? best_registered : std::min(best_registered, *first_unvisited);
-        }
-    }
-    return result;
+}
+
+// `registered`: the best value of a registered schedule.
+void Search::judge_bounds(double registered) {
+    SearchAccount& account = result_.account;
+    account.best_value = result_.plans.front().value;
+    if (result_.plans.front().order) return;
+    // The first of the list is the best as soon as nothing unvisited can beat it, though something might
+    // still come before the last.
+    account.is_proven_optimal = !first_unvisited_ || *first_unvisited_ >= registered;
+    account.lower_bound = account.is_proven_optimal ? registered : std::min(registered, *first_unvisited_);
+}
+
+SearchResult Search::run(core::Diagnostics& diagnostics) {
+    // Every legal plan is an entry, or one of the plans that an entry stands for.
+    enumerate();
+    // Every entry has its bounds or a rejection.
+    bound_all();
+    // Every entry is in the queue, by its bound, or rejected in the account.
+    for (std::size_t i = 0; i < entries_.size(); ++i) enter(i);
+    // Every plan of the space is in exactly one part of the account; the plans kept are the best of those
+    // simulated, and none that was pruned is better than the last of them.
+    search_waves(diagnostics);
+    // Values of the plans kept are those of their whole steps, best first.
+    simulate_whole();
+    const core::Seconds searched = elapsed();
+    std::optional<double> registered;
+    if (!result_.plans.empty()) registered = result_.plans.front().value;
+    // No plan is worse than with its registered schedule, and no two plans are the same.
+    if (request_.searches_orders) search_orders(diagnostics);
+    // Every plan says what binds it and how it compares.
+    explain_plans();
+    // The account says what is proven of the first plan.
+    if (registered) judge_bounds(*registered);
+    SearchAccount& account = result_.account;
+    account.seconds = elapsed();
+    if (searched.value > 0)
+        account.evaluations_per_second = static_cast<double>(account.evaluated) / searched.value;
+    return std::move(result_);
 }
 
 }  // namespace
