@@ -176,6 +176,42 @@ std::optional<OutOfMemory> find_overflow(const Task& task, const schedule::Progr
     return earliest;
 }
 
+// Compute that runs beside collectives is known from a first run of the classes; the step is the run with
+// what they cost it.
+void slow_overlapped(const Task& task, const schedule::Program& program, const SimulateOptions& options,
+                     const Contention& contention, PricedProgram& priced) {
+    if (task.options.constants.overlap_loss <= 0 || !has_data_collectives(program)) return;
+    SimulateOptions first = options;
+    first.is_folded = true;
+    first.tracks_memory = false;
+    first.contention = &contention;
+    slow_overlapped_compute(program, simulate(program, priced.durations, first),
+                            task.options.constants.overlap_loss, task.cluster.instance.device,
+                            task.costs->communication, priced.durations);
+}
+
+// What the simulation shows of each class is that of its fullest performer.
+std::vector<ClassMemory> class_memories(const Task& task, const schedule::Program& program,
+                                        const Simulation& simulation) {
+    std::vector<ClassMemory> memories;
+    for (std::size_t c = 0; c < program.classes.size(); ++c) {
+        std::optional<std::size_t> fullest;  // performer of the class
+        for (std::size_t p = 0; p < simulation.timeline.class_of.size(); ++p)
+            if (simulation.timeline.class_of[p] == static_cast<std::int32_t>(c) &&
+                (!fullest || simulation.memory.peak[p] > simulation.memory.peak[*fullest]))
+                fullest = p;
+        memories.push_back(class_memory(task, program, static_cast<int>(c), simulation, *fullest));
+    }
+    return memories;
+}
+
+void require_valid(const schedule::Program& program) {
+    const std::vector<schedule::Violation> violations = schedule::verify(program);
+    if (!violations.empty())
+        throw core::InternalError("broken promise: lowering made a program that breaks the rule \"" +
+                                  violations[0].rule + "\": " + violations[0].message);
+}
+
 std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& diagnostics) {
     const std::optional<schedule::Schedule> order =
         schedule::make_schedule(task.plan, diagnostics, micro_batches);
@@ -184,12 +220,7 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
         schedule::lower(task.plan, task.graph, *order,
                         {.micro_batches = micro_batches, .has_optimizer = !order->is_forward_only}));
     const schedule::Program& program = *lowered;
-    if (task.options.verifies) {
-        const std::vector<schedule::Violation> violations = schedule::verify(program);
-        if (!violations.empty())
-            throw core::InternalError("broken promise: lowering made a program that breaks the rule \"" +
-                                      violations[0].rule + "\": " + violations[0].message);
-    }
+    if (task.options.verifies) require_valid(program);
 
     PricedProgram priced;
     SimulateOptions simulate_options;
@@ -203,17 +234,7 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
         // Where a core does the copying, links are not what ranks wait for.
         if (simulate_options.has_concurrent_streams && program.plan.layout.ranks() > 1) {
             contention = find_contention(program, task.costs->communication, true);
-            // Compute that runs beside collectives is known from a first run of the classes; the step is the
-            // run with what they cost it.
-            if (task.options.constants.overlap_loss > 0 && has_data_collectives(program)) {
-                SimulateOptions first = simulate_options;
-                first.is_folded = true;
-                first.tracks_memory = false;
-                first.contention = &contention;
-                slow_overlapped_compute(program, simulate(program, priced.durations, first),
-                                        task.options.constants.overlap_loss, task.cluster.instance.device,
-                                        task.costs->communication, priced.durations);
-            }
+            slow_overlapped(task, program, simulate_options, contention, priced);
             if (!task.options.is_folded)
                 contention = find_contention(program, task.costs->communication, false);
         }
@@ -240,14 +261,7 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
     result.classes = task.options.is_folded ? program.classes.size() : result.ranks;
     result.host_memory = offloaded_to_a_host(program, task.cluster);
     result.contended_links = contention.links;
-    for (std::size_t c = 0; c < program.classes.size(); ++c) {
-        std::optional<std::size_t> fullest;  // performer of the class
-        for (std::size_t p = 0; p < simulation.timeline.class_of.size(); ++p)
-            if (simulation.timeline.class_of[p] == static_cast<std::int32_t>(c) &&
-                (!fullest || simulation.memory.peak[p] > simulation.memory.peak[*fullest]))
-                fullest = p;
-        result.memory.push_back(class_memory(task, program, static_cast<int>(c), simulation, *fullest));
-    }
+    result.memory = class_memories(task, program, simulation);
     result.out_of_memory =
         find_overflow(task, program, simulation, simulate_options.extra_memory, result.memory);
     if (!task.costs) return result;
@@ -424,6 +438,28 @@ void add_assumptions(Evaluation& evaluation, const Task& task, const Run& result
     lines.insert(lines.end(), task.graph.assumptions.begin(), task.graph.assumptions.end());
 }
 
+void add_rates(Evaluation& evaluation, const Task& task, const Run& result) {
+    const schedule::Plan& plan = task.plan;
+    evaluation.step_time = result.step;
+    evaluation.breakdown = result.breakdown;
+    evaluation.samples_per_second = plan.global_batch() / result.step.value;
+    evaluation.tokens_per_second =
+        evaluation.samples_per_second * static_cast<double>(task.graph.tokens_per_sample);
+    // Backward needs twice the FLOPs of forward: the gradients of inputs and of weights (Megatron-LM, arXiv
+    // 2104.04473, appendix).
+    constexpr double forward_alone = 1, forward_and_backward = 3;
+    const schedule::PipelineSchedule* order = schedule::find_pipeline_schedule(plan.schedule);
+    const double forwards = order && order->is_forward_only ? forward_alone : forward_and_backward;
+    const core::Flops model_flops =
+        model::forward_flops_per_sample(task.graph) * (forwards * plan.global_batch());
+    const double ranks = plan.layout.ranks();
+    evaluation.model_flops_per_gpu = model_flops / result.step / ranks;
+    evaluation.hardware_flops_per_gpu = (model_flops + result.recompute_flops) / result.step / ranks;
+    const auto peak = task.cluster.instance.device.peak.find(plan.precision.compute);
+    evaluation.mfu =
+        peak == task.cluster.instance.device.peak.end() ? 0 : evaluation.model_flops_per_gpu / peak->second;
+}
+
 }  // namespace
 
 std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster::Cluster& cluster,
@@ -472,23 +508,7 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
     add_assumptions(evaluation, task, *result);
     if (options.memory_only) return evaluation;
 
-    evaluation.step_time = result->step;
-    evaluation.breakdown = result->breakdown;
-    evaluation.samples_per_second = plan.global_batch() / result->step.value;
-    evaluation.tokens_per_second =
-        evaluation.samples_per_second * static_cast<double>(graph.tokens_per_sample);
-    // Backward needs twice the FLOPs of forward: the gradients of inputs and of weights (Megatron-LM, arXiv
-    // 2104.04473, appendix).
-    constexpr double forward_alone = 1, forward_and_backward = 3;
-    const schedule::PipelineSchedule* order = schedule::find_pipeline_schedule(plan.schedule);
-    const double forwards = order && order->is_forward_only ? forward_alone : forward_and_backward;
-    const core::Flops model_flops = model::forward_flops_per_sample(graph) * (forwards * plan.global_batch());
-    const double ranks = plan.layout.ranks();
-    evaluation.model_flops_per_gpu = model_flops / result->step / ranks;
-    evaluation.hardware_flops_per_gpu = (model_flops + result->recompute_flops) / result->step / ranks;
-    const auto peak = cluster.instance.device.peak.find(plan.precision.compute);
-    evaluation.mfu =
-        peak == cluster.instance.device.peak.end() ? 0 : evaluation.model_flops_per_gpu / peak->second;
+    add_rates(evaluation, task, *result);
     evaluation.timeline = std::move(result->timeline);
     evaluation.critical_performer = result->critical_performer;
     evaluation.active_from = std::move(result->active_from);

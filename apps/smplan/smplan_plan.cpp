@@ -395,6 +395,49 @@ void print(const Request& request, const model::ModelGraph& graph, const planner
         out << fmt::format("  gap to the lower bound: {:.1f} %\n", *gap);
 }
 
+// Constraints on a whole training need its length, and costs a price.
+void check_objective(const Request& request, Options& options) {
+    for (const char* name : {"--deadline", "--budget"})
+        if (options.has(name) && !options.has("--tokens"))
+            options.error(
+                name,
+                fmt::format("{} is for a whole training, and --tokens does not say how long it is", name),
+                "add --tokens, for example --tokens 2e12");
+    if (request.search.objective == planner::Objective::time_to_train && !options.has("--tokens"))
+        options.error("--objective", "time-to-train needs the length of the training",
+                      "add --tokens, for example --tokens 2e12");
+    if (request.search.objective == planner::Objective::cost || options.has("--budget"))
+        for (const cluster::InstanceType& instance : request.targets)
+            if (!cluster::find_price(instance, "on-demand"))
+                options.error("--target",
+                              fmt::format("the profile of {} has no on-demand price", instance.name),
+                              "choose another objective or target");
+}
+
+void read_offload(Request& request, Options& options) {
+    if (const std::optional<std::string> offload = options.choice("--offload", {"host", "none", "disk"}))
+        request.search.offload = *offload == "host"   ? schedule::Offload::host
+                                 : *offload == "disk" ? schedule::Offload::disk
+                                                      : schedule::Offload::none;
+    if (const std::optional<std::string> rate = options.text("--offload-bandwidth")) {
+        const std::optional<core::BytesPerSecond> parsed = core::parse_bytes_per_second(*rate);
+        if (parsed && parsed->value > 0) request.offload_bandwidth = *parsed;
+        else
+            options.error("--offload-bandwidth",
+                          fmt::format("--offload-bandwidth = {} is no rate", core::in_quotes(*rate)),
+                          "for example --offload-bandwidth 6GB/s");
+    }
+    const bool uses_disk = request.search.offload == schedule::Offload::disk;
+    if (uses_disk && !options.has("--offload-bandwidth"))
+        options.error("--offload",
+                      "--offload disk needs --offload-bandwidth: no profile states what disks do",
+                      "for example --offload-bandwidth 6GB/s");
+    if (!uses_disk && options.has("--offload-bandwidth"))
+        options.error("--offload-bandwidth",
+                      "--offload-bandwidth is that of disks, and activations do not go there",
+                      "add --offload disk, or leave it out");
+}
+
 std::optional<Request> read_request(Options& options, core::Diagnostics& diagnostics) {
     Request request;
     for (const std::string& stray : options.positional())
@@ -426,21 +469,7 @@ std::optional<Request> read_request(Options& options, core::Diagnostics& diagnos
         request.search.deadline = core::hours(*hours);
     if (std::optional<double> budget = options.real("--budget", 0, 1e15))
         request.search.budget = core::Dollars(*budget);
-    for (const char* name : {"--deadline", "--budget"})
-        if (options.has(name) && !options.has("--tokens"))
-            options.error(
-                name,
-                fmt::format("{} is for a whole training, and --tokens does not say how long it is", name),
-                "add --tokens, for example --tokens 2e12");
-    if (request.search.objective == planner::Objective::time_to_train && !options.has("--tokens"))
-        options.error("--objective", "time-to-train needs the length of the training",
-                      "add --tokens, for example --tokens 2e12");
-    if (request.search.objective == planner::Objective::cost || options.has("--budget"))
-        for (const cluster::InstanceType& instance : request.targets)
-            if (!cluster::find_price(instance, "on-demand"))
-                options.error("--target",
-                              fmt::format("the profile of {} has no on-demand price", instance.name),
-                              "choose another objective or target");
+    check_objective(request, options);
     if (const std::optional<std::string> schedule = options.text("--schedule")) {
         if (*schedule == "auto") request.search.searches_orders = true;
         else
@@ -448,27 +477,7 @@ std::optional<Request> read_request(Options& options, core::Diagnostics& diagnos
                           fmt::format("--schedule = {} is no choice", core::in_quotes(*schedule)),
                           "leave it out to compare all registered schedules, or use auto");
     }
-    if (const std::optional<std::string> offload = options.choice("--offload", {"host", "none", "disk"}))
-        request.search.offload = *offload == "host"   ? schedule::Offload::host
-                                 : *offload == "disk" ? schedule::Offload::disk
-                                                      : schedule::Offload::none;
-    if (const std::optional<std::string> rate = options.text("--offload-bandwidth")) {
-        const std::optional<core::BytesPerSecond> parsed = core::parse_bytes_per_second(*rate);
-        if (parsed && parsed->value > 0) request.offload_bandwidth = *parsed;
-        else
-            options.error("--offload-bandwidth",
-                          fmt::format("--offload-bandwidth = {} is no rate", core::in_quotes(*rate)),
-                          "for example --offload-bandwidth 6GB/s");
-    }
-    const bool uses_disk = request.search.offload == schedule::Offload::disk;
-    if (uses_disk && !options.has("--offload-bandwidth"))
-        options.error("--offload",
-                      "--offload disk needs --offload-bandwidth: no profile states what disks do",
-                      "for example --offload-bandwidth 6GB/s");
-    if (!uses_disk && options.has("--offload-bandwidth"))
-        options.error("--offload-bandwidth",
-                      "--offload-bandwidth is that of disks, and activations do not go there",
-                      "add --offload disk, or leave it out");
+    read_offload(request, options);
     request.search.keep = static_cast<std::size_t>(options.integer("--top", 1, 1000).value_or(5));
     request.search.threads = static_cast<int>(
         options.integer("--threads", 1, 1024).value_or(std::max(1u, std::thread::hardware_concurrency())));
@@ -477,6 +486,101 @@ std::optional<Request> read_request(Options& options, core::Diagnostics& diagnos
     if (request.out_path) check_output("--out", *request.out_path, diagnostics);
     if (diagnostics.has_errors()) return std::nullopt;
     return request;
+}
+
+// As given, else a size that the model's kind is trained with.
+void choose_batch(Request& request, const model::ModelGraph& graph, std::optional<std::int64_t> batch) {
+    // Llama 2 was trained with 4 million tokens a step (arXiv 2307.09288, section 2.2); 256 images are the
+    // classic batch of ResNet-50.
+    constexpr std::int64_t tokens_a_step = std::int64_t{1} << 22;
+    constexpr int images_a_step = 256;
+    const std::int64_t tokens = graph.tokens_per_sample;
+    if (batch) request.search.global_batch = static_cast<int>(*batch);
+    else {
+        request.search.global_batch =
+            tokens > 0 ? static_cast<int>(std::max<std::int64_t>(1, tokens_a_step / tokens)) : images_a_step;
+        request.assumptions.push_back(fmt::format(
+            "global batch {}{} (no --global-batch given)", request.search.global_batch,
+            tokens > 0 ? fmt::format(", {:.1f} million tokens",
+                                     1e-6 * static_cast<double>(request.search.global_batch * tokens))
+                       : ""));
+    }
+    if (!request.sequence_length && tokens > 0)
+        request.assumptions.push_back(fmt::format("{} tokens a sample (no --seq-len given)", tokens));
+}
+
+// Every instance type with every number of nodes that is asked for. Nothing, with diagnostics, where one has
+// no base plan or no network.
+std::optional<std::vector<planner::Target>> targets_of(Request& request, const model::ModelGraph& graph,
+                                                       Options& options, core::Diagnostics& diagnostics) {
+    std::vector<planner::Target> targets;
+    for (const cluster::InstanceType& instance : request.targets) {
+        schedule::Plan base = base_plan(graph, instance.device, diagnostics);
+        base.offload_bandwidth = request.offload_bandwidth;
+        if (diagnostics.has_errors()) return std::nullopt;
+        std::vector<int> counts = node_counts(request, graph, instance, base);
+        if (!request.nodes && !request.most_nodes)
+            request.assumptions.push_back(
+                cluster::has_network(instance)
+                    ? fmt::format("{} node{} of {}: the least that holds it (no --nodes given)",
+                                  counts.front(), counts.front() == 1 ? "" : "s", instance.name)
+                    : fmt::format("1 node of {}, which has no network (no --nodes given)", instance.name));
+        for (int nodes : counts) targets.push_back({cluster_of(instance, nodes), base});
+    }
+    for (const planner::Target& target : targets)
+        if (target.cluster.nodes > 1 && !cluster::has_network(target.cluster.instance)) {
+            options.error("--nodes",
+                          fmt::format("{} has no network: it cannot be more than one node",
+                                      target.cluster.instance.name),
+                          "use --nodes 1");
+            return std::nullopt;
+        }
+    request.assumptions.push_back(fmt::format("{} compute, {} with fp32 optimizer state",
+                                              core::name_of(targets.front().base.precision.compute),
+                                              schedule::name_of(targets.front().base.optimizer.kind)));
+    return targets;
+}
+
+// Which constraint none meets, or what is missing to fit and what would make it fit.
+core::Diagnostics why_no_plan(const Request& request, const model::ModelGraph& graph,
+                              const std::vector<planner::Target>& targets,
+                              const planner::SearchResult& result, const core::Diagnostics& diagnostics) {
+    core::Diagnostics reason;
+    const planner::SearchAccount& account = result.account;
+    std::size_t constrained = 0;
+    for (const planner::Rejection rejection : {planner::Rejection::deadline, planner::Rejection::budget})
+        if (account.rejected.count(rejection)) constrained += account.rejected.at(rejection);
+    if (constrained > 0) {
+        std::string text = "no plan meets the constraints:";
+        for (const auto& [rejection, count] : account.rejected)
+            text += fmt::format(" {} {};", count, planner::reason_of(rejection));
+        text.pop_back();
+        reason.error({}, "--target", text,
+                     "allow more time (--deadline), money (--budget) or nodes (--max-nodes)");
+    } else {
+        reason.append(diagnostics);
+        if (!diagnostics.has_errors())
+            reason.error(
+                {}, "--target",
+                "no plan fits: " + shortfall_text(graph, targets, result, request.search.global_batch),
+                remedy(graph, targets.back(), request.search.global_batch, request.search.offload));
+    }
+    return reason;
+}
+
+core::Value document_of(const Request& request, const model::ModelGraph& graph,
+                        const planner::SearchResult& result, const std::vector<planner::Target>& targets) {
+    core::Value document = core::Value::table();
+    document["model"] = graph.name;
+    document["global_batch"] = request.search.global_batch;
+    core::Value plans = core::Value::array();
+    for (std::size_t i = 0; i < result.plans.size(); ++i)
+        plans.append(row_of(result.plans[i], i + 1, targets[result.plans[i].candidate]));
+    document["plans"] = std::move(plans);
+    document["search"] = account_of(result.account, request.search.objective);
+    document["assumptions"] = request.assumptions;
+    if (request.out_path) document["out"] = *request.out_path;
+    return document;
 }
 
 }  // namespace
@@ -503,75 +607,18 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
     std::optional<model::ModelGraph> graph =
         model::load_model(request->model_reference, load, diagnostics, {}, "--model");
     if (!graph) return show(diagnostics, as_json, out, err);
-    // Llama 2 was trained with 4 million tokens a step (arXiv 2307.09288, section 2.2); 256 images are the
-    // classic batch of ResNet-50.
-    const std::int64_t tokens = graph->tokens_per_sample;
-    if (batch) request->search.global_batch = static_cast<int>(*batch);
-    else {
-        request->search.global_batch =
-            tokens > 0 ? static_cast<int>(std::max<std::int64_t>(1, (std::int64_t{1} << 22) / tokens)) : 256;
-        request->assumptions.push_back(fmt::format(
-            "global batch {}{} (no --global-batch given)", request->search.global_batch,
-            tokens > 0 ? fmt::format(", {:.1f} million tokens",
-                                     1e-6 * static_cast<double>(request->search.global_batch * tokens))
-                       : ""));
-    }
-    if (!request->sequence_length && tokens > 0)
-        request->assumptions.push_back(fmt::format("{} tokens a sample (no --seq-len given)", tokens));
-    if (request->search.tokens && tokens == 0) {
+    choose_batch(*request, *graph, batch);
+    if (request->search.tokens && graph->tokens_per_sample == 0) {
         options.error("--tokens", fmt::format("{} has no tokens", graph->name), "leave --tokens out");
         return show(diagnostics, as_json, out, err);
     }
 
-    std::vector<planner::Target> targets;
-    for (const cluster::InstanceType& instance : request->targets) {
-        schedule::Plan base = base_plan(*graph, instance.device, diagnostics);
-        base.offload_bandwidth = request->offload_bandwidth;
-        if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
-        std::vector<int> counts = node_counts(*request, *graph, instance, base);
-        if (!request->nodes && !request->most_nodes)
-            request->assumptions.push_back(
-                cluster::has_network(instance)
-                    ? fmt::format("{} node{} of {}: the least that holds it (no --nodes given)",
-                                  counts.front(), counts.front() == 1 ? "" : "s", instance.name)
-                    : fmt::format("1 node of {}, which has no network (no --nodes given)", instance.name));
-        for (int nodes : counts) targets.push_back({cluster_of(instance, nodes), base});
-    }
-    for (const planner::Target& target : targets)
-        if (target.cluster.nodes > 1 && !cluster::has_network(target.cluster.instance)) {
-            options.error("--nodes",
-                          fmt::format("{} has no network: it cannot be more than one node",
-                                      target.cluster.instance.name),
-                          "use --nodes 1");
-            return show(diagnostics, as_json, out, err);
-        }
-    request->assumptions.push_back(fmt::format("{} compute, {} with fp32 optimizer state",
-                                               core::name_of(targets.front().base.precision.compute),
-                                               schedule::name_of(targets.front().base.optimizer.kind)));
-
-    planner::SearchResult result = planner::search_plans(*graph, targets, request->search, diagnostics);
+    const std::optional<std::vector<planner::Target>> targets =
+        targets_of(*request, *graph, options, diagnostics);
+    if (!targets) return show(diagnostics, as_json, out, err);
+    planner::SearchResult result = planner::search_plans(*graph, *targets, request->search, diagnostics);
     if (result.plans.empty()) {
-        core::Diagnostics reason;
-        const planner::SearchAccount& account = result.account;
-        std::size_t constrained = 0;
-        for (const planner::Rejection rejection : {planner::Rejection::deadline, planner::Rejection::budget})
-            if (account.rejected.count(rejection)) constrained += account.rejected.at(rejection);
-        if (constrained > 0) {
-            std::string text = "no plan meets the constraints:";
-            for (const auto& [reason, count] : account.rejected)
-                text += fmt::format(" {} {};", count, planner::reason_of(reason));
-            text.pop_back();
-            reason.error({}, "--target", text,
-                         "allow more time (--deadline), money (--budget) or nodes (--max-nodes)");
-        } else {
-            reason.append(diagnostics);
-            if (!diagnostics.has_errors())
-                reason.error(
-                    {}, "--target",
-                    "no plan fits: " + shortfall_text(*graph, targets, result, request->search.global_batch),
-                    remedy(*graph, targets.back(), request->search.global_batch, request->search.offload));
-        }
-        show(reason, as_json, out, err);
+        show(why_no_plan(*request, *graph, *targets, result, diagnostics), as_json, out, err);
         return no_plan;
     }
     for (const planner::RankedPlan& ranked : result.plans)
@@ -579,25 +626,16 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
     if (request->search.searches_orders)
         request->assumptions.push_back("bounds, and what is proven by them, are of registered schedules");
     if (as_json) {
-        core::Value document = core::Value::table();
-        document["model"] = graph->name;
-        document["global_batch"] = request->search.global_batch;
-        core::Value plans = core::Value::array();
-        for (std::size_t i = 0; i < result.plans.size(); ++i)
-            plans.append(row_of(result.plans[i], i + 1, targets[result.plans[i].candidate]));
-        document["plans"] = std::move(plans);
-        document["search"] = account_of(result.account, request->search.objective);
-        document["assumptions"] = request->assumptions;
-        if (request->out_path) document["out"] = *request->out_path;
-        out << core::to_json(document) << '\n';
+        out << core::to_json(document_of(*request, *graph, result, *targets)) << '\n';
     } else {
         show(diagnostics, false, out, err);
-        print(*request, *graph, result, targets, out);
+        print(*request, *graph, result, *targets, out);
     }
     if (!request->out_path) return good;
-    const int code = write_outputs({{*request->out_path, plan_text(*request, *graph, result.plans.front(),
-                                                                   targets[result.plans.front().candidate])}},
-                                   err);
+    const int code = write_outputs(
+        {{*request->out_path,
+          plan_text(*request, *graph, result.plans.front(), (*targets)[result.plans.front().candidate])}},
+        err);
     if (code == good && !as_json) out << fmt::format("  plan written to {}\n", *request->out_path);
     return code;
 }
