@@ -1,4 +1,4 @@
-// Configurations as they stand in notebooks and articles: JSON, Python dictionaries, an estimator's call, or
+// Configurations as written in notebooks and articles: JSON, Python dictionaries, an estimator's call, or
 // a fragment of one.
 #pragma once
 

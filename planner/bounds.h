@@ -24,17 +24,17 @@ struct MemoryBound {
     int pipeline_rank = 0;  // the rank that needs most
 };
 
-// Compute orders by name and shape: the same for every layout, and dear for deep pipelines, so one collection
-// serves all threads of a search.
+// Compute orders by name and shape. They are the same for every layout and expensive for deep pipelines, so
+// all threads of a search share one collection.
 class OrderCollection {
 public:
     OrderCollection();
     ~OrderCollection();
-    // An order of so many micro-batches that more hold no less. Null when the schedule cannot be made for the
-    // plan. It lives as long as the collection.
+    // An order of enough micro-batches that a longer one holds no less memory. Null when the schedule cannot
+    // be made for the plan. It lives as long as the collection.
     const schedule::Schedule* order(const schedule::Plan& plan);
-    // The order of all micro-batches, compiled for replay. Null when it cannot be made, or is so long that
-    // making it costs more than it tells.
+    // The order of all micro-batches, compiled for replay. Null when it cannot be made, or is too long to be
+    // worth making.
     const sim::ReplayOrder* whole_order(const schedule::Plan& plan);
 
 private:

@@ -44,8 +44,8 @@ struct SearchRequest {
     bool uses_bounds = true;                  // false: simulate everything that may fit (the tests' oracle)
     int most_virtual_stages = 8;
     // Where activations may go when they do not fit: with the longest loading horizon that does, as shorter
-    // ones copy more and wait longer (for the objective memory every horizon counts). none: they stay. Places
-    // whose base offloads keep what it says.
+    // ones copy more and wait longer (for the objective memory every horizon counts). none: they stay.
+    // Targets whose base plan offloads keep its setting.
     schedule::Offload offload = schedule::Offload::host;
     bool searches_orders = false;  // of the ranked plans, each with an order of its own where that is better
 };
@@ -88,8 +88,7 @@ struct SearchAccount {
     std::optional<double> lower_bound, best_value;
 };
 
-// The nearest that a space without any plan comes to one: the candidate that needs least beyond what there
-// is.
+// The candidate that exceeds its device's memory by the least.
 struct Shortfall {
     std::size_t candidate = 0;  // index into the targets
     schedule::Plan plan;

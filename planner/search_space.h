@@ -32,11 +32,11 @@ struct SpaceRequest {
 std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cluster::Cluster& cluster,
                                         const SpaceRequest& request);
 
-// In how many units' time what is offloaded is wanted back, shortest first: powers of two up to all units of
-// the model forward and backward, as long as the first rank of 1F1B waits. The longer, the fewer activations
-// leave and the earlier they return, so the more memory and the less time a plan needs. None where nothing is
-// gained or plans cannot: processors whose memory is the host's, schedules of segments of sequences, plans
-// without backward.
+// Loading horizons of offloaded activations, in layers computed before they are needed, shortest first:
+// powers of two up to all layers of the model forward and backward, as long as the first rank of 1F1B waits.
+// The longer, the fewer activations leave and the earlier they return, so the more memory and the less time a
+// plan needs. None where nothing is gained or plans cannot: processors whose memory is the host's, schedules
+// of segments of sequences, plans without backward.
 std::vector<int> loading_horizons(const model::ModelGraph& graph, const cluster::DeviceSpec& device,
                                   const schedule::Plan& plan);
 

@@ -244,7 +244,7 @@ public:
                 continue;
             const auto units =
                 static_cast<std::int64_t>(leaving[static_cast<std::size_t>(action.stage)].size()) - 1;
-            std::int64_t& count = count_[place(action)];
+            std::int64_t& count = count_[index_of(action)];
             if (action.kind == schedule::ActionKind::forward) count = task;  // until backward is met
             else if (action.kind != schedule::ActionKind::backward_weight) {
                 const std::int64_t forward = count;
@@ -256,11 +256,11 @@ public:
         }
     }
     std::size_t of(const schedule::Action& action) const {
-        return static_cast<std::size_t>(count_[place(action)]);
+        return static_cast<std::size_t>(count_[index_of(action)]);
     }
 
 private:
-    std::size_t place(const schedule::Action& action) const {
+    std::size_t index_of(const schedule::Action& action) const {
         return static_cast<std::size_t>(first_of_[static_cast<std::size_t>(action.stage)] +
                                         action.micro_batch);
     }

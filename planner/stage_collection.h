@@ -1,5 +1,5 @@
-// What stages hold and compute, by what decides it: plans of one base on the devices of one cluster differ in
-// much that no stage notices, so one collection serves all threads.
+// Memory and compute of stages, cached by the parts of a plan that decide them. Plans of one base on the
+// devices of one cluster share most stages, so all threads use one collection.
 #pragma once
 
 #include <algorithm>
@@ -23,9 +23,9 @@
 
 namespace planner {
 
-// What one pass of a micro-batch takes from the device's clock and from the host's. The host runs ahead of
-// the device over the passes of a rank, but not over the arrival of a message: a pass that begins with one
-// takes what the slower of both clocks needs.
+// Time of one pass of a micro-batch on the device's clock and on the host's. The host runs ahead of the
+// device over the passes of a rank, but not over the arrival of a message: a pass that begins with an arrival
+// lasts as long as the slower of both.
 struct PassCost {
     core::Seconds device, host;
     core::Seconds after_arrival() const { return device > host ? device : host; }
@@ -39,19 +39,19 @@ struct StageCost {
 struct RankParameters {
     double dense = 0;         // every virtual stage's; experts too where they are not spread over ranks
     double experts = 0;       // ... of experts that are
-    double largest_unit = 0;  // of one unit
-    double tied = 0;          // of the dense ones, with copies on other ranks
+    double largest_unit = 0;  // of one layer
+    double tied = 0;          // of the dense ones, with replicas on other ranks
 };
 
-// Activations of one pipeline rank under an order: the peak, and what goes out to where the plan offloads to,
-// and comes back, over the order's micro-batches.
+// Activations of one pipeline rank under an order: the peak, and the bytes offloaded and loaded again over
+// the order's micro-batches.
 struct RankActivations {
     core::Bytes peak;
     core::Bytes offloaded;
-    std::int64_t copies = 0;  // out; as many come back
+    std::int64_t copies = 0;  // transfers out; there are as many back
 };
 
-// What of a plan's gradients its prices know beside the shape of its stages (sim::ComputeCost).
+// Properties of a plan's gradients that prices depend on beside the shape of its stages (sim::ComputeCost).
 struct GradientHandling {
     bool accumulates;  // they are added to those of earlier micro-batches, or segments
     bool is_sharded;
@@ -85,11 +85,11 @@ public:
         std::vector<schedule::Step> beside_backward;  // gathered again while the pass computes
     };
     const Collectives& collectives(const schedule::Plan& plan, model::OperatorRange stage, int segment = 0);
-    // What is left of a reduction of input gradients beside the weight gradient of the product behind it
+    // Exposed time of a reduction of input gradients beside the weight gradient of the product behind it
     // (sim::ComputeCost).
     core::Seconds beside_weight_gradient(const schedule::Plan& plan, core::Seconds reduction,
                                          model::OperatorRange enter, int segment = 0);
-    // Of the smallest tensor that any stage hands on; nothing when there is one stage.
+    // Bytes of the smallest tensor that any stage sends on; zero when there is one stage.
     core::Bytes smallest_transfer(const schedule::Plan& plan);
     // The device's time to update so many elements.
     core::Seconds update(const schedule::Plan& plan, double elements);

@@ -7,7 +7,7 @@
 //   network_bandwidth = "800Gbps"
 //
 // `--set` and `--sweep` change the same tree before it is read, so a wrong value is diagnosed like one in the
-// file, with the command line as its place.
+// file, located on the command line.
 #pragma once
 
 #include <optional>
@@ -41,7 +41,7 @@ struct Assignment {
     core::Value value;
     std::string text;  // of the value, as given
 };
-// `option` ("--set") names the place in diagnostics.
+// `option` ("--set") is the location that diagnostics name.
 std::optional<Assignment> parse_assignment(std::string_view text, const std::string& option,
                                            core::Diagnostics& diagnostics);
 // "plan.micro_batch=1,2,4": commas inside brackets or quotes do not separate.
@@ -52,7 +52,7 @@ std::vector<Assignment> parse_sweep(std::string_view text, const std::string& op
 void assign(core::Value& document, const Assignment& assignment, core::Diagnostics& diagnostics);
 
 // Reads model, cluster and plan and checks them against each other. Relative references are relative to the
-// file they stand in. `emulates_half`: who asks runs the plan itself, and rounds to bf16 and fp8 on
+// file that contains them. `emulates_half`: the caller runs the plan itself, and rounds to bf16 and fp8 on
 // processors that compute in fp32.
 std::optional<Scenario> read_scenario(const core::Value& document, const std::string& path,
                                       core::Diagnostics& diagnostics, bool emulates_half = false);

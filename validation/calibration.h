@@ -14,8 +14,8 @@ namespace validation {
 
 // How the prediction of every row answers to every constant, sampled one constant at a time around a centre.
 // Constants enter as sums of terms and maxima, so the logarithm of a prediction is close to a sum of
-// functions of one constant each; `fit` works on that sum, and whoever uses it predicts again with what it
-// found.
+// functions of one constant each; `fit` works on that sum, so its caller has to predict again with the
+// constants found.
 class Responses {
 public:
     struct Options {

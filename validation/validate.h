@@ -29,7 +29,7 @@ struct ValidateOptions {
 };
 
 // `sweeps` may be null. A row with a wrong cell has the status `error` and says where; the others are
-// predicted all the same. An id that stands twice is diagnosed.
+// predicted all the same. A duplicate id is diagnosed.
 std::optional<Validation> validate(const core::CsvTable& runs, const core::CsvTable& clusters,
                                    const core::CsvTable* sweeps, core::Diagnostics& diagnostics,
                                    const ValidateOptions& options = {});

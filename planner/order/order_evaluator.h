@@ -65,7 +65,7 @@ public:
 
     // Infinite when the order deadlocks. The order is the one that changes are tried against.
     double evaluate(const Order& order);
-    // The same for an order that differs from that one only within the given places: longest paths are
+    // The same for an order that differs from that one only within the given positions: longest paths are
     // followed from the first of them on, and no further than they differ. `keep` makes the order tried last
     // the one that changes are tried against.
     struct Change {
@@ -73,8 +73,8 @@ public:
     };
     double try_change(const Order& order, const std::vector<Change>& changes);
     void keep();
-    // Of the order evaluated or tried last: mean over ranks of what its objective is the greatest of. Tells
-    // apart orders of equal length for a search.
+    // Mean over ranks of the value whose greatest is the objective, of the order evaluated or tried last. A
+    // search tells orders of equal length apart by it.
     double mean() const { return mean_; }
     // The word keeps F before I before W of each micro-batch and the memory limit.
     bool is_allowed(const Word& word, int rank);
@@ -116,8 +116,8 @@ private:
     double objective_of(const std::vector<Paths>& paths);
     double span_of(const std::vector<Paths>& paths);
 
-    // What a letter of a rank takes, waits for and makes. A pass is the F or I of one virtual stage: 2 stage
-    // + (0 or 1).
+    // Duration, dependency and product of a letter of a rank. A pass is the F or I of one virtual stage:
+    // number 2 stage + (0 or 1).
     struct LetterFacts {
         double duration = 0, delay = 0;
         std::int32_t needs = none, makes = none;  // passes

@@ -1,5 +1,5 @@
-// What every order of a problem has in common: its actions, the dependencies between them and what memory
-// asks for whatever the order is.
+// The part that all orders of a problem have in common: actions, their dependencies, and the precedences that
+// memory forces on any order.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Exact answers about small orders by branch and bound: is there one whose objective is at most a target, and
-// below which value is there none?
+// Exact answers about small orders by branch and bound: whether one has an objective of at most a target, and
+// below which value none has.
 //
 // Every pair of actions of a rank that no dependency orders is a decision (Carlier and Pinson, Management
 // Science 35, 1989). Longest paths between all actions are kept closed while pairs are decided; a target on

@@ -14,10 +14,10 @@
 
 namespace planner {
 
-// What one micro-batch takes and holds in each virtual stage of the plan on this cluster: kernels with their
+// Time and memory of one micro-batch in each virtual stage of the plan on this cluster: kernels with their
 // tensor-parallel collectives, the slowest transfer between two stages, activations as the split backward
-// frees them, and what the tightest device leaves for them. Nothing, with diagnostics, when the device cannot
-// price it.
+// frees them, and the memory that the tightest device has for them. Nothing, with diagnostics, when the
+// device cannot price it.
 std::optional<OrderProblem> order_problem(const model::ModelGraph& graph, const cluster::Cluster& cluster,
                                           const schedule::Plan& plan, core::Diagnostics& diagnostics);
 

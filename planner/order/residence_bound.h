@@ -1,5 +1,5 @@
-// A bound from memory and time together: what every micro-batch must hold on a rank, for as long as its
-// gradient takes to come back, has to fit under the limit.
+// A bound from memory and time together: every micro-batch holds memory on a rank until its gradient has come
+// back, and the sum of these holdings has to stay below the limit.
 #pragma once
 
 #include "planner/order/order_evaluator.h"

@@ -18,8 +18,8 @@
 
 namespace sim {
 
-// Work of one instruction: the device computes while the host dispatches kernels; the instruction takes the
-// longer of the two, and then the time in which the host blocks with nothing queued.
+// Work of one instruction. The device computes while the host dispatches kernels: the instruction lasts as
+// long as the slower of the two, and then for the time in which the host blocks with nothing queued.
 struct ComputePrice {
     core::Seconds device, host, blocked;
     core::Flops flops;
@@ -51,11 +51,11 @@ public:
     // Frameworks launch both parts together: the step pays for that.
     ComputePrice update_norm(std::int64_t elements) const;
     ComputePrice zero(core::Bytes bytes) const;
-    // What is left of a reduction of input gradients (after the operator `enter`) where the weight gradient
+    // Exposed time of a reduction of input gradients (after the operator `enter`) where the weight gradient
     // of the product behind it is computed meanwhile.
     core::Seconds beside_weight_gradient(core::Seconds reduction, model::OperatorRange enter) const;
 
-    // What a reader of the prediction should know: which operators were measured, which rates were carried
+    // Lines for the reader of a prediction: which operators were measured, which rates were carried
     // over.
     const std::vector<std::string>& assumptions() const { return assumptions_; }
 

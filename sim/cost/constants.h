@@ -75,7 +75,7 @@ struct NamedConstant {
     const char* meaning;
     const char* source;  // what it was fitted on, or where it comes from
     double CostConstants::* carried_from =
-        nullptr;  // whose value it takes when no measurement says anything about it; null: the prior
+        nullptr;  // constant whose value it has when no measurement depends on it; null: the prior
 };
 std::span<const NamedConstant> named_constants();
 

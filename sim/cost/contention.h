@@ -1,5 +1,5 @@
-// Which communications of a Program can meet on a link, and what each takes of it: the part of pricing that
-// one instruction alone cannot answer.
+// Which communications of a Program can use a link at the same time, and which share of its rate each uses:
+// the part of pricing that needs more than one instruction.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace sim {
 
-// One communication that shares links. Alone it takes latency + streaming; while it streams it keeps each of
-// its links busy for a part of the time.
+// One communication that shares links. Alone it lasts latency + streaming. While it streams, each of its
+// links is busy for a part of the time.
 struct Communication {
     core::Seconds latency, streaming;
     core::Seconds priced;  // as one instruction of its class, all ranks at once; what a duration has beyond

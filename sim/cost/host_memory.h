@@ -1,4 +1,4 @@
-// Memory of the hosts: what a Program's offloaded activations take there while they wait for their backward.
+// Memory of the hosts that a Program's offloaded activations occupy while they wait for their backward.
 #pragma once
 
 #include "cluster/topology.h"
@@ -7,8 +7,9 @@
 
 namespace sim {
 
-// Most that one rank has away at a time. Copies follow one another on their stream, so the order of the list
-// says it: room is taken as a copy out begins, and given back as the copy back has ended.
+// Greatest amount that one rank has offloaded at a time. Copies follow one another on their stream, so the
+// order of the list determines it: host memory is allocated when a copy out begins, and freed when the copy
+// back has ended.
 core::Bytes most_offloaded(const schedule::RankProgram& list);
 
 // Of the ranks of the fullest node together, each at its own peak. Zero where a Program offloads to disk or

@@ -88,9 +88,9 @@ void FlowEngine::end(std::uint32_t index) {
     for (std::uint32_t u = 0; u < flow.use_count; ++u) {
         const auto at = static_cast<std::uint32_t>(flow.uses[u].resource);
         std::vector<FlowUse>& list = resources_[at].flows;
-        const std::uint32_t place = flow.positions[u];
-        list[place] = list.back();
-        flows_[list[place].flow].positions[list[place].use] = place;
+        const std::uint32_t position = flow.positions[u];
+        list[position] = list.back();
+        flows_[list[position].flow].positions[list[position].use] = position;
         list.pop_back();
         if (!list.empty()) changed_resources_.push_back(at);
     }
@@ -152,13 +152,13 @@ void FlowEngine::solve() {
             resource.left = resource.capacity;
             resource.demand = 0;
             resource.unsettled = static_cast<std::uint32_t>(resource.flows.size());
-            for (const FlowUse& place : resource.flows) {
-                Flow& flow = flows_[place.flow];
-                resource.demand += flow.uses[place.use].share * flow.weight;
+            for (const FlowUse& use : resource.flows) {
+                Flow& flow = flows_[use.flow];
+                resource.demand += flow.uses[use.use].share * flow.weight;
                 if (flow.mark == mark_) continue;
                 flow.mark = mark_;
                 flow.is_settled = false;
-                part_flows_.push_back(place.flow);
+                part_flows_.push_back(use.flow);
                 for (std::uint32_t u = 0; u < flow.use_count; ++u) {
                     const auto other = static_cast<std::uint32_t>(flow.uses[u].resource);
                     if (resources_[other].mark == mark_) continue;
@@ -190,11 +190,11 @@ void FlowEngine::solve() {
                 for (std::uint32_t r : part_resources_) {
                     Resource& resource = resources_[r];
                     if (resource.unsettled > 0 && resource.left / resource.demand <= up_to) {
-                        for (const FlowUse& place : resource.flows) {
-                            Flow& flow = flows_[place.flow];
+                        for (const FlowUse& use : resource.flows) {
+                            Flow& flow = flows_[use.flow];
                             if (flow.is_settled) continue;
-                            rates_[place.flow] = reached * flow.weight;
-                            settle(flow, rates_[place.flow]);
+                            rates_[use.flow] = reached * flow.weight;
+                            settle(flow, rates_[use.flow]);
                         }
                     }
                 }

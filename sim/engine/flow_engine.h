@@ -9,7 +9,7 @@
 
 namespace sim {
 
-// What a flow takes of one resource for each unit of its work.
+// Units of one resource that a flow uses for each unit of its work.
 struct ResourceUse {
     std::int32_t resource = 0;
     double share = 1.0;
@@ -37,7 +37,8 @@ public:
     std::optional<Token> next();
 
     std::uint64_t completed() const { return completed_; }
-    // Units of the resource used by what has ended or run so far (up to the last change of each flow's rate).
+    // Units of the resource used by the flows that have ended or run so far (up to the last change of each
+    // flow's rate).
     double used(std::int32_t resource) const { return used_[static_cast<std::size_t>(resource)]; }
     // The rate of a running flow after the last call of next().
     std::optional<double> rate_of(Token token) const;
@@ -59,8 +60,8 @@ private:
     struct Resource {
         double capacity = 0;
         double left = 0,
-               demand =
-                   0;  // while solving: capacity not given away, and what the unsettled flows take at level 1
+               demand = 0;  // while solving: capacity not yet assigned, and the rate of the unsettled flows
+                            // at level 1
         std::uint32_t unsettled = 0;  // flows on it
         std::uint32_t mark = 0;
         std::vector<FlowUse> flows;

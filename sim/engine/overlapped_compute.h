@@ -11,8 +11,8 @@ namespace sim {
 bool has_data_collectives(const schedule::Program& program);
 
 // Compute that runs beside collectives of the data stream loses `loss` of the time they share, known from a
-// first simulation of the classes: their kernels take multiprocessors and memory bandwidth. What takes fewer
-// multiprocessors than NCCL's rings costs less.
+// first simulation of the classes: kernels of collectives occupy multiprocessors and memory bandwidth.
+// Collectives that occupy fewer multiprocessors than NCCL's rings cost less.
 void slow_overlapped_compute(const schedule::Program& program, const Simulation& simulation, double loss,
                              const cluster::DeviceSpec& device, CommunicationCost& costs,
                              Durations& durations);

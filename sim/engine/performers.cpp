@@ -74,10 +74,10 @@ PerformerSet::PerformerSet(const schedule::Program& program, bool is_folded) {
     core::require(lanes_ == 1 || has_layout, "several classes at one pipeline coordinate need the layout");
 
     if (!has_layout) return;
-    // `meeting` tells apart groups with the same members that meet for different reasons.
+    // `purpose` tells apart groups with the same members and different collectives.
     std::map<std::pair<std::vector<std::int32_t>, std::int64_t>, std::int32_t> index_of;
     const auto join = [&](Performer& performer, std::size_t slot, const std::vector<int>& ranks,
-                          std::int64_t meeting) {
+                          std::int64_t purpose) {
         std::vector<std::int32_t> members;
         for (int rank : ranks) members.push_back(performer_of_rank[static_cast<std::size_t>(rank)]);
         std::sort(members.begin(), members.end());
@@ -85,7 +85,7 @@ PerformerSet::PerformerSet(const schedule::Program& program, bool is_folded) {
         const auto self = static_cast<std::int32_t>(&performer - performers.data());
         if (members.size() < 2 || !std::binary_search(members.begin(), members.end(), self)) return;
         const auto [entry, is_new] =
-            index_of.try_emplace(std::pair(members, meeting), static_cast<std::int32_t>(groups.size()));
+            index_of.try_emplace(std::pair(members, purpose), static_cast<std::int32_t>(groups.size()));
         if (is_new) groups.push_back(std::move(members));
         performer.group[slot] = entry->second;
     };

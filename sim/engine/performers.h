@@ -1,5 +1,5 @@
-// Who performs a Program in a simulation: one representative per class (folded), or every rank; and how
-// performers reach each other.
+// Performers of a Program in a simulation: one representative per class (folded), or every rank. Groups and
+// channels connect them.
 #pragma once
 
 #include <cstddef>
@@ -29,10 +29,10 @@ struct PerformerSet {
     PerformerSet(const schedule::Program& program, bool is_folded);
 
     std::vector<Performer> performers;
-    std::vector<std::vector<std::int32_t>> groups;  // sets of at least two performers that meet, ascending
+    std::vector<std::vector<std::int32_t>> groups;  // participants of collectives, at least two, ascending
 
-    // Collectives of one slot meet in list order. Each kind of group is a slot, and so is each tied bucket:
-    // its members are the ranks that hold a copy.
+    // Collectives of one slot are matched in list order. Each kind of group is a slot, and so is each tied
+    // bucket: its members are the ranks that hold a replica.
     static std::size_t slot_of(const schedule::Instruction& collective) {
         const bool is_tied = collective.group == schedule::GroupKind::tied_stages && collective.bucket;
         return is_tied ? group_kind_count + static_cast<std::size_t>(*collective.bucket)

@@ -13,7 +13,7 @@ struct ExtrapolatedTiming {
     core::Seconds makespan, greatest_span;
     int played_micro_batches =
         0;  // of the longest run that was timed; shape.micro_batches when nothing was extrapolated
-    core::Seconds per_block;  // what one block more takes
+    core::Seconds per_block;  // duration of one further block
     int block = 0;            // micro-batches; 0 = timed in full
 };
 

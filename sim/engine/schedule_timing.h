@@ -22,8 +22,9 @@ struct StageCost {
 };
 
 struct ScheduleCosts {
-    std::vector<StageCost> stages = std::vector<StageCost>(1);  // by virtual stage; one entry stands for all
-    core::Seconds transfer;                                     // between different ranks
+    std::vector<StageCost> stages =
+        std::vector<StageCost>(1);  // by virtual stage; one entry is valid for all
+    core::Seconds transfer;         // between different ranks
     // Time of an overlapped forward and backward as a share of their sum (DualPipe's F&B <= F + B).
     double overlap = 1;
     std::vector<core::Seconds> releases;  // earliest start of each rank's first action; empty = 0
@@ -79,7 +80,7 @@ private:
     int ranks_ = 0, stages_ = 0;
     std::vector<Step> steps_;  // topological order
     std::vector<std::int32_t> second_,
-        position_;  // of each step: second dependency; place in the rank's compute list
+        position_;  // of each step: second dependency; index in the rank's compute list
     std::vector<std::optional<std::int32_t>> first_step_;  // of each rank that has actions
     bool has_pairs_ = false;
     std::vector<std::pair<std::int32_t, std::int32_t>>

@@ -69,7 +69,7 @@ public:
           states_(performer_set_.performers.size()),
           cores_(static_cast<std::size_t>(cores)),
           transfers_(performer_set_.channel_count()),
-          meetings_(performer_set_.groups.size()) {
+          rendezvous_(performer_set_.groups.size()) {
         for (std::size_t p = 0; p < states_.size(); ++p) {
             const std::size_t count = list_of(p).instructions.size();
             states_[p].spans.resize(count);
@@ -170,23 +170,23 @@ private:
         core.working.push({core.served + duration(performer), performer});
     }
 
-    Rendezvous& meeting_of(std::int32_t performer, std::int32_t group, const Instruction& instruction) {
+    Rendezvous& rendezvous_of(std::int32_t performer, std::int32_t group, const Instruction& instruction) {
         const std::uint32_t number =
             states_[static_cast<std::size_t>(performer)].met[PerformerSet::slot_of(instruction)];
-        std::vector<Rendezvous>& meetings = meetings_[static_cast<std::size_t>(group)];
-        if (number >= meetings.size()) meetings.resize(number + 1);
-        return meetings[number];
+        std::vector<Rendezvous>& of_group = rendezvous_[static_cast<std::size_t>(group)];
+        if (number >= of_group.size()) of_group.resize(number + 1);
+        return of_group[number];
     }
 
     // The last member to come sets all of them to work; all end together when the slowest has done its part.
     void arrive(std::int32_t performer, std::int32_t group, const Instruction& instruction, double time) {
-        Rendezvous& meeting = meeting_of(performer, group, instruction);
-        meeting.members.push_back(performer);
-        meeting.from = std::max(meeting.from, time);
-        if (++meeting.arrived <
+        Rendezvous& rendezvous = rendezvous_of(performer, group, instruction);
+        rendezvous.members.push_back(performer);
+        rendezvous.from = std::max(rendezvous.from, time);
+        if (++rendezvous.arrived <
             static_cast<int>(performer_set_.groups[static_cast<std::size_t>(group)].size()))
             return;
-        for (std::int32_t member : meeting.members) {
+        for (std::int32_t member : rendezvous.members) {
             State& state = states_[static_cast<std::size_t>(member)];
             state.active_from[state.next] = core::Seconds(time);
             begin_work(member, time);
@@ -198,9 +198,9 @@ private:
         const Performer& self = performer_set_.performers[static_cast<std::size_t>(performer)];
         if (instruction.kind == InstructionKind::collective) {
             if (const std::optional<std::int32_t> group = self.group[PerformerSet::slot_of(instruction)]) {
-                Rendezvous& meeting = meeting_of(performer, *group, instruction);
-                if (++meeting.done < meeting.arrived) return;
-                const std::vector<std::int32_t> members = meeting.members;
+                Rendezvous& rendezvous = rendezvous_of(performer, *group, instruction);
+                if (++rendezvous.done < rendezvous.arrived) return;
+                const std::vector<std::int32_t> members = rendezvous.members;
                 for (std::int32_t member : members)
                     ++states_[static_cast<std::size_t>(member)].met[PerformerSet::slot_of(current(member))];
                 for (std::int32_t member : members) end_instruction(member, time);
@@ -250,7 +250,7 @@ private:
     std::vector<State> states_;
     std::vector<Core> cores_;
     std::vector<Transfer> transfers_;
-    std::vector<std::vector<Rendezvous>> meetings_;
+    std::vector<std::vector<Rendezvous>> rendezvous_;
 };
 
 }  // namespace

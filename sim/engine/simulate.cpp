@@ -53,7 +53,7 @@ public:
           engine_(std::vector<double>(contention_ ? contention_->links : 0, 1.0)),
           states_(performer_set_.performers.size()),
           transfers_(performer_set_.channel_count()),
-          meetings_(performer_set_.groups.size()) {
+          rendezvous_(performer_set_.groups.size()) {
         core::require(durations.of.size() == program.classes.size(), "durations for every class");
         for (std::size_t c = 0; c < program.classes.size(); ++c) {
             const std::vector<Instruction>& list = program.classes[c].instructions;
@@ -244,75 +244,75 @@ private:
     // True when every member has come and the end is known. Members meet in list order, as on a communicator.
     bool meet(std::int32_t performer, bool& has_arrived, std::int32_t group, std::size_t class_index,
               std::uint32_t index, double start, double duration, double& active_from, double& end) {
-        std::vector<Rendezvous>& meetings = meetings_[static_cast<std::size_t>(group)];
+        std::vector<Rendezvous>& of_group = rendezvous_[static_cast<std::size_t>(group)];
         const std::uint32_t number = ordinals_[class_index][index];
-        if (number >= meetings.size()) meetings.resize(number + 1);
-        Rendezvous& meeting = meetings[number];
+        if (number >= of_group.size()) of_group.resize(number + 1);
+        Rendezvous& rendezvous = of_group[number];
         const int members = static_cast<int>(performer_set_.groups[static_cast<std::size_t>(group)].size());
         if (!has_arrived) {
             has_arrived = true;
-            ++meeting.arrived;
-            meeting.from = std::max(meeting.from, start);
-            meeting.duration = std::max(meeting.duration, duration);
-            if (meeting.arrived == members) {
+            ++rendezvous.arrived;
+            rendezvous.from = std::max(rendezvous.from, start);
+            rendezvous.duration = std::max(rendezvous.duration, duration);
+            if (rendezvous.arrived == members) {
                 if (const Communication* communication = shared(performer, class_index, index)) {
-                    begin({communication, std::nullopt, 0, nullptr, group, number}, meeting.from,
-                          meeting.duration);
+                    begin({communication, std::nullopt, 0, nullptr, group, number}, rendezvous.from,
+                          rendezvous.duration);
                 } else {
-                    meeting.end = meeting.from + meeting.duration;
-                    wake(meeting);
+                    rendezvous.end = rendezvous.from + rendezvous.duration;
+                    wake(rendezvous);
                 }
             }
-            if (meeting.end == not_yet) meeting.waiters.push_back(performer);
+            if (rendezvous.end == not_yet) rendezvous.waiters.push_back(performer);
         }
-        if (meeting.end == not_yet) return false;
+        if (rendezvous.end == not_yet) return false;
         has_arrived = false;
-        active_from = meeting.from;
-        end = meeting.end;
+        active_from = rendezvous.from;
+        end = rendezvous.end;
         return true;
     }
 
-    void wake(Rendezvous& meeting) {
-        for (std::int32_t waiter : meeting.waiters) runnable_.push_back(waiter);
-        meeting.waiters.clear();
+    void wake(Rendezvous& rendezvous) {
+        for (std::int32_t waiter : rendezvous.waiters) runnable_.push_back(waiter);
+        rendezvous.waiters.clear();
     }
 
-    // Tokens: twice the place in `running_`, and one more when the latency is over.
+    // Tokens: twice the index in `running_`, and one more when the latency is over.
     // Latency comes first, and what a framework adds to the price. Where it hides some of a communication
     // behind other work, all of it is shorter in proportion.
     void begin(Running running, double start, double duration) {
         const Communication& communication = *running.communication;
         if (duration < communication.priced.value) running.share = duration / communication.priced.value;
-        std::uint32_t place;
-        if (free_places_.empty()) {
-            place = static_cast<std::uint32_t>(running_.size());
+        std::uint32_t slot;
+        if (free_slots_.empty()) {
+            slot = static_cast<std::uint32_t>(running_.size());
             running_.push_back(running);
         } else {
-            place = free_places_.back();
-            free_places_.pop_back();
-            running_[place] = running;
+            slot = free_slots_.back();
+            free_slots_.pop_back();
+            running_[slot] = running;
         }
         engine_.start_timer(start + communication.latency.value * running.share +
                                 std::max(0.0, duration - communication.priced.value),
-                            2 * place);
+                            2 * slot);
     }
 
     bool play_event() {
         const std::optional<FlowEngine::Token> token = engine_.next();
         if (!token) return false;
-        const std::uint32_t place = *token / 2;
-        const Running running = running_[place];
+        const std::uint32_t slot = *token / 2;
+        const Running running = running_[slot];
         if (*token % 2 == 0) {
             engine_.start_flow(running.communication->streaming.value * running.share, 1.0,
-                               running.communication->uses, 2 * place + 1, running.communication->weight);
+                               running.communication->uses, 2 * slot + 1, running.communication->weight);
             return true;
         }
-        free_places_.push_back(place);
+        free_slots_.push_back(slot);
         const double end = engine_.now();
         if (!running.performer) {
-            Rendezvous& meeting = meetings_[static_cast<std::size_t>(*running.group)][running.number];
-            meeting.end = end;
-            wake(meeting);
+            Rendezvous& rendezvous = rendezvous_[static_cast<std::size_t>(*running.group)][running.number];
+            rendezvous.end = end;
+            wake(rendezvous);
             return true;
         }
         State& state = states_[static_cast<std::size_t>(*running.performer)];
@@ -359,9 +359,9 @@ private:
         ordinals_;  // [class][instruction]: how many collectives of its slot come before
     std::vector<State> states_;
     std::vector<Transfer> transfers_;
-    std::vector<std::vector<Rendezvous>> meetings_;  // [group][number]
+    std::vector<std::vector<Rendezvous>> rendezvous_;  // [group][number]
     std::vector<Running> running_;
-    std::vector<std::uint32_t> free_places_;
+    std::vector<std::uint32_t> free_slots_;
     std::vector<std::int32_t> runnable_;
 };
 

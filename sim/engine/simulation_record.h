@@ -9,7 +9,7 @@
 
 namespace sim {
 
-// `spans` and `active_from` are given away when the options keep them. Performers are recorded in their
+// `spans` and `active_from` are moved from when the options keep them. Performers are recorded in their
 // order.
 void record(const Performer& performer, const schedule::RankProgram& list, core::Seconds end,
             std::vector<schedule::Span>& spans, std::vector<core::Seconds>& active_from,

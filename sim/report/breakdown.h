@@ -26,7 +26,7 @@ Breakdown break_down(const schedule::Program& program, const Simulation& simulat
 
 core::Seconds sum(const Breakdown& breakdown);
 
-// Names as in the command-line contract, in its order, with the part each stands for.
+// Names as in the command-line contract, in its order, with the part of the breakdown that each names.
 struct BreakdownPart {
     const char* name;
     core::Seconds Breakdown::* part;

@@ -22,7 +22,7 @@ std::string chrome_trace(const schedule::Program& program, const schedule::Timel
                          const schedule::MemoryTimeline& memory, const std::vector<TraceMark>& marks = {});
 
 // Both in one trace, rank by rank under each other: "rank 0 predicted", "rank 0 measured". A predicted
-// performer may stand for all ranks of its class.
+// performer may represent all ranks of its class.
 std::string comparison_trace(const schedule::Program& program, const schedule::Timeline& predicted,
                              const schedule::MemoryTimeline& predicted_memory,
                              const schedule::Timeline& measured,

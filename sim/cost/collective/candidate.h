@@ -1,6 +1,5 @@
-// One candidate to carry out a collective, priced: what each of the cost model's strategies (NCCL's
-// algorithms and protocols, SMDDP, a parameter server, rounds of transfers) offers and the cheapest of which
-// is taken.
+// A priced candidate for a collective. Each of the cost model's strategies (NCCL's algorithms and protocols,
+// SMDDP, a parameter server, rounds of transfers) offers some, and the cheapest is chosen.
 #pragma once
 
 #include <optional>
@@ -16,8 +15,7 @@ struct Candidate {
     std::string algorithm;       // as plans name it: "ring", "tree", "nvls", "hierarchical", ...
     std::string protocol;        // "LL", "LL128", "Simple"; empty where there is no choice
     core::Seconds latency = {};  // before and between the moving of bytes
-    // Alone: no less than what the busiest link takes; more where a protocol or a processor holds the rate
-    // down.
+    // Alone: no less than the time of the busiest link; more where a protocol or a processor limits the rate.
     double seconds_per_byte = 0;
     // A pipeline of chunks streams at full rate only when it is filled: the first `fill` bytes count this
     // many times more.
@@ -31,7 +29,7 @@ struct Candidate {
     std::vector<double> reached = {};
     std::vector<LinkShare> links = {};                  // what it keeps busy
     double multiprocessors = 0;                         // taken from kernels that run beside it
-    std::optional<core::Bytes> above = {}, up_to = {};  // payloads that it takes; nothing: no limit
+    std::optional<core::Bytes> above = {}, up_to = {};  // payloads it is used for; nothing: no limit
 };
 
 // Latency and the time bytes move, alone on the links.

@@ -22,7 +22,7 @@
 
 namespace sim {
 
-// Pipeline coordinates that meet in a reduction of a tied bucket; empty for every other collective.
+// Pipeline coordinates that take part in a reduction of a tied bucket; empty for every other collective.
 const std::vector<std::int32_t>& tied_ranks_of(const schedule::RankProgram& list,
                                                const schedule::Instruction& collective);
 
@@ -36,27 +36,27 @@ public:
 
     // `bytes` as in schedule::Instruction: all_reduce and reduce_scatter the full vector, all_gather the full
     // result, all_to_all what one member sends. `tied_ranks` (schedule::ParameterBucket) are the pipeline
-    // coordinates that meet in a reduction over tied stages.
+    // coordinates that take part in a reduction over tied stages.
     core::Seconds collective(schedule::CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes,
                              int pipeline, const std::vector<std::int32_t>& tied_ranks = {});
-    // Added once a step where updated parameters come back by a broadcast from every owner of a shard, one
-    // after another: the latency of each.
+    // Latency of the broadcasts, one after another, by which the owners of shards return updated parameters.
+    // Added once a step.
     core::Seconds broadcasts_of_owners(int pipeline);
-    // What each further all-gather costs beside its bytes where sharded parameters are gathered tensor by
-    // tensor; zero where a unit comes at once.
+    // Cost of each further all-gather beside its bytes where sharded parameters are gathered tensor by
+    // tensor; zero where a layer is gathered at once.
     core::Seconds gather_latency(schedule::GroupKind group, int pipeline);
     // From every rank at pipeline coordinate `from` to its counterpart at `to`.
     core::Seconds transfer(int from, int to, core::Bytes bytes,
                            schedule::PayloadKind payload = schedule::PayloadKind::activation);
 
-    // After a transfer of which every tensor-parallel rank sent its share only: the receivers gather the
-    // whole.
+    // All-gather among the receivers after a transfer of which every tensor-parallel rank sent its share
+    // only.
     core::Seconds assembly(int at, core::Bytes bytes, schedule::PayloadKind payload);
 
     // Out to the memory of each rank's host or to disk, or back, all ranks at the same time.
     core::Seconds host_copy(core::Bytes bytes, bool loads);
 
-    // Which of all candidates is taken, for reports and for the clock: what it keeps busy and for how long.
+    // The candidate chosen, for reports and for the clock: which links it keeps busy and for how long.
     // Lives as long as this object.
     const Candidate& choice(schedule::CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes,
                             int pipeline, const std::vector<std::int32_t>& tied_ranks = {});
@@ -84,7 +84,7 @@ public:
                           int pipeline);
 
 private:
-    // Who takes part: every group of that kind with a member at the pipeline coordinate.
+    // Participants: every group of that kind with a member at the pipeline coordinate.
     struct Participants {
         schedule::CollectiveKind kind;
         schedule::GroupKind group;

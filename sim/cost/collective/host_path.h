@@ -8,8 +8,8 @@
 
 namespace sim {
 
-// What each device of the groups keeps busy for `to_host` bytes down and `to_device` bytes up for each byte
-// of the payload.
+// Links that each device of the groups keeps busy with `to_host` bytes down and `to_device` bytes up for each
+// byte of the payload.
 std::vector<LinkShare> host_copies(const LibraryContext& context, const Groups& groups, double to_host,
                                    double to_device);
 // Every node of a group sends every other one `share` of the payload, spread over the cards beside the
@@ -18,7 +18,7 @@ std::vector<LinkShare> host_copies(const LibraryContext& context, const Groups& 
 std::vector<LinkShare> host_messages(const LibraryContext& context, const Groups& groups, double share);
 // One message from host to host.
 core::Seconds host_message_time(const LibraryContext& context);
-// Of memory traffic of one node's cores that add.
+// Rate of memory traffic at which the cores of one node add.
 core::BytesPerSecond host_sum_rate();
 // Sums by link.
 std::vector<LinkShare> together(const std::vector<LinkShare>& a, const std::vector<LinkShare>& b);

@@ -17,8 +17,7 @@ struct TreeEdge {
 
 // Chains start at another device of the node on every channel, so all network cards carry their part.
 std::vector<TreeEdge> tree_edges(const cluster::Cluster& cluster, const std::vector<std::int32_t>& group);
-// Over the nodes only, at the same place of every node: how what a node has already summed crosses the
-// network.
+// Edges between nodes only, from the same local rank of every node: sums of a node cross the network on them.
 std::vector<TreeEdge> tree_edges_between_nodes(const cluster::Cluster& cluster,
                                                const std::vector<std::int32_t>& group);
 // Parent in the first or second tree over `nodes` nodes; nothing for the root.

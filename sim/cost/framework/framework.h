@@ -1,6 +1,6 @@
-// What is known of training frameworks: which kernels they fuse, what their host code costs, which types they
-// reduce gradients in. A name is matched by known parts ("Megatron", "XLA", ...); what is not known of a
-// framework is that of a plain eager PyTorch of its kind.
+// Traits of training frameworks: which kernels they fuse, what their host code costs, which types they reduce
+// gradients in. A name is matched by known parts ("Megatron", "XLA", ...). Unknown traits are those of a
+// plain eager PyTorch.
 #pragma once
 
 #include <optional>
@@ -68,8 +68,8 @@ struct FrameworkTraits {
     bool keeps_full_parameters = false;  // mixed precision by casting fp32 parameters at every use (autocast,
                                          // apex O1, graph rewriting): fp32 gradients
     bool overlaps_parameter_gathering = true;
-    bool gathers_by_tensor =
-        false;  // sharded parameters come tensor by tensor (DeepSpeed ZeRO-3), not a unit at once (FSDP)
+    bool gathers_by_tensor = false;  // sharded parameters are gathered tensor by tensor (DeepSpeed ZeRO-3),
+                                     // not layer by layer (FSDP)
     bool keeps_full_mixtures =
         false;  // as keeps_full_parameters, but for models with experts, sharded or not
     bool overlaps_input_gradients =

@@ -13,10 +13,10 @@ namespace sim {
 struct FrameworkMemory {
     // Workspace and activations.
     bool has_kernel_workspace =
-        true;  // see model/operators/workspace.h; false: fused away, or overlaid with what is not there yet
+        true;  // see model/operators/workspace.h; false: fused away, or in memory not yet in use
     bool has_own_weight_gradients = true;
     bool has_in_place_loss = false;
-    bool keeps_stage_outputs = false;  // what a stage sent stays until its backward pass (DeepSpeed;
+    bool keeps_stage_outputs = false;  // tensors sent by a stage stay until its backward pass (DeepSpeed;
                                        // Megatron-LM before it freed outputs in 2022)
     bool casts_parameters = false;     // mixed precision by casting fp32 weights (autocast, apex O1, graph
                                        // rewriting): autograd keeps the casts

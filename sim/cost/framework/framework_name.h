@@ -12,7 +12,7 @@ enum class FrameworkKind {
     unnamed,
     graph_engine,    // executes a static graph kernel by kernel: TensorFlow, MXNet, OneFlow, PaddlePaddle,
                      // MindSpore
-    graph_compiler,  // XLA and what stands on it
+    graph_compiler,  // XLA and frameworks based on it
     hand_written,    // C++ and CUDA: llm.c
     megatron,        // Megatron-LM, Megatron-Core, NeMo and forks
     pytorch,         // and whatever is not known
