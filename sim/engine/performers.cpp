@@ -48,6 +48,14 @@ PerformerSet::PerformerSet(const schedule::Program& program, bool is_folded) {
                 program.classes[static_cast<std::size_t>(performer.class_index)].buckets.size(),
             std::nullopt);
 
+    const bool has_layout = static_cast<std::size_t>(layout.ranks()) == program.class_of_rank.size();
+    assign_lanes(program, performer_of_rank, has_layout);
+    if (has_layout) assign_groups(program, performer_of_rank, is_folded);
+}
+
+void PerformerSet::assign_lanes(const schedule::Program& program,
+                                const std::vector<std::int32_t>& performer_of_rank, bool has_layout) {
+    const schedule::ParallelLayout& layout = program.plan.layout;
     // Lanes: performers of one pipeline coordinate in rank order.
     int coordinates = 1;
     for (const schedule::RankProgram& list : program.classes)
@@ -59,7 +67,6 @@ PerformerSet::PerformerSet(const schedule::Program& program, bool is_folded) {
         performer.lane = used++;
         lanes_ = std::max(lanes_, used);
     }
-    const bool has_layout = static_cast<std::size_t>(layout.ranks()) == program.class_of_rank.size();
     for (Performer& performer : performers) {
         performer.peer_lane.assign(static_cast<std::size_t>(coordinates), 0);
         if (lanes_ == 1 || !has_layout) continue;
@@ -72,8 +79,11 @@ PerformerSet::PerformerSet(const schedule::Program& program, bool is_folded) {
         }
     }
     core::require(lanes_ == 1 || has_layout, "several classes at one pipeline coordinate need the layout");
+}
 
-    if (!has_layout) return;
+void PerformerSet::assign_groups(const schedule::Program& program,
+                                 const std::vector<std::int32_t>& performer_of_rank, bool is_folded) {
+    const schedule::ParallelLayout& layout = program.plan.layout;
     // `purpose` tells apart groups with the same members and different collectives.
     std::map<std::pair<std::vector<std::int32_t>, std::int64_t>, std::int32_t> index_of;
     const auto join = [&](Performer& performer, std::size_t slot, const std::vector<int>& ranks,

@@ -48,6 +48,10 @@ struct PerformerSet {
     std::size_t channel_of_receive(const Performer& receiver, const schedule::Instruction& receive) const;
 
 private:
+    void assign_lanes(const schedule::Program& program, const std::vector<std::int32_t>& performer_of_rank,
+                      bool has_layout);
+    void assign_groups(const schedule::Program& program, const std::vector<std::int32_t>& performer_of_rank,
+                       bool is_folded);
     std::size_t channel(std::int32_t lane, bool is_gradient, std::int32_t boundary,
                         std::int32_t micro_batch) const;
 
