@@ -258,7 +258,7 @@ std::optional<schedule::PlanFile> read_megatron(const std::string& text, const s
                           "give the arguments of pretrain_gpt.py");
         return std::nullopt;
     }
-    // The launcher's arguments, when they stand in the same script.
+    // The launcher's arguments, when the same script contains them.
     ImportOptions placed = options;
     if (!placed.nodes) placed.nodes = a.has("nnodes") ? a.integer("nnodes") : std::nullopt;
     if (!placed.processes_per_node && (a.has("nproc-per-node")))

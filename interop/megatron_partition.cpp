@@ -72,7 +72,7 @@ MegatronPartition megatron_partition(const model::ModelGraph& graph, const sched
         result.arguments.push_back(fmt::format("--decoder-last-pipeline-num-layers {}", counts.back()));
         return result;
     }
-    // One letter a unit: E embedding, t layer, L loss; bars between stages.
+    // One letter a layer: E embedding, t layer, L loss; bars between stages.
     std::string layout;
     for (std::size_t s = 0; s < stages; ++s) {
         if (s > 0) layout += '|';

@@ -137,7 +137,7 @@ private:
             if (name == "True" || name == "true") return true;
             if (name == "False" || name == "false") return false;
             if (name == "None" || name == "null") return {};
-            // A name, a prefixed string or a call: what it stands for is not at hand.
+            // A name, a prefixed string or a call: its value is not known here.
             if (peek() == '"' || peek() == '\'') return string();
             if (take('(')) {
                 --at_;

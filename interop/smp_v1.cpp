@@ -241,7 +241,7 @@ std::optional<schedule::PlanFile> read_smp_v1(const std::string& text, const std
     sagemaker.location = plan.location;
     sagemaker["processes_per_host"] = static_cast<std::int64_t>(place.processes_per_node);
     core::Value parameters = *block.parameters;
-    // Manual partitions stand in the script: the plan keeps the automatic one.
+    // The script contains manual partitions: the plan keeps the automatic one.
     const core::Value* automatic = parameters.find("auto_partition");
     if (automatic && automatic->kind() == core::Value::Kind::boolean && !automatic->boolean()) {
         diagnostics.warning(

@@ -386,7 +386,7 @@ core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const sched
             stream += price(CollectiveKind::reduce_scatter, group, element * std::max(0.0, elements - tied)) *
                       times;
             if (tied > 0) stream += price(CollectiveKind::reduce_scatter, group, element * tied);
-            // Of whole parameters, one unit's may stay from pass to pass.
+            // One layer's parameters may stay gathered from pass to pass.
             if (plan.shards(schedule::Sharding::parameters))
                 stream += price(CollectiveKind::all_gather, group,
                                 stored * std::max(0.0, 2 * elements - 2 * held.largest_unit)) *

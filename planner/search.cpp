@@ -57,7 +57,7 @@ struct Entry {
     bool is_open = false;
     std::size_t first = 0, end = 0;
     std::size_t stands_for =
-        1;  // plans of the space: itself, and those that need not be looked at unless it fails
+        1;  // plans of the space: this one, and those that are looked at only if it is rejected
     std::size_t skipped = 0;  // of the last choice of a horizon: plans that cannot fit
 };
 
@@ -607,8 +607,8 @@ std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, 
             break;
         std::vector<std::pair<double, schedule::Plan>> order;
         for (schedule::Plan plan : plans) {
-            // The least memory of a family: smallest micro-batch, everything recomputed, and what is kept
-            // away as long as it can be.
+            // The least memory of a family: smallest micro-batch, everything recomputed, activations loaded
+            // as late as possible.
             if (plan.micro_batch != 1 || plan.recompute != schedule::Recompute::full) continue;
             if (offloads) {
                 const std::vector<int> horizons =
@@ -626,7 +626,7 @@ std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, 
         for (std::size_t i = 0; i < std::min(order.size(), most_fitting_tries); ++i) {
             core::Diagnostics diagnostics;
             const schedule::Plan& plan = order[i].second;
-            // How much is away at once depends on how fast it goes.
+            // How much is offloaded at a time depends on the speed of the copies.
             sim::EvaluateOptions options;
             options.memory_only = !offloads;
             if (offloads) options.most_micro_batches = simulated_micro_batches(plan);

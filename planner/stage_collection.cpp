@@ -56,7 +56,7 @@ StageCollection::Shape& StageCollection::shape_of(const schedule::Plan& plan) {
 const std::vector<model::OperatorRange>* StageCollection::stages(Shape& shape, const schedule::Plan& plan) {
     const auto [entry, is_new] = shape.stages.try_emplace(plan.stages());
     if (is_new) {
-        // As schedule::complete_partition does, with the loads of the units computed once.
+        // As schedule::complete_partition does, with the loads of the layers computed once.
         if (shape.balance.load.empty()) shape.balance.load = schedule::partition_loads(plan, graph_);
         shape.balance.stages = plan.stages();
         std::optional<schedule::Partition> partition;
@@ -209,7 +209,7 @@ core::Bytes StageCollection::smallest_transfer(const schedule::Plan& plan) {
 
 namespace {
 
-// What of a stage may leave, units in order: of the first u of them together, and the largest of them.
+// Activations of a stage that may be offloaded: of the first u layers together, and of the largest of them.
 struct Leaving {
     core::Bytes bytes, largest;
     std::int64_t copies = 0;
@@ -224,9 +224,9 @@ std::vector<Leaving> leaving_of(const schedule::ActivationFootprint& footprint) 
     return sums;
 }
 
-// How many units of a stage leave in each of its passes (schedule/pass/offload.cpp), by stage and
-// micro-batch: units run backward in reverse, so the first ones wait longest. Tasks of a rank are passes
-// through one unit.
+// Number of layers of a stage whose activations are offloaded in each of its passes
+// (schedule/pass/offload.cpp), by stage and micro-batch. Layers run backward in reverse, so the first ones
+// wait longest. A task of a rank is a pass through one layer.
 class UnitsLeaving {
 public:
     UnitsLeaving(const schedule::Schedule& order, int rank, int horizon,
@@ -321,7 +321,8 @@ const std::vector<RankActivations>& StageCollection::activations(const schedule:
                 case schedule::ActionKind::backward_input:
                     held += f.kept_for_weight;
                     result.peak = std::max(result.peak, held + (units ? away.largest : f.input_transient));
-                    held -= f.saved - away.bytes - f.saved_for_weight;  // what came back for weights stays
+                    held -= f.saved - away.bytes -
+                            f.saved_for_weight;  // activations loaded for weight gradients stay
                     break;
                 case schedule::ActionKind::backward_weight:
                     result.peak = std::max(result.peak, held + f.weight_transient);

@@ -254,8 +254,8 @@ void assign(Value& document, const Assignment& assignment, core::Diagnostics& di
 
 namespace {
 
-// A precision without a peak on the device is refused where the plan asks for it (or where the plan stands,
-// when it is the default).
+// A precision without a peak on the device is refused at the key that asks for it, or at the plan when it is
+// the default.
 void check_precision(const schedule::Plan& plan, const cluster::DeviceSpec& device, const Value& document,
                      bool emulates_half, core::Diagnostics& diagnostics) {
     if (device.peak.contains(plan.precision.compute)) return;

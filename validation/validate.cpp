@@ -17,7 +17,7 @@ namespace validation {
 
 namespace {
 
-// All of them, each with its place where it has one, and once: some cells are read more than once.
+// All errors, each once and with its location where it has one: some cells are read more than once.
 std::string errors_of(const core::Diagnostics& diagnostics) {
     std::vector<std::string> errors;
     for (const core::Diagnostic& entry : diagnostics.entries()) {

@@ -59,7 +59,7 @@ int run_order_command(const std::vector<std::string>& arguments, std::ostream& o
     if (path) check_output("--out", *path, diagnostics);
     if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
     if (path && folder_of(*path) != folder_of(source)) {
-        // A plan's references are relative to the file they stand in.
+        // A plan's references are relative to the file that contains them.
         options.error("--out", fmt::format("{} is not in the folder of {}", *path, source),
                       "write it beside the plan: what both refer to is found from there");
         return show(diagnostics, as_json, out, err);

@@ -541,7 +541,7 @@ std::optional<std::vector<planner::Target>> targets_of(Request& request, const m
     return targets;
 }
 
-// Which constraint none meets, or what is missing to fit and what would make it fit.
+// The constraint that no plan meets, or the memory that is missing and a remedy.
 core::Diagnostics why_no_plan(const Request& request, const model::ModelGraph& graph,
                               const std::vector<planner::Target>& targets,
                               const planner::SearchResult& result, const core::Diagnostics& diagnostics) {

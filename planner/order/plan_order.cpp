@@ -50,7 +50,7 @@ schedule::Schedule probe_order(const schedule::Plan& plan) {
     return order;
 }
 
-// Collectives inside a stage stand between its kernels and keep the rank waiting: they belong to the part
+// Collectives inside a stage run between its kernels while the rank waits: their time belongs to the pass
 // that carries their payload.
 void add_duration(const schedule::Instruction& instruction, core::Seconds duration, OrderProblem& problem) {
     if (instruction.micro_batch != 1) return;

@@ -124,7 +124,7 @@ double recomputed_share(const model::ModelGraph& graph, const model::Operator& o
     return 0;
 }
 
-// Operators at the end of each unit whose results no backward pass of the unit reads: a last product (its
+// Operators at the end of each layer whose results no backward pass of the layer reads: a last product (its
 // input is saved before it runs) and the addition after it.
 std::vector<bool> after_last_saved(const model::ModelGraph& graph) {
     using model::OperatorKind;

@@ -138,7 +138,7 @@ private:
     }
 
     void keep_contended(std::size_t performers) {
-        // By link: who takes how much of it.
+        // By link: the communications that use it, each with its share of the link's rate.
         std::vector<std::vector<std::pair<std::int32_t, double>>> users(costs_.link_count());
         for (std::size_t d = 0; d < drafts_.size(); ++d)
             for (const LinkShare& link : drafts_[d].busy)

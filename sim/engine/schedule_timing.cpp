@@ -24,7 +24,7 @@ std::int32_t cost_index(const Action& action) {
 // Index into the ends of a replay: 0 is before everything.
 std::int32_t end_index(std::optional<std::int32_t> step) { return step ? *step + 1 : 0; }
 
-// Where the step that makes an action's input stands: the forward of the stage before, or the gradient of the
+// Index of the step that makes an action's input: the forward of the stage before, or the gradient of the
 // stage after.
 class Producers {
 public:

@@ -241,7 +241,8 @@ private:
         return no_instruction;
     }
 
-    // True when every member has come and the end is known. Members meet in list order, as on a communicator.
+    // True when every member has arrived and the end is known. Collectives are matched in list order, as on a
+    // communicator.
     bool meet(std::int32_t performer, bool& has_arrived, std::int32_t group, std::size_t class_index,
               std::uint32_t index, double start, double duration, double& active_from, double& end) {
         std::vector<Rendezvous>& of_group = rendezvous_[static_cast<std::size_t>(group)];

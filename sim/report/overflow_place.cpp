@@ -43,7 +43,7 @@ std::optional<OverflowOperator> place_in_forward_pass(const schedule::Program& p
                 if (!counted) asked += model::tensor_bytes(graph, storage, context);
                 counted = 1;
             };
-            if (runs_again) {  // what the unit was given
+            if (runs_again) {  // the layer's input
                 for (const model::TensorId input : graph.operators[static_cast<std::size_t>(op)].inputs)
                     if (graph.tensor(input).producer.index < unit.operators.begin) count(input);
             } else {

@@ -20,7 +20,7 @@ struct Trial {
     cluster::Cluster cluster;
 };
 
-// A figure of the profile: where its source stands, and how to make it larger. False: the profile does not
+// A figure of the profile: the path of its source, and how to make it larger. False: the profile does not
 // have it.
 struct Figure {
     std::string path, meaning;

@@ -104,8 +104,8 @@ void CommunicationCost::add_rounds(const schedule::CollectiveAlgorithm& algorith
     result.push_back(std::move(candidate));
 }
 
-// The same of a ring without writing out its rounds, which would fill the memory: those that are alike are
-// priced once, others one by one.
+// The same of a ring without listing its rounds, which would fill the memory: equal rounds are priced once,
+// others one by one.
 void CommunicationCost::add_large_ring(const Participants& participants, const Groups& groups,
                                        std::vector<Candidate>& result) {
     const std::int32_t n = groups.size();
@@ -236,7 +236,7 @@ const Candidate& CommunicationCost::choose(const Participants& participants, cor
     const std::vector<Candidate>& all = candidates(participants);
     std::string wanted = plan_.collective;
     if (wanted == "auto" && !has_nccl(cluster_.instance.device)) {
-        // The CPU executor performs what the selector names; NCCL takes the fastest of what it knows.
+        // The CPU executor performs the algorithm that the selector names; NCCL the fastest of its own.
         std::vector<std::int32_t> devices;
         for (int rank : members(participants, {0, 0, participants.pipeline}))
             devices.push_back(device_of(rank));

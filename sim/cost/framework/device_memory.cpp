@@ -128,7 +128,7 @@ private:
         memory_.persistent[static_cast<std::size_t>(kind)] += core::Bytes(bytes);
     }
 
-    // Gradients in other places and types than the Program's, of a rank that updates.
+    // Gradients of a rank that updates, in further buffers and types than the Program's.
     void add_copies(Extent update) {
         using schedule::Sharding;
         const double pieces = plan_.effective_shard_degree();
@@ -167,7 +167,7 @@ private:
             }
         }
         if (plan_.shards(Sharding::parameters) && framework_.live_parameter_elements > 0) {
-            // The Program has buffers for the unit at work and the next.
+            // The Program has buffers for the layer being computed and the next.
             std::vector<double> units;
             for (const schedule::ParameterBucket& bucket : list_.buckets)
                 units.push_back(static_cast<double>(bucket.padded_elements));
@@ -187,7 +187,7 @@ private:
             core::size_of(plan_.precision.parameters) > core::size_of(plan_.precision.compute) &&
             plan_.sharding == Sharding::none)
             hold(MemoryKind::parameters, elements_ * core::size_of(plan_.precision.compute).value);
-        // A ZeRO of one rank goes the same way as that of many.
+        // ZeRO over one rank allocates as over many.
         const bool is_sharded = plan_.sharding != Sharding::none || !reduces,
                    is_bf16 =
                        plan_.precision.compute == core::DataType::bf16 && framework_.bf16_update_bytes > 0;
