@@ -77,10 +77,12 @@ constexpr double most_actions = 2e7;
 constexpr double greatest_time = 1e300;
 
 struct Request {
-    std::string name, from, stage_times, objective = "makespan", out;
+    std::string name;                                   // empty where --from is given
+    std::optional<std::string> from, stage_times, out;  // files
+    planner::OrderObjective objective = planner::OrderObjective::makespan;
     planner::SearchBudget budget;
     schedule::PipelineShape shape;
-    std::string with;  // cells to add: transfers or sharding
+    std::optional<std::string> with;  // cells to add: transfers or sharding
     double overlap = 1;
     bool as_json = false, prints = false, lists = false, helps = false;
     bool names_shape = false;  // --stages was given
@@ -109,11 +111,16 @@ Request read_arguments(const std::vector<std::string>& arguments, core::Diagnost
     request.names_shape = options.has("--stages");
     request.name =
         options.only_positional("NAME", "schedule", "smsim schedule --list shows their names", false);
-    request.from = options.text("--from").value_or("");
-    request.out = options.text("--out").value_or("");
-    if (options.has("--out")) check_output("--out", request.out, diagnostics);
-    request.with = options.choice("--with", {"transfers", "sharding"}).value_or("");
-    request.stage_times = options.text("--stage-times").value_or("");
+    // An empty name is as none.
+    const auto file = [&](const char* name) {
+        std::optional<std::string> path = options.text(name);
+        return path && !path->empty() ? path : std::nullopt;
+    };
+    request.from = file("--from");
+    request.out = file("--out");
+    if (options.has("--out")) check_output("--out", request.out.value_or(""), diagnostics);
+    request.with = options.choice("--with", {"transfers", "sharding"});
+    request.stage_times = file("--stage-times");
     schedule::PipelineShape& shape = request.shape;
     integer("--stages", 1, shape.ranks);
     shape.micro_batches = shape.ranks;
@@ -129,7 +136,8 @@ Request read_arguments(const std::vector<std::string>& arguments, core::Diagnost
     real("--p2p", greatest_time, shape.transfer);
     shape.memory_limit = options.real("--memory-limit", 0, greatest_time);
     real("--overlap", 1, request.overlap);
-    request.objective = options.choice("--objective", {"makespan", "span"}).value_or(request.objective);
+    if (options.choice("--objective", {"makespan", "span"}) == "span")
+        request.objective = planner::OrderObjective::span;
     real("--time-limit", 1e6, request.budget.time_limit.value);
     request.budget.seed = static_cast<std::uint64_t>(options.integer("--seed", 0, 1 << 24).value_or(1));
     shape.is_strict = options.choice("--optimize", {"memory", "speed"}).value_or("memory") == "memory";
@@ -281,14 +289,15 @@ std::optional<schedule::Schedule> generate(Request& request, core::Diagnostics& 
 }
 
 std::optional<schedule::Schedule> read_schedule(const Request& request, core::Diagnostics& diagnostics) {
-    const std::optional<std::string> text = core::read_file(request.from, diagnostics, {}, "--from");
+    const std::string& path = *request.from;
+    const std::optional<std::string> text = core::read_file(path, diagnostics, {}, "--from");
     if (!text) return std::nullopt;
-    std::optional<schedule::Schedule> read = schedule::parse_schedule(*text, request.from, diagnostics);
+    std::optional<schedule::Schedule> read = schedule::parse_schedule(*text, path, diagnostics);
     if (read && !request.shape.stage_costs.empty() &&
         static_cast<int>(request.shape.stage_costs.size()) != read->stages) {
-        diagnostics.error({request.stage_times, 0, 0}, "--stage-times",
+        diagnostics.error({*request.stage_times, 0, 0}, "--stage-times",
                           fmt::format("{} rows for the {} stages of {}", request.shape.stage_costs.size(),
-                                      read->stages, request.from),
+                                      read->stages, path),
                           "one row per virtual stage");
         return std::nullopt;
     }
@@ -367,8 +376,16 @@ double gap_pct(const planner::FoundSchedule& found) {
                : 0;
 }
 
+const char* name_of(planner::OrderObjective objective) {
+    switch (objective) {
+        case planner::OrderObjective::makespan: return "makespan";
+        case planner::OrderObjective::span: return "span";
+    }
+    throw core::InternalError("broken promise: every objective has a name");
+}
+
 void add_search(const planner::FoundSchedule& found, const Request& request, core::Value& document) {
-    document["objective"] = request.objective;
+    document["objective"] = name_of(request.objective);
     document["objective_value"] = found.objective.value;
     document["lower_bound"] = found.lower_bound.value;
     document["gap_pct"] = gap_pct(found);
@@ -386,7 +403,7 @@ void print_search(const planner::FoundSchedule& found, const Request& request, s
     out << fmt::format(
         "\n  {} {:.6g}, lower bound {:.6g}, gap {:.2f} %{}; began with {} at {:.6g}, {} orders timed, {} "
         "nodes\n",
-        request.objective, found.objective.value, found.lower_bound.value, gap_pct(found),
+        name_of(request.objective), found.objective.value, found.lower_bound.value, gap_pct(found),
         found.is_proven_optimal ? " (optimal)" : "", found.start, found.start_objective.value,
         found.evaluations, found.nodes);
     const bool is_late = std::any_of(found.releases.begin(), found.releases.end(),
@@ -403,7 +420,7 @@ std::optional<planner::FoundSchedule> search(Request& request, core::Diagnostics
     shape.chunks = std::max(1, shape.chunks);
     if (!check_size(request, diagnostics)) return std::nullopt;
     if (!shape.stage_costs.empty() && static_cast<int>(shape.stage_costs.size()) != shape.stages()) {
-        diagnostics.error({request.stage_times, 0, 0}, "--stage-times",
+        diagnostics.error({*request.stage_times, 0, 0}, "--stage-times",
                           fmt::format("{} rows for {} stages", shape.stage_costs.size(), shape.stages()),
                           "one row per virtual stage");
         return std::nullopt;
@@ -416,8 +433,7 @@ std::optional<planner::FoundSchedule> search(Request& request, core::Diagnostics
     problem.stages.resize(static_cast<std::size_t>(shape.stages()), problem.stages.front());
     problem.transfer = core::Seconds(shape.transfer);
     if (shape.memory_limit) problem.memory_limit = core::Bytes(*shape.memory_limit);
-    problem.objective =
-        request.objective == "span" ? planner::OrderObjective::span : planner::OrderObjective::makespan;
+    problem.objective = request.objective;
     std::optional<planner::FoundSchedule> found = search_placements(problem, request.budget);
     has_no_order = !found;
     return found;
@@ -432,8 +448,8 @@ int report(const Request& request, const schedule::Schedule& given, const planne
     std::vector<schedule::Violation> violations = verify(given, limits_of(request, costs));
     schedule::Schedule list = given;
     // Cells can only be added to an order that can be played; the complete list is verified again.
-    if (violations.empty() && !request.with.empty()) {
-        list = request.with == "transfers"
+    if (violations.empty() && request.with) {
+        list = *request.with == "transfers"
                    ? schedule::with_transfers(given)
                    : with_gradient_reductions(schedule::with_sharded_parameters(given));
         violations = verify(list, limits_of(request, costs));
@@ -457,14 +473,14 @@ int report(const Request& request, const schedule::Schedule& given, const planne
             out << '\n' << draw(list, violations.empty() ? nullptr : &violations.front(), whole_width);
         constexpr std::size_t most_shown = 10;
         for (std::size_t i = 0; i < std::min(most_shown, violations.size()); ++i)
-            err << fmt::format("{}error: {}: {}\n", request.from.empty() ? "" : request.from + ": ",
+            err << fmt::format("{}error: {}: {}\n", request.from ? *request.from + ": " : "",
                                violations[i].rule, violations[i].message);
         if (violations.size() > most_shown)
             err << fmt::format("... and {} more\n", violations.size() - most_shown);
         if (!violations.empty() && !request.prints) err << draw(list, &violations.front(), 12);
     }
-    if (!request.out.empty())
-        if (const int code = write_outputs({{request.out, print_schedule(list)}}, err); code != good)
+    if (request.out)
+        if (const int code = write_outputs({{*request.out, print_schedule(list)}}, err); code != good)
             return code;
     return violations.empty() ? good : exceeds_memory ? no_plan : wrong_input;
 }
@@ -482,9 +498,8 @@ int run_schedule_command(const std::vector<std::string>& arguments, std::ostream
         list_schedules(request.as_json, out);
         return good;
     }
-    if (!request.stage_times.empty())
-        request.shape.stage_costs = read_stage_times(request.stage_times, diagnostics);
-    if (!diagnostics.has_errors() && request.name.empty() == request.from.empty())
+    if (request.stage_times) request.shape.stage_costs = read_stage_times(*request.stage_times, diagnostics);
+    if (!diagnostics.has_errors() && request.name.empty() == !request.from)
         diagnostics.error(
             {}, "NAME",
             request.name.empty() ? "no schedule is named" : "a schedule's name and --from exclude each other",
@@ -497,8 +512,7 @@ int run_schedule_command(const std::vector<std::string>& arguments, std::ostream
             found = search(request, diagnostics, has_no_order);
             if (found) list = found->schedule;
         } else {
-            list =
-                request.from.empty() ? generate(request, diagnostics) : read_schedule(request, diagnostics);
+            list = request.from ? read_schedule(request, diagnostics) : generate(request, diagnostics);
         }
     }
     if (has_no_order) {

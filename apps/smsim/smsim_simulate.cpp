@@ -48,7 +48,8 @@ const char* const help =
     "sweep.csv\n";
 
 struct Request {
-    std::string scenario, trace, html, csv;
+    std::string scenario;                         // empty only where --help or a diagnostic ends the command
+    std::optional<std::string> trace, html, csv;  // files to write
     std::vector<std::string> set, sweep;
     bool explains = false, as_json = false, wants_help = false, is_unfolded = false;
 };
@@ -72,7 +73,7 @@ Request read_arguments(const std::vector<std::string>& arguments, core::Diagnost
                                      std::pair("--csv", &request.csv)}) {
         if (!options.has(name)) continue;
         *path = options.text(name).value_or("");
-        check_output(name, *path, diagnostics);
+        check_output(name, **path, diagnostics);
     }
     if (request.sweep.empty()) return request;
     if (request.is_unfolded)
@@ -145,8 +146,8 @@ int sweep(const core::Value& document, const Request& request,
     if (request.as_json) out << core::to_json(document_of_rows) << '\n';
     else out << sim::sweep_text(rows);
     if (!any_valid && !request.as_json) err << core::format(rows.front().diagnostics);
-    if (!request.csv.empty())
-        if (const int code = write_outputs({{request.csv, sim::sweep_csv(rows)}}, err); code != good)
+    if (request.csv)
+        if (const int code = write_outputs({{*request.csv, sim::sweep_csv(rows)}}, err); code != good)
             return code;
     if (!any_valid) return wrong_input;
     return any_fits ? good : no_plan;
@@ -164,7 +165,7 @@ int predict(const core::Value& document, const Request& request, std::ostream& o
     if (!search_order(*scenario, diagnostics, explanation))
         return show(diagnostics, request.as_json, out, err);
     sim::EvaluateOptions evaluate_options;
-    evaluate_options.keeps_timeline = request.explains || !request.trace.empty() || !request.html.empty();
+    evaluate_options.keeps_timeline = request.explains || request.trace || request.html;
     evaluate_options.is_folded = !request.is_unfolded;
     std::optional<sim::Evaluation> evaluation =
         sim::evaluate(scenario->graph, scenario->cluster, plan, diagnostics, evaluate_options);
@@ -197,15 +198,15 @@ int predict(const core::Value& document, const Request& request, std::ostream& o
         if (why) out << '\n' << sim::text_of(*why);
     }
     std::vector<OutputFile> files;
-    if (!request.trace.empty())
-        files.push_back({request.trace, sim::chrome_trace(*evaluation->program, evaluation->timeline,
-                                                          evaluation->memory_timeline, marks)});
-    if (!request.html.empty())
+    if (request.trace)
+        files.push_back({*request.trace, sim::chrome_trace(*evaluation->program, evaluation->timeline,
+                                                           evaluation->memory_timeline, marks)});
+    if (request.html)
         files.push_back(
-            {request.html,
+            {*request.html,
              sim::html_timeline(*evaluation->program, evaluation->timeline, evaluation->memory_timeline,
                                 scenario->question.empty() ? request.scenario : scenario->question, report)});
-    if (!request.csv.empty()) files.push_back({request.csv, sim::sweep_csv({{{}, value, {}}})});
+    if (request.csv) files.push_back({*request.csv, sim::sweep_csv({{{}, value, {}}})});
     if (const int code = write_outputs(files, err); code != good) return code;
     return evaluation->fits ? good : no_plan;
 }
