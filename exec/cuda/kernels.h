@@ -16,7 +16,15 @@ namespace exec::cuda {
 using Stream = void*;  // a cudaStream_t
 
 enum class Type : std::uint8_t { fp32, bf16, fp16 };
-constexpr std::size_t size_of(Type type) { return type == Type::fp32 ? 4 : 2; }
+// Bytes of an element.
+constexpr std::size_t size_of(Type type) {
+    switch (type) {
+        case Type::fp32: return 4;
+        case Type::bf16:
+        case Type::fp16: return 2;
+    }
+    return 0;
+}
 
 enum class Unary : std::uint8_t { gelu, gelu_tanh, relu, silu, tanh };
 

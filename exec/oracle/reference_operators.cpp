@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include <fmt/core.h>
+
 #include "core/diagnostics.h"
 #include "exec/cpu/kernels.h"
 #include "exec/oracle/reference_activation.h"
@@ -382,6 +384,62 @@ void moved_rows(View& v, const Each& each) {
         }
 }
 
+// Calls add(dx) with the gradient of every input that has one.
+template <class Add>
+void for_each_gradient(View& v, const Add& add) {
+    for (size_t input = 0; input < v.op.inputs.size(); ++input)
+        if (v.wants(input)) add(v.dx(input));
+}
+
+void gated_backward(View& v, const Array& dy, Array& dx) {
+    const size_t width = v.width();
+    for (size_t i = 0; i < dy.size(); ++i) {
+        const size_t gate = i / width * 2 * width + i % width;
+        dx[gate] += dy[i] * activation_slope(v.op, v.x()[gate]) * v.x()[gate + width];
+        dx[gate + width] += dy[i] * activation(v.op, v.x()[gate]);
+    }
+}
+
+void dropout_backward(View& v, const std::vector<std::uint64_t>& keys, const Array& dy, Array& dx) {
+    const size_t per_sample = dy.size() / static_cast<size_t>(v.context.samples);
+    for (size_t i = 0; i < dy.size(); ++i)
+        if (!drops(keys[i / per_sample], i % per_sample, v.a.probability))
+            dx[i] += dy[i] / (1 - v.a.probability);
+}
+
+void convolution_backward(View& v, const Array& dy) {
+    Array* dx = v.wants(0) ? &v.dx() : nullptr;
+    windows(v, true, [&](size_t o, size_t i, size_t w) {
+        v.dparameter(0)[w] += dy[o] * v.x()[i];
+        if (dx) (*dx)[i] += dy[o] * v.parameter(0)[w];
+    });
+    const size_t pixels = static_cast<size_t>(v.shape(v.op.output)[1] * v.shape(v.op.output)[2]),
+                 channels = static_cast<size_t>(v.shape(v.op.output)[0]);
+    for (size_t i = 0; v.a.has_bias && i < dy.size(); ++i) v.dparameter(1)[i / pixels % channels] += dy[i];
+}
+
+// The gradient of an output goes to the first of the equal maxima of its window.
+void max_pool_backward(View& v, const Array& dy, Array& dx) {
+    std::vector<char> is_taken(dy.size(), 0);
+    windows(v, false, [&](size_t o, size_t i, size_t) {
+        if (is_taken[o] || v.x()[i] != v.y()[o]) return;
+        is_taken[o] = 1;
+        dx[i] += dy[o];
+    });
+}
+
+void transpose_backward(View& v, const Array& dy, Array& dx) {
+    const size_t leading = static_cast<size_t>(v.shape(v.op.inputs[0])[0]),
+                 per_sample = dy.size() / static_cast<size_t>(v.context.samples), rest = per_sample / leading;
+    for (size_t i = 0; i < dy.size(); ++i)
+        dx[i] += dy[i / per_sample * per_sample + i % rest * leading + i % per_sample / rest];
+}
+
+core::InternalError without_reference(const Operator& op, const char* what) {
+    return core::InternalError(fmt::format("the reference has no {} for operator {} of kind {}", what,
+                                           op.name, model::name_of(op.kind)));
+}
+
 }  // namespace
 
 void forward(Context& context, model::OperatorId id) {
@@ -394,11 +452,11 @@ void forward(Context& context, model::OperatorId id) {
     switch (op.kind) {
         case OperatorKind::flatten:
         case OperatorKind::parallel_enter:
-        case OperatorKind::parallel_exit: y = v.x(); break;
+        case OperatorKind::parallel_exit: y = v.x(); return;
         case OperatorKind::embedding:
             for (size_t i = 0; i < y.size(); ++i)
                 y[i] = v.parameter(0)[static_cast<size_t>(v.ids(0)[i / width]) * width + i % width];
-            break;
+            return;
         case OperatorKind::position_embedding:
             for (size_t i = 0; i < y.size(); ++i)
                 y[i] = v.x()[i] +
@@ -406,25 +464,25 @@ void forward(Context& context, model::OperatorId id) {
                            0)[(i / width % v.tokens() + static_cast<size_t>(op.attributes.position_offset)) *
                                   width +
                               i % width];
-            break;
-        case OperatorKind::linear: linear(v, false); break;
+            return;
+        case OperatorKind::linear: linear(v, false); return;
         case OperatorKind::layer_norm:
         case OperatorKind::rms_norm:
-        case OperatorKind::batch_norm: norm(v, false); break;
-        case OperatorKind::attention: Attention(v).run(false); break;
+        case OperatorKind::batch_norm: norm(v, false); return;
+        case OperatorKind::attention: Attention(v).run(false); return;
         case OperatorKind::gelu:
         case OperatorKind::relu:
         case OperatorKind::silu:
         case OperatorKind::tanh:
             for (size_t i = 0; i < y.size(); ++i) y[i] = activation(op, v.x()[i]);
-            break;
+            return;
         case OperatorKind::gated_silu:
         case OperatorKind::gated_gelu:
             for (size_t i = 0; i < y.size(); ++i) {
                 const size_t gate = i / width * 2 * width + i % width;
                 y[i] = activation(op, v.x()[gate]) * v.x()[gate + width];
             }
-            break;
+            return;
         case OperatorKind::dropout: {
             const size_t per_sample = y.size() / static_cast<size_t>(context.samples);
             for (size_t i = 0; i < y.size(); ++i)
@@ -433,35 +491,35 @@ void forward(Context& context, model::OperatorId id) {
                                i % per_sample, op.attributes.probability)
                            ? 0
                            : v.x()[i] / (1 - op.attributes.probability);
-            break;
+            return;
         }
         case OperatorKind::add:
             for (size_t i = 0; i < y.size(); ++i) y[i] = v.x(0)[i] + v.x(1)[i];
-            break;
+            return;
         case OperatorKind::conv2d: {
             windows(v, true, [&](size_t o, size_t i, size_t w) { y[o] += v.x()[i] * v.parameter(0)[w]; });
             const size_t pixels = static_cast<size_t>(v.shape(op.output)[1] * v.shape(op.output)[2]),
                          channels = static_cast<size_t>(v.shape(op.output)[0]);
             for (size_t i = 0; op.attributes.has_bias && i < y.size(); ++i)
                 y[i] += v.parameter(1)[i / pixels % channels];
-            break;
+            return;
         }
         case OperatorKind::max_pool:
             std::fill(y.begin(), y.end(), -1e300);
             windows(v, false, [&](size_t o, size_t i, size_t) { y[o] = std::max(y[o], v.x()[i]); });
-            break;
+            return;
         case OperatorKind::average_pool:
             windows(v, false, [&](size_t o, size_t i, size_t) {
                 y[o] += v.x()[i] / static_cast<double>(op.attributes.kernel_y * op.attributes.kernel_x);
             });
-            break;
+            return;
         case OperatorKind::transpose: {
             const size_t leading = static_cast<size_t>(v.shape(op.inputs[0])[0]),
                          per_sample = y.size() / static_cast<size_t>(context.samples),
                          rest = per_sample / leading;
             for (size_t i = 0; i < y.size(); ++i)
                 y[i / per_sample * per_sample + i % rest * leading + i % per_sample / rest] = v.x()[i];
-            break;
+            return;
         }
         case OperatorKind::average_tokens:
         case OperatorKind::select_first_token:
@@ -469,15 +527,31 @@ void forward(Context& context, model::OperatorId id) {
             moved_rows(v, [&](size_t o, size_t i, double factor) {
                 for (size_t c = 0; c < width; ++c) y[o * width + c] += factor * v.x()[i * width + c];
             });
-            break;
-        case OperatorKind::loss_statistics: break;  // cross_entropy does without
-        case OperatorKind::cross_entropy: cross_entropy(v, false); break;
+            return;
+        case OperatorKind::loss_statistics: return;  // cross_entropy does without
+        case OperatorKind::cross_entropy: cross_entropy(v, false); return;
         case OperatorKind::router:
         case OperatorKind::dispatch:
         case OperatorKind::experts:
-        case OperatorKind::combine: mixture_forward(context, op); break;
-        default: core::require(false, "operators without a reference are refused before it runs");
+        case OperatorKind::combine: mixture_forward(context, op); return;
+        case OperatorKind::input:  // returned above
+        case OperatorKind::prepend_token:
+        case OperatorKind::merge_patches:
+        case OperatorKind::matrix_product:
+        case OperatorKind::elementwise:
+        case OperatorKind::softmax:
+        case OperatorKind::normalization:
+        case OperatorKind::reduce:
+        case OperatorKind::concat:
+        case OperatorKind::reshape:
+        case OperatorKind::permute:
+        case OperatorKind::slice:
+        case OperatorKind::gather:
+        case OperatorKind::pooling:
+        case OperatorKind::convolution:
+        case OperatorKind::unknown: break;
     }
+    throw without_reference(op, "values");
 }
 
 void backward(Context& context, model::OperatorId id) {
@@ -491,7 +565,7 @@ void backward(Context& context, model::OperatorId id) {
         case OperatorKind::embedding:
             for (size_t i = 0; i < dy.size(); ++i)
                 v.dparameter(0)[static_cast<size_t>(v.ids(0)[i / width]) * width + i % width] += dy[i];
-            break;
+            return;
         case OperatorKind::position_embedding:
             for (size_t i = 0; i < dy.size(); ++i) {
                 v.dparameter(
@@ -499,99 +573,86 @@ void backward(Context& context, model::OperatorId id) {
                        i % width] += dy[i];
                 v.dx()[i] += dy[i];
             }
-            break;
-        case OperatorKind::linear: linear(v, true); break;
+            return;
+        case OperatorKind::linear: linear(v, true); return;
         case OperatorKind::layer_norm:
         case OperatorKind::rms_norm:
-        case OperatorKind::batch_norm: norm(v, true); break;
-        case OperatorKind::attention: Attention(v).run(true); break;
+        case OperatorKind::batch_norm: norm(v, true); return;
+        case OperatorKind::attention: Attention(v).run(true); return;
         case OperatorKind::router:
         case OperatorKind::dispatch:
         case OperatorKind::experts:
-        case OperatorKind::combine: mixture_backward(context, op); break;
-        case OperatorKind::conv2d: {
-            Array* dx = v.wants(0) ? &v.dx() : nullptr;
-            windows(v, true, [&](size_t o, size_t i, size_t w) {
-                v.dparameter(0)[w] += dy[o] * v.x()[i];
-                if (dx) (*dx)[i] += dy[o] * v.parameter(0)[w];
+        case OperatorKind::combine: mixture_backward(context, op); return;
+        case OperatorKind::conv2d: convolution_backward(v, dy); return;
+        case OperatorKind::flatten:
+        case OperatorKind::parallel_enter:
+        case OperatorKind::parallel_exit:
+        case OperatorKind::add:
+            for_each_gradient(v, [&](Array& dx) {
+                for (size_t i = 0; i < dy.size(); ++i) dx[i] += dy[i];
             });
-            const size_t pixels = static_cast<size_t>(v.shape(op.output)[1] * v.shape(op.output)[2]),
-                         channels = static_cast<size_t>(v.shape(op.output)[0]);
-            for (size_t i = 0; op.attributes.has_bias && i < dy.size(); ++i)
-                v.dparameter(1)[i / pixels % channels] += dy[i];
-            break;
-        }
-        default: {
-            for (size_t input = 0; input < op.inputs.size(); ++input) {
-                if (!v.wants(input)) continue;
-                Array& dx = v.dx(input);
-                switch (op.kind) {
-                    case OperatorKind::flatten:
-                    case OperatorKind::parallel_enter:
-                    case OperatorKind::parallel_exit:
-                    case OperatorKind::add:
-                        for (size_t i = 0; i < dy.size(); ++i) dx[i] += dy[i];
-                        break;
-                    case OperatorKind::gelu:
-                    case OperatorKind::relu:
-                    case OperatorKind::silu:
-                    case OperatorKind::tanh:
-                        for (size_t i = 0; i < dy.size(); ++i)
-                            dx[i] += dy[i] * activation_slope(op, v.x()[i]);
-                        break;
-                    case OperatorKind::gated_silu:
-                    case OperatorKind::gated_gelu:
-                        for (size_t i = 0; i < dy.size(); ++i) {
-                            const size_t gate = i / width * 2 * width + i % width;
-                            dx[gate] += dy[i] * activation_slope(op, v.x()[gate]) * v.x()[gate + width];
-                            dx[gate + width] += dy[i] * activation(op, v.x()[gate]);
-                        }
-                        break;
-                    case OperatorKind::dropout: {
-                        const size_t per_sample = dy.size() / static_cast<size_t>(context.samples);
-                        for (size_t i = 0; i < dy.size(); ++i)
-                            if (!drops(context.mask_keys[static_cast<size_t>(id.index)][i / per_sample],
-                                       i % per_sample, op.attributes.probability))
-                                dx[i] += dy[i] / (1 - op.attributes.probability);
-                        break;
-                    }
-                    case OperatorKind::max_pool: {
-                        std::vector<char> is_taken(dy.size(), 0);
-                        windows(v, false, [&](size_t o, size_t i, size_t) {
-                            if (is_taken[o] || v.x()[i] != v.y()[o]) return;
-                            is_taken[o] = 1;
-                            dx[i] += dy[o];
-                        });
-                        break;
-                    }
-                    case OperatorKind::average_pool:
-                        windows(v, false, [&](size_t o, size_t i, size_t) {
-                            dx[i] +=
-                                dy[o] / static_cast<double>(op.attributes.kernel_y * op.attributes.kernel_x);
-                        });
-                        break;
-                    case OperatorKind::transpose: {
-                        const size_t leading = static_cast<size_t>(v.shape(op.inputs[0])[0]),
-                                     per_sample = dy.size() / static_cast<size_t>(context.samples),
-                                     rest = per_sample / leading;
-                        for (size_t i = 0; i < dy.size(); ++i)
-                            dx[i] +=
-                                dy[i / per_sample * per_sample + i % rest * leading + i % per_sample / rest];
-                        break;
-                    }
-                    case OperatorKind::average_tokens:
-                    case OperatorKind::select_first_token:
-                    case OperatorKind::select_positions:
-                        moved_rows(v, [&](size_t o, size_t i, double factor) {
-                            for (size_t c = 0; c < width; ++c)
-                                dx[i * width + c] += factor * dy[o * width + c];
-                        });
-                        break;
-                    default: break;
-                }
-            }
-        }
+            return;
+        case OperatorKind::gelu:
+        case OperatorKind::relu:
+        case OperatorKind::silu:
+        case OperatorKind::tanh:
+            for_each_gradient(v, [&](Array& dx) {
+                for (size_t i = 0; i < dy.size(); ++i) dx[i] += dy[i] * activation_slope(op, v.x()[i]);
+            });
+            return;
+        case OperatorKind::gated_silu:
+        case OperatorKind::gated_gelu:
+            for_each_gradient(v, [&](Array& dx) { gated_backward(v, dy, dx); });
+            return;
+        case OperatorKind::dropout:
+            for_each_gradient(v, [&](Array& dx) {
+                dropout_backward(v, context.mask_keys[static_cast<size_t>(id.index)], dy, dx);
+            });
+            return;
+        case OperatorKind::max_pool:
+            for_each_gradient(v, [&](Array& dx) { max_pool_backward(v, dy, dx); });
+            return;
+        case OperatorKind::average_pool:
+            for_each_gradient(v, [&](Array& dx) {
+                windows(v, false, [&](size_t o, size_t i, size_t) {
+                    dx[i] += dy[o] / static_cast<double>(op.attributes.kernel_y * op.attributes.kernel_x);
+                });
+            });
+            return;
+        case OperatorKind::transpose:
+            for_each_gradient(v, [&](Array& dx) { transpose_backward(v, dy, dx); });
+            return;
+        // Of select_positions the second input is ids and has no gradient.
+        case OperatorKind::average_tokens:
+        case OperatorKind::select_first_token:
+        case OperatorKind::select_positions:
+            for_each_gradient(v, [&](Array& dx) {
+                moved_rows(v, [&](size_t o, size_t i, double factor) {
+                    for (size_t c = 0; c < width; ++c) dx[i * width + c] += factor * dy[o * width + c];
+                });
+            });
+            return;
+        case OperatorKind::input:          // returned above
+        case OperatorKind::cross_entropy:  // returned above
+        // The gradient of the statistics is part of cross_entropy's.
+        case OperatorKind::loss_statistics:
+        case OperatorKind::prepend_token:
+        case OperatorKind::merge_patches:
+        case OperatorKind::matrix_product:
+        case OperatorKind::elementwise:
+        case OperatorKind::softmax:
+        case OperatorKind::normalization:
+        case OperatorKind::reduce:
+        case OperatorKind::concat:
+        case OperatorKind::reshape:
+        case OperatorKind::permute:
+        case OperatorKind::slice:
+        case OperatorKind::gather:
+        case OperatorKind::pooling:
+        case OperatorKind::convolution:
+        case OperatorKind::unknown: break;
     }
+    throw without_reference(op, "gradient");
 }
 
 }  // namespace exec::oracle

@@ -20,8 +20,16 @@ std::string kind_of(const Instruction& instruction) {
         case InstructionKind::collective:
             return fmt::format("{} {}", schedule::name_of(instruction.collective),
                                schedule::name_of(instruction.payload));
-        default: return std::string(schedule::name_of(instruction.kind));
+        case InstructionKind::send:
+        case InstructionKind::receive:
+        case InstructionKind::optimizer_step:
+        case InstructionKind::zero_gradients:
+        case InstructionKind::copy:
+        case InstructionKind::gradient_norm:
+        case InstructionKind::update_norm: return std::string(schedule::name_of(instruction.kind));
     }
+    throw core::InternalError(
+        fmt::format("instructions of kind {} have no name", static_cast<int>(instruction.kind)));
 }
 
 // Mean over ranks of the time a rank spends in each kind.

@@ -132,7 +132,7 @@ std::unique_ptr<OffloadStore> make_offload_store(schedule::Offload offload, int 
         case schedule::Offload::host: return std::make_unique<HostStore>(rank);
         case schedule::Offload::disk: return std::make_unique<DiskStore>(rank);
     }
-    return nullptr;
+    throw core::InternalError(fmt::format("no store for offload {}", static_cast<int>(offload)));
 }
 
 }  // namespace exec

@@ -1,6 +1,9 @@
 // One way to start a body on either side: `launch(stream, blocks, threads, shared bytes, body)`.
 #pragma once
 
+#include <string>
+
+#include "core/diagnostics.h"
 #include "exec/cuda/body/thread.h"
 
 #if defined(__CUDACC__)
@@ -61,10 +64,12 @@ inline std::int64_t at_most(std::int64_t a, std::int64_t b) { return a < b ? a :
 template <class Call>
 void with_type(Type type, const Call& call) {
     switch (type) {
-        case Type::fp32: call(float{}); break;
-        case Type::bf16: call(Bf16{}); break;
-        case Type::fp16: call(Fp16{}); break;
+        case Type::fp32: return call(float{});
+        case Type::bf16: return call(Bf16{});
+        case Type::fp16: return call(Fp16{});
     }
+    throw core::InternalError("no kernel is launched for element type " +
+                              std::to_string(static_cast<int>(type)));
 }
 
 }  // namespace exec::cuda::kernel_body

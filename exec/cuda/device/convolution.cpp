@@ -1,5 +1,7 @@
 #include "exec/cuda/device/convolution.cuh"
 
+#include <fmt/core.h>
+
 #include "core/diagnostics.h"
 #include "exec/cuda/device/library_check.cuh"
 
@@ -13,7 +15,7 @@ cudnnDataType_t library_type(Type type) {
         case Type::bf16: return CUDNN_DATA_BFLOAT16;
         case Type::fp16: return CUDNN_DATA_HALF;
     }
-    return CUDNN_DATA_FLOAT;
+    throw core::InternalError(fmt::format("cuDNN has no element type {}", static_cast<int>(type)));
 }
 
 // The first that works with what memory it wants, of those that give the same bits every time.

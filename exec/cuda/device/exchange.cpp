@@ -26,11 +26,14 @@ namespace {
 
 ncclDataType_t library_type(core::DataType type) {
     switch (type) {
+        case core::DataType::fp32:
+        case core::DataType::tf32: return ncclFloat32;
         case core::DataType::bf16: return ncclBfloat16;
         case core::DataType::fp16: return ncclFloat16;
         case core::DataType::int64: return ncclInt64;
-        default: return ncclFloat32;
+        case core::DataType::fp8: break;
     }
+    throw core::InternalError(fmt::format("ranks exchange no arrays of {}", core::name_of(type)));
 }
 
 // Of messages that carry ids: of no instruction (rank_transfers.cpp has bit 63 for collectives, barriers bit

@@ -18,7 +18,7 @@ cudaDataType_t library_type(Type type) {
         case Type::bf16: return CUDA_R_16BF;
         case Type::fp16: return CUDA_R_16F;
     }
-    return CUDA_R_32F;
+    throw core::InternalError(fmt::format("cuBLASLt has no element type {}", static_cast<int>(type)));
 }
 
 cudaDataType_t library_type(const Product& p, Float8 format) {

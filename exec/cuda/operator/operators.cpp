@@ -17,14 +17,24 @@ namespace {
 
 const std::int64_t* ids(const float* address) { return reinterpret_cast<const std::int64_t*>(address); }
 
+// obstacle() refuses such operators before anything runs.
+core::InternalError without_kernel(const model::Operator& op, std::string_view what) {
+    return core::InternalError(
+        fmt::format("operator {} of kind {} has no kernel for {}", op.name, model::name_of(op.kind), what));
+}
+
 }  // namespace
 
 Type type_of(core::DataType type) {
     switch (type) {
+        case core::DataType::fp32:
+        case core::DataType::tf32: return Type::fp32;
         case core::DataType::bf16: return Type::bf16;
         case core::DataType::fp16: return Type::fp16;
-        default: return Type::fp32;
+        case core::DataType::fp8:
+        case core::DataType::int64: break;
     }
+    throw core::InternalError(fmt::format("kernels on GPUs have no arrays of {}", core::name_of(type)));
 }
 
 Operators::Operators(const model::ModelGraph& graph, const schedule::Plan& plan, int tensor_rank,
@@ -99,7 +109,22 @@ std::optional<core::Unsupported> Operators::unsupported(const model::ModelGraph&
             if (op.attributes.is_cross_attention) return core::Unsupported{"cross-attention"};
             if (op.attributes.local_window > 0) return core::Unsupported{"attention inside local windows"};
             break;
-        default: return core::Unsupported{fmt::format("operators of kind {}", model::name_of(op.kind))};
+        case OperatorKind::prepend_token:
+        case OperatorKind::merge_patches:
+        case OperatorKind::matrix_product:
+        case OperatorKind::elementwise:
+        case OperatorKind::softmax:
+        case OperatorKind::normalization:
+        case OperatorKind::reduce:
+        case OperatorKind::concat:
+        case OperatorKind::reshape:
+        case OperatorKind::permute:
+        case OperatorKind::slice:
+        case OperatorKind::gather:
+        case OperatorKind::pooling:
+        case OperatorKind::convolution:
+        case OperatorKind::unknown:
+            return core::Unsupported{fmt::format("operators of kind {}", model::name_of(op.kind))};
     }
     if (op.attributes.is_frozen)
         return core::Unsupported{fmt::format("frozen operators of kind {}", model::name_of(op.kind))};
@@ -234,43 +259,43 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
                                whole = graph_.parameter(o.parameters[0]).shape[0];
             kernels_.embedding(s, type_, y.rows, y.columns, table < whole ? tensor_rank_ * table : 0, table,
                                ids(x.inputs[0]) + y.first_row, values(x.parameters[0]), x.output);
-            break;
+            return;
         }
         case OperatorKind::position_embedding:
             kernels_.positions(s, type_, y.rows, y.columns,
                                graph_.tensor(o.output).shape[0] / context_.context_parallel, positions(),
                                y.first_row, o.attributes.position_offset, x.inputs[0],
                                values(x.parameters[0]), x.output);
-            break;
-        case OperatorKind::linear: linear(id, x); break;
+            return;
+        case OperatorKind::linear: linear(id, x); return;
         case OperatorKind::layer_norm:
             kernels_.layer_norm(s, type_, y.rows, y.columns, epsilon, x.inputs[0], values(x.parameters[0]),
                                 o.attributes.has_bias ? values(x.parameters[1]) : Values{}, x.output,
                                 saved_context);
-            break;
+            return;
         case OperatorKind::rms_norm:
             kernels_.rms_norm(s, type_, y.rows, y.columns, epsilon, x.inputs[0], values(x.parameters[0]),
                               x.output, saved_context);
-            break;
+            return;
         case OperatorKind::batch_norm:
             kernels_.batch_norm(s, type_, image_shape(o), epsilon, x.inputs[0], values(x.parameters[0]),
                                 values(x.parameters[1]), x.output, saved_context);
-            break;
-        case OperatorKind::attention: attention(id, x, place.micro_batch); break;
+            return;
+        case OperatorKind::attention: attention(id, x, place.micro_batch); return;
         case OperatorKind::gelu:
         case OperatorKind::relu:
         case OperatorKind::silu:
         case OperatorKind::tanh:
             kernels_.unary(s, type_, unary_of<Unary>(o), y.count(), x.inputs[0], x.output);
-            break;
+            return;
         case OperatorKind::gated_silu:
         case OperatorKind::gated_gelu:
             kernels_.gated(s, type_, unary_of<Unary>(o), y.rows, y.columns, x.inputs[0], x.output);
-            break;
+            return;
         case OperatorKind::dropout: {
             if (!is_training_) {
                 machine_.copy(s, x.output, x.inputs[0], static_cast<std::size_t>(y.count()) * size_of(type_));
-                break;
+                return;
             }
             const std::int64_t width = graph_.tensor(o.output).shape.back();
             const HeldDropout dropout{
@@ -284,7 +309,7 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
             const model::Operator* reader = only_reader(o.output);
             if (reader && reader->kind == OperatorKind::add) fusion_->hold(id.index, dropout);
             else fusion_->launch(dropout, nullptr);
-            break;
+            return;
         }
         case OperatorKind::conv2d: {
             const ImageShape shape = image_shape(o);
@@ -292,52 +317,72 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
                                  weight(o.parameters[0], x.parameters[0], weight_slot), x.output, false);
             if (o.attributes.has_bias)
                 kernels_.add_channel_bias(s, type_, shape, values(x.parameters[1]), x.output);
-            break;
+            return;
         }
         case OperatorKind::max_pool:
             kernels_.max_pool(s, type_, image_shape(o), x.inputs[0], x.output,
                               static_cast<std::int64_t*>(x.saved_context));
-            break;
+            return;
         case OperatorKind::average_pool:
             kernels_.average_pool(s, type_, image_shape(o), x.inputs[0], x.output);
-            break;
+            return;
         case OperatorKind::transpose: {
             const std::int64_t leading = graph_.tensor(o.inputs[0]).shape[0];
             kernels_.transpose(s, type_, context_.micro_batch, leading,
                                y.count() / context_.micro_batch / leading, x.inputs[0], x.output, false);
-            break;
+            return;
         }
         case OperatorKind::average_tokens:
             kernels_.average_tokens(s, type_, y.rows, graph_.tensor(o.inputs[0]).shape[0], y.columns,
                                     x.inputs[0], x.output);
-            break;
+            return;
         case OperatorKind::select_first_token:
             kernels_.select(s, type_, y.rows, 1, graph_.tensor(o.inputs[0]).shape[0], y.columns, nullptr,
                             x.inputs[0], x.output);
-            break;
+            return;
         case OperatorKind::select_positions:
             kernels_.select(s, type_, y.rows, graph_.tensor(o.output).shape[0],
                             graph_.tensor(o.inputs[0]).shape[0], y.columns, ids(x.inputs[1]), x.inputs[0],
                             x.output);
-            break;
+            return;
         case OperatorKind::loss_statistics: {
             const ClassShape classes = classes_of(o);
             kernels_.loss_statistics(s, type_, classes, x.inputs[0], ids(x.inputs[1]), x.output,
                                      execution_.scratch(loss_slot, loss_workspace(classes)));
-            break;
+            return;
         }
         case OperatorKind::cross_entropy:
             kernels_.cross_entropy(s, type_, classes_of(o), x.inputs[0], x.inputs[1], x.output, y.count(),
                                    context_.fused_cross_entropy ? nullptr : saved_context);
-            break;
-        case OperatorKind::router: router(o, x); break;
-        case OperatorKind::dispatch: dispatch(o, x); break;
-        case OperatorKind::experts: experts(id, x); break;
+            return;
+        case OperatorKind::router: router(o, x); return;
+        case OperatorKind::dispatch: dispatch(o, x); return;
+        case OperatorKind::experts: experts(id, x); return;
         case OperatorKind::combine:
             kernels_.combine(s, type_, routing_shape(o), routing(o, x.inputs[1]), x.inputs[0], x.output);
-            break;
-        default: break;  // views, and what a collective performs
+            return;
+        case OperatorKind::input:
+        case OperatorKind::flatten:
+        case OperatorKind::parallel_enter:
+        case OperatorKind::parallel_exit: return;  // views, and what a collective performs
+        case OperatorKind::add:                    // returned above, before the flush
+        case OperatorKind::prepend_token:
+        case OperatorKind::merge_patches:
+        case OperatorKind::matrix_product:
+        case OperatorKind::elementwise:
+        case OperatorKind::softmax:
+        case OperatorKind::normalization:
+        case OperatorKind::reduce:
+        case OperatorKind::concat:
+        case OperatorKind::reshape:
+        case OperatorKind::permute:
+        case OperatorKind::slice:
+        case OperatorKind::gather:
+        case OperatorKind::pooling:
+        case OperatorKind::convolution:
+        case OperatorKind::unknown: break;
     }
+    throw without_kernel(o, "forward");
 }
 
 void Operators::backward_input(model::OperatorId id, const Operands& x, const float* given,
@@ -362,85 +407,111 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, const fl
         fusion_->copy_now(dx[0]);
     };
     switch (o.kind) {
-        case OperatorKind::position_embedding: add_backward(o, dy, dx); break;
-        case OperatorKind::router: router_backward(o, x, dy, dx[0]); break;
+        case OperatorKind::position_embedding: add_backward(o, dy, dx); return;
+        case OperatorKind::router: router_backward(o, x, dy, dx[0]); return;
         case OperatorKind::dispatch:
             kernels_.dispatch_backward(s, type_, routing_shape(o), routing(o, x.inputs[1]), dy, dx[0],
                                        adds());
-            break;
-        case OperatorKind::linear: linear_backward(id, x, dy, dx[0]); break;
+            return;
+        case OperatorKind::linear: linear_backward(id, x, dy, dx[0]); return;
         case OperatorKind::layer_norm:
             kernels_.layer_norm_backward(s, type_, y.rows, y.columns, x.inputs[0], saved_context,
                                          values(x.parameters[0]), dy, dx[0], base());
-            break;
+            return;
         case OperatorKind::rms_norm:
             kernels_.rms_norm_backward(s, type_, y.rows, y.columns, x.inputs[0], saved_context,
                                        values(x.parameters[0]), dy, dx[0], base());
-            break;
+            return;
         case OperatorKind::batch_norm:
             kernels_.batch_norm_backward(s, type_, image_shape(o), x.inputs[0], saved_context,
                                          values(x.parameters[0]), dy, dx[0], adds());
-            break;
-        case OperatorKind::attention: attention_backward(id, x, dy, dx[0], place.micro_batch); break;
+            return;
+        case OperatorKind::attention: attention_backward(id, x, dy, dx[0], place.micro_batch); return;
         case OperatorKind::gelu:
         case OperatorKind::silu:
             kernels_.unary_backward(s, type_, unary_of<Unary>(o), y.count(), x.inputs[0], dy, dx[0], adds());
-            break;
+            return;
         case OperatorKind::relu:
         case OperatorKind::tanh:
             kernels_.unary_backward(s, type_, unary_of<Unary>(o), y.count(), x.output, dy, dx[0], adds());
-            break;
+            return;
         case OperatorKind::gated_silu:
         case OperatorKind::gated_gelu:
             kernels_.gated_backward(s, type_, unary_of<Unary>(o), y.rows, y.columns, x.inputs[0], dy, dx[0],
                                     adds());
-            break;
+            return;
         case OperatorKind::dropout:
             kernels_.dropout_backward(s, type_, y.count(), static_cast<float>(o.attributes.probability),
                                       static_cast<const std::uint8_t*>(x.saved_context), dy, dx[0], adds());
-            break;
+            return;
         case OperatorKind::conv2d:
             machine_.convolution(s, ConvolutionPass::input, type_, image_shape(o), dy,
                                  weight(o.parameters[0], x.parameters[0], weight_slot), dx[0], adds());
-            break;
+            return;
         case OperatorKind::max_pool:
             kernels_.max_pool_backward(s, type_, image_shape(o),
                                        static_cast<const std::int64_t*>(x.saved_context), dy, dx[0], adds());
-            break;
+            return;
         case OperatorKind::average_pool:
             kernels_.average_pool_backward(s, type_, image_shape(o), dy, dx[0], adds());
-            break;
+            return;
         case OperatorKind::transpose: {
             const std::int64_t leading = graph_.tensor(o.inputs[0]).shape[0];
             kernels_.transpose(s, type_, context_.micro_batch, y.count() / context_.micro_batch / leading,
                                leading, dy, dx[0], adds());
-            break;
+            return;
         }
         case OperatorKind::average_tokens:
             kernels_.average_tokens_backward(s, type_, y.rows, graph_.tensor(o.inputs[0]).shape[0], y.columns,
                                              dy, dx[0], adds());
-            break;
+            return;
         case OperatorKind::select_first_token:
             clear();
             kernels_.select_backward(s, type_, y.rows, 1, graph_.tensor(o.inputs[0]).shape[0], y.columns,
                                      nullptr, dy, dx[0]);
-            break;
+            return;
         case OperatorKind::select_positions:
             clear();
             kernels_.select_backward(s, type_, y.rows, graph_.tensor(o.output).shape[0],
                                      graph_.tensor(o.inputs[0]).shape[0], y.columns, ids(x.inputs[1]), dy,
                                      dx[0]);
-            break;
+            return;
         case OperatorKind::cross_entropy: {
             const ClassShape classes = classes_of(o);
             kernels_.cross_entropy_backward(s, type_, classes, *dy / static_cast<float>(classes.rows),
                                             execution_.factors(), x.inputs[0], x.inputs[1],
                                             context_.fused_cross_entropy ? nullptr : saved_context,
                                             ids(x.inputs[2]), dx[0], adds());
-            break;
+            return;
         }
-        default: break;
+        // Returned above, before the check of dx[0].
+        case OperatorKind::add:
+        case OperatorKind::combine:
+        case OperatorKind::experts:
+        // Gradients of views are the arrays of their inputs, and data has none: dx[0] is null.
+        case OperatorKind::input:
+        case OperatorKind::embedding:
+        case OperatorKind::flatten:
+        case OperatorKind::parallel_enter:
+        case OperatorKind::parallel_exit:
+        case OperatorKind::loss_statistics:
+        case OperatorKind::prepend_token:
+        case OperatorKind::merge_patches:
+        case OperatorKind::matrix_product:
+        case OperatorKind::elementwise:
+        case OperatorKind::softmax:
+        case OperatorKind::normalization:
+        case OperatorKind::reduce:
+        case OperatorKind::concat:
+        case OperatorKind::reshape:
+        case OperatorKind::permute:
+        case OperatorKind::slice:
+        case OperatorKind::gather:
+        case OperatorKind::pooling:
+        case OperatorKind::convolution:
+        case OperatorKind::unknown: break;
     }
+    throw without_kernel(o, "the gradient of its input");
 }
 
 void Operators::backward_weight(model::OperatorId id, const Operands& x, const float* given,
@@ -460,32 +531,32 @@ void Operators::backward_weight(model::OperatorId id, const Operands& x, const f
                                       table, ids(x.inputs[0]) + y.first_row, dy,
                                       added_sums(o.parameters[0], dparameters[0]),
                                       execution_.scratch(sums_slot, embedding_workspace(y.rows, y.columns)));
-            break;
+            return;
         }
         case OperatorKind::position_embedding:
             kernels_.positions_weight(s, type_, y.rows, y.columns,
                                       graph_.tensor(o.output).shape[0] / context_.context_parallel,
                                       positions(), y.first_row, o.attributes.position_offset, dy,
                                       added_sums(o.parameters[0], dparameters[0]));
-            break;
-        case OperatorKind::linear: linear_weights(id, x, dy, dparameters); break;
-        case OperatorKind::router: router_weights(o, x, dy, dparameters[0]); break;
-        case OperatorKind::experts: experts_weights(id, x, dy, dparameters); break;
+            return;
+        case OperatorKind::linear: linear_weights(id, x, dy, dparameters); return;
+        case OperatorKind::router: router_weights(o, x, dy, dparameters[0]); return;
+        case OperatorKind::experts: experts_weights(id, x, dy, dparameters); return;
         case OperatorKind::layer_norm:
             kernels_.norm_weights(s, type_, true, y.rows, y.columns, x.inputs[0], saved_context, dy,
                                   sums(o.parameters[0], dparameters[0]),
                                   o.attributes.has_bias ? sums(o.parameters[1], dparameters[1]) : Sums{},
                                   workspace());
-            break;
+            return;
         case OperatorKind::rms_norm:
             kernels_.norm_weights(s, type_, false, y.rows, y.columns, x.inputs[0], saved_context, dy,
                                   sums(o.parameters[0], dparameters[0]), {}, workspace());
-            break;
+            return;
         case OperatorKind::batch_norm:
             kernels_.batch_norm_weights(s, type_, image_shape(o), x.inputs[0], saved_context, dy,
                                         sums(o.parameters[0], dparameters[0]),
                                         sums(o.parameters[1], dparameters[1]));
-            break;
+            return;
         case OperatorKind::conv2d: {
             const ImageShape shape = image_shape(o);
             const Sums weights = sums(o.parameters[0], dparameters[0]);
@@ -506,10 +577,49 @@ void Operators::backward_weight(model::OperatorId id, const Operands& x, const f
             }
             if (o.attributes.has_bias)
                 kernels_.channel_sums(s, type_, shape, dy, sums(o.parameters[1], dparameters[1]));
-            break;
+            return;
         }
-        default: break;
+        // Without parameters, or with parameters that no kernel here reads.
+        case OperatorKind::input:
+        case OperatorKind::prepend_token:
+        case OperatorKind::attention:
+        case OperatorKind::gelu:
+        case OperatorKind::relu:
+        case OperatorKind::silu:
+        case OperatorKind::tanh:
+        case OperatorKind::gated_silu:
+        case OperatorKind::gated_gelu:
+        case OperatorKind::dropout:
+        case OperatorKind::add:
+        case OperatorKind::max_pool:
+        case OperatorKind::average_pool:
+        case OperatorKind::flatten:
+        case OperatorKind::transpose:
+        case OperatorKind::merge_patches:
+        case OperatorKind::average_tokens:
+        case OperatorKind::select_first_token:
+        case OperatorKind::select_positions:
+        case OperatorKind::dispatch:
+        case OperatorKind::combine:
+        case OperatorKind::parallel_enter:
+        case OperatorKind::parallel_exit:
+        case OperatorKind::loss_statistics:
+        case OperatorKind::cross_entropy:
+        case OperatorKind::matrix_product:
+        case OperatorKind::elementwise:
+        case OperatorKind::softmax:
+        case OperatorKind::normalization:
+        case OperatorKind::reduce:
+        case OperatorKind::concat:
+        case OperatorKind::reshape:
+        case OperatorKind::permute:
+        case OperatorKind::slice:
+        case OperatorKind::gather:
+        case OperatorKind::pooling:
+        case OperatorKind::convolution:
+        case OperatorKind::unknown: break;
     }
+    throw without_kernel(o, "the gradient of its parameters");
 }
 
 }  // namespace exec::cuda
