@@ -243,19 +243,18 @@ void ArenaPlanner::order_data(ArenaPlan& plan, const std::vector<std::size_t>& p
     for (std::size_t i = 0; i < planned.size(); ++i)
         for (const Use& use : arrays_[planned[i]].uses) accesses[use.instruction].push_back({i, use.writes});
     struct History {
-        std::int64_t last_write = -1;
-        std::vector<std::int64_t> last_read;
+        std::optional<std::uint32_t> last_write;
+        std::vector<std::optional<std::uint32_t>> last_read;  // by lane
     };
     std::vector<History> histories(planned.size());
-    for (History& history : histories) history.last_read.assign(static_cast<std::size_t>(lanes_.count), -1);
+    for (History& history : histories) history.last_read.resize(static_cast<std::size_t>(lanes_.count));
     Order order_of(list_, lanes_, has_channels_);
     for (std::uint32_t i = 0; i < accesses.size(); ++i) {
         order_of.add(i, plan.waits[i]);
-        const auto demand = [&](std::int64_t earlier) {
-            if (earlier < 0 || earlier == i || order_of.is_before(static_cast<std::uint32_t>(earlier), i))
-                return;
-            plan.waits[i].push_back(static_cast<std::uint32_t>(earlier));
-            plan.unordered.push_back({static_cast<std::uint32_t>(earlier), i});
+        const auto demand = [&](std::optional<std::uint32_t> earlier) {
+            if (!earlier || *earlier == i || order_of.is_before(*earlier, i)) return;
+            plan.waits[i].push_back(*earlier);
+            plan.unordered.push_back({*earlier, i});
             ++plan.data_edges;
             order_of.add(i, plan.waits[i]);
         };
@@ -263,13 +262,13 @@ void ArenaPlanner::order_data(ArenaPlan& plan, const std::vector<std::size_t>& p
             History& history = histories[access.array];
             demand(history.last_write);
             if (access.writes)
-                for (const std::int64_t read : history.last_read) demand(read);
+                for (const std::optional<std::uint32_t> read : history.last_read) demand(read);
         }
         for (const Access& access : accesses[i]) {
             History& history = histories[access.array];
             if (access.writes) {
                 history.last_write = i;
-                std::fill(history.last_read.begin(), history.last_read.end(), -1);
+                std::fill(history.last_read.begin(), history.last_read.end(), std::nullopt);
             } else {
                 history.last_read[static_cast<std::size_t>(lanes_.of[i])] = i;
             }

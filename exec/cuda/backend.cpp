@@ -305,6 +305,7 @@ const std::uint64_t* CudaBackend::library_offset() {
 
 bool CudaBackend::begin_step(std::int64_t step) {
     step_ = step;
+    has_begun_ = true;
     if (plans()) {
         planner_->begin_step();
         reads_done_ = 0;
@@ -418,8 +419,8 @@ void CudaBackend::end_step(std::vector<InstructionTime>& times) {
         times.push_back(time);
     }
     for (std::size_t i = 1; i < operator_marks_.size(); ++i)
-        if (operator_marks_[i].op >= 0)
-            operator_samples_.push_back({operator_marks_[i].op,
+        if (operator_marks_[i].op)
+            operator_samples_.push_back({*operator_marks_[i].op,
                                          static_cast<std::int32_t>(step_),
                                          rank_,
                                          operator_marks_[i].phase,
@@ -468,7 +469,7 @@ void CudaBackend::end_operator(std::int32_t op, model::Phase phase) {
 
 void CudaBackend::fill_zero(void* data, std::size_t bytes) {
     write(data);
-    if (step_ < 0) return machine_.fill_zero(machine_.stream(schedule::Stream::compute), data, bytes);
+    if (!has_begun_) return machine_.fill_zero(machine_.stream(schedule::Stream::compute), data, bytes);
     operators_at_work().fusion().forget(data, bytes);
     (instruction().kind == InstructionKind::zero_gradients ? gradient_zeros_ : pending_zeros_)
         .add(data, bytes);

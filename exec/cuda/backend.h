@@ -11,6 +11,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -205,9 +206,9 @@ private:
         std::function<void(std::int64_t step, void* host)> write;
         void* host = nullptr;
         std::size_t bytes = 0;
-        // The next step's, read while this one runs.
+        // The data of step `ahead_of`, read while the step before it runs.
         std::vector<char> ahead = {};
-        std::int64_t ahead_of = -1;
+        std::optional<std::int64_t> ahead_of = {};
     };
     void fill(const DataRead& read) const;
     std::vector<DataRead> reads_;  // of a step, in order: the same in every step
@@ -234,7 +235,7 @@ private:
     struct Channel {
         int from = 0, to = 0;
         schedule::PayloadKind payload = schedule::PayloadKind::none;
-        std::int32_t boundary = -1;  // between stages; -1: any
+        std::optional<std::int32_t> boundary = {};  // between stages; nothing: any
         auto operator<=>(const Channel&) const = default;
     };
     std::map<Channel, int> channels_;
@@ -243,7 +244,8 @@ private:
     PendingZeros pending_zeros_;   // of the instruction at work
     PendingZeros gradient_zeros_;  // of this step: what the gradients of parameters begin with
     std::uint32_t instruction_ = 0;
-    std::int64_t step_ = -1;
+    std::int64_t step_ = 0;
+    bool has_begun_ = false;                     // the first step; false while parameters are made
     int performed_ = 0;                          // steps
     std::vector<Event> begins_, ends_, orders_;  // by instruction; orders_ where another lane waits for it
     Event step_begin_ = nullptr;
@@ -258,7 +260,7 @@ private:
     core::Seconds computing_;
     std::vector<Event> operator_events_;
     struct OperatorMark {
-        std::int32_t op = -1;  // -1: begin
+        std::optional<std::int32_t> op = {};  // nothing: where the first operator begins
         model::Phase phase = model::Phase::forward;
     };
     std::vector<OperatorMark> operator_marks_;

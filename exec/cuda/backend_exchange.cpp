@@ -30,20 +30,21 @@ void CudaBackend::make_groups() {
             program_
                 .classes[static_cast<std::size_t>(program_.class_of_rank[static_cast<std::size_t>(rank)])];
         const schedule::RankCoordinates place = schedule::coordinates_of(layout, rank);
-        std::set<std::tuple<int, std::int32_t>> seen;
+        std::set<std::pair<schedule::GroupKind, std::optional<std::int32_t>>> seen;
         for (const Instruction& instruction : list.instructions) {
             if (instruction.kind == InstructionKind::collective) {
-                const std::int32_t bucket = instruction.group == schedule::GroupKind::tied_stages
-                                                ? instruction.bucket.value_or(-1)
-                                                : -1;
-                if (!seen.insert({static_cast<int>(instruction.group), bucket}).second) continue;
+                // Members depend on the bucket in tied stages only.
+                std::optional<std::int32_t> bucket;
+                if (instruction.group == schedule::GroupKind::tied_stages && instruction.bucket)
+                    bucket = *instruction.bucket;
+                if (!seen.insert({instruction.group, bucket}).second) continue;
                 std::vector<int> members = schedule::members_of(program_, rank, instruction);
                 if (members.size() > 1) groups.insert(std::move(members));
             } else if (instruction.kind == InstructionKind::send ||
                        instruction.kind == InstructionKind::receive) {
                 const bool sends = instruction.kind == InstructionKind::send;
                 const int peer = schedule::rank_of(layout, {place.data, place.tensor, *instruction.peer});
-                (sends ? sent : received)[{sends ? rank : peer, sends ? peer : rank, instruction.payload, -1}]
+                (sends ? sent : received)[{sends ? rank : peer, sends ? peer : rank, instruction.payload, {}}]
                     .push_back({boundary_of(instruction), instruction.micro_batch});
             }
         }
@@ -64,7 +65,8 @@ void CudaBackend::make_groups() {
                             "them in: NCCL cannot match them",
                             channel.from, channel.to));
         for (const auto& [boundary, ignored] : out)
-            channels.insert({channel.from, channel.to, channel.payload, is_boundary_apart_ ? boundary : -1});
+            channels.insert({channel.from, channel.to, channel.payload,
+                             is_boundary_apart_ ? std::optional(boundary) : std::nullopt});
     }
     if (scales_loss()) {
         // All ranks leave out an update together.
@@ -89,7 +91,7 @@ int CudaBackend::group_of(const std::vector<int>& members) const {
 int CudaBackend::channel_to(int peer, bool sends) const {
     const Instruction& own = instruction();
     const auto found = channels_.find({sends ? rank_ : peer, sends ? peer : rank_, own.payload,
-                                       is_boundary_apart_ ? boundary_of(own) : -1});
+                                       is_boundary_apart_ ? std::optional(boundary_of(own)) : std::nullopt});
     core::require(found != channels_.end(), "every channel was made before the first step");
     return found->second;
 }

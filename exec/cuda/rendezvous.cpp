@@ -29,7 +29,7 @@ struct Rendezvous {
 
 // Of whom, where and when: the ranks of a channel or group, the channel, and which of its messages or
 // collectives it is in the order of the list, by which NCCL matches.
-using RendezvousKey = std::tuple<std::vector<int>, int, std::int32_t, int>;
+using RendezvousKey = std::tuple<std::vector<int>, int, std::optional<std::int32_t>, int>;
 
 // One rank on its way through its list.
 struct Walker {
@@ -37,7 +37,7 @@ struct Walker {
     std::vector<std::vector<std::uint32_t>> lanes;
     std::vector<std::size_t> next;
     std::vector<char> is_done;
-    std::vector<Rendezvous*> rendezvous;  // by instruction; null where nobody is met
+    std::vector<Rendezvous*> rendezvous;  // by instruction; null where the instruction involves no other rank
     const RankWaits* waits = nullptr;
     std::size_t host = 0;  // of its waits the first that is not over
 };
@@ -58,11 +58,11 @@ public:
                 walker.lanes[static_cast<std::size_t>(lanes.of[i])].push_back(i);
             walker.is_done.resize(walker.list->instructions.size());
             if (!waits.empty()) walker.waits = &waits[static_cast<std::size_t>(r)];
-            arrange_meetings(r, walker);
+            arrange_rendezvous(r, walker);
         }
     }
 
-    std::string stuck() {
+    std::optional<std::string> stuck() {
         for (bool moves = true; moves;) {
             moves = false;
             for (std::size_t r = 0; r < walkers_.size(); ++r)
@@ -74,11 +74,11 @@ public:
                 if (!walkers_[r].is_done[i])
                     return fmt::format("rank {}: {}", r,
                                        schedule::describe(program_, program_.class_of_rank[r], i));
-        return {};
+        return std::nullopt;
     }
 
 private:
-    void arrange_meetings(int rank, Walker& walker) {
+    void arrange_rendezvous(int rank, Walker& walker) {
         std::map<RendezvousKey, int> before;  // by key without its number
         const schedule::RankCoordinates place = schedule::coordinates_of(program_.plan.layout, rank);
         for (const Instruction& own : walker.list->instructions) {
@@ -90,7 +90,7 @@ private:
                 members = own.kind == InstructionKind::send ? std::vector<int>{rank, peer}
                                                             : std::vector<int>{peer, rank};
                 channel = 1 + static_cast<int>(own.payload);
-                boundary = has_channels_ ? boundary_of(own) : -1;
+                if (has_channels_) boundary = boundary_of(own);
             } else if (own.kind == InstructionKind::collective) {
                 members = schedule::members_of(program_, rank, own);
             } else {
@@ -343,8 +343,8 @@ Lanes lanes_of(const schedule::RankProgram& list, bool has_channels) {
     return lanes;
 }
 
-std::string stuck_without_buffers(const schedule::Program& program, bool has_channels,
-                                  const std::vector<RankWaits>& waits) {
+std::optional<std::string> stuck_without_buffers(const schedule::Program& program, bool has_channels,
+                                                 const std::vector<RankWaits>& waits) {
     return Walk(program, has_channels, waits).stuck();
 }
 

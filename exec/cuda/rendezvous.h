@@ -22,6 +22,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -58,7 +59,7 @@ MessagePlan plan_messages(const schedule::Program& program);
 // The instruction that the first rank that is stuck waits to end when nothing is buffered, or empty. With
 // `has_channels` nothing of the Program waits for a send but those behind it in its channel. `waits` by rank;
 // empty: of the Program's order alone.
-std::string stuck_without_buffers(const schedule::Program& program, bool has_channels,
-                                  const std::vector<RankWaits>& waits = {});
+std::optional<std::string> stuck_without_buffers(const schedule::Program& program, bool has_channels,
+                                                 const std::vector<RankWaits>& waits = {});
 
 }  // namespace exec::cuda

@@ -176,7 +176,7 @@ ReferenceResult run_reference(const model::ModelGraph& graph, const schedule::Pl
                     weight * run_micro_batch(graph, plan, inputs, options.seed, step, replica, k, weight,
                                              result.parameters, result.gradients, options.evaluates, &router);
         result.losses.push_back(loss);
-        result.router_margins.push_back(router.least);
+        if (router.least) result.router_margins.push_back(*router.least);
         if (options.evaluates) continue;
         if (plan.optimizer.gradient_clipping > 0) clip(result.gradients, plan.optimizer.gradient_clipping);
         for (std::size_t p = 0; p < result.parameters.size(); ++p)

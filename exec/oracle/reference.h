@@ -23,7 +23,8 @@ struct ReferenceOptions {
 
 struct ReferenceResult {
     std::vector<double> losses;                   // by step
-    std::vector<double> router_margins;           // by step: the least, over all tokens and mixtures
+    std::vector<double> router_margins;           // by step: the least, over all tokens and mixtures;
+                                                  // empty for models without mixtures
                                                   // (oracle::RouterMargins); infinite without mixtures
     std::vector<std::vector<double>> gradients;   // of the last step, by parameter
     std::vector<std::vector<double>> parameters;  // after it

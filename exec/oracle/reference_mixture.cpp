@@ -154,7 +154,8 @@ private:
             if (!is_taken && p[t * experts_ + e] > next.probability) next = {e, p[t * experts_ + e], false};
         }
         const double margin = last.probability - next.probability;
-        context_.router->least = std::min(context_.router->least, margin);
+        std::optional<double>& least = context_.router->least;
+        if (!least || margin < *least) least = margin;
         if (margin < context_.router->other_way_below) last = next;
     }
 

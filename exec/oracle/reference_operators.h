@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
+#include <optional>
 #include <vector>
 
 #include "exec/oracle/reference_matrix.h"
@@ -10,11 +10,11 @@
 
 namespace exec::oracle {
 
-// How clear the choices of routers were: between the probabilities of the last expert that a token goes to
-// and of the first that it does not.
+// The margin of a router's choice: the probability of the last expert that a token goes to, less that of the
+// first expert that it does not.
 struct RouterMargins {
-    double least = std::numeric_limits<double>::infinity();
-    double other_way_below = 0;  // a choice with a smaller margin is made the other way
+    std::optional<double> least;  // nothing: no router has chosen yet
+    double other_way_below = 0;   // a choice with a smaller margin is made the other way
 };
 
 struct Context {

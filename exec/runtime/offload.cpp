@@ -96,17 +96,15 @@ OffloadFile::OffloadFile(int rank) {
     if (failure)
         throw core::MachineError(
             fmt::format("offload to disk: no directory for temporary files: {}", failure.message()));
-    file_ = mkstemp(name.data());
-    if (file_ < 0)
+    file_ = FileDescriptor(mkstemp(name.data()));
+    if (!file_.is_open())
         throw core::MachineError(
             fmt::format("offload to disk: cannot make {}: {}", name, std::strerror(errno)));
     unlink(name.c_str());
 }
 
-OffloadFile::~OffloadFile() { close(file_); }
-
 void OffloadFile::reserve(std::size_t bytes) {
-    if (bytes == 0 || fallocate(file_, 0, 0, static_cast<off_t>(bytes)) == 0 || errno == EOPNOTSUPP ||
+    if (bytes == 0 || fallocate(file_.get(), 0, 0, static_cast<off_t>(bytes)) == 0 || errno == EOPNOTSUPP ||
         errno == ENOSYS)
         return;
     throw core::MachineError(fmt::format("offload to disk: cannot reserve {}: {}",
@@ -116,13 +114,14 @@ void OffloadFile::reserve(std::size_t bytes) {
 
 void OffloadFile::write(std::uint64_t offset, const void* data, std::size_t bytes) const {
     move(offset, bytes, "write to", [&](std::size_t done, std::size_t left) {
-        return pwrite(file_, static_cast<const char*>(data) + done, left, static_cast<off_t>(offset + done));
+        return pwrite(file_.get(), static_cast<const char*>(data) + done, left,
+                      static_cast<off_t>(offset + done));
     });
 }
 
 void OffloadFile::read(std::uint64_t offset, void* into, std::size_t bytes) const {
     move(offset, bytes, "read from", [&](std::size_t done, std::size_t left) {
-        return pread(file_, static_cast<char*>(into) + done, left, static_cast<off_t>(offset + done));
+        return pread(file_.get(), static_cast<char*>(into) + done, left, static_cast<off_t>(offset + done));
     });
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "exec/file_descriptor.h"
 #include "exec/runtime/memory.h"
 #include "schedule/plan/plan.h"
 
@@ -41,9 +42,6 @@ private:
 class OffloadFile {
 public:
     explicit OffloadFile(int rank);
-    ~OffloadFile();
-    OffloadFile(const OffloadFile&) = delete;
-    OffloadFile& operator=(const OffloadFile&) = delete;
 
     void reserve(std::size_t bytes);  // so that a full disk is known before the first step; where the file
                                       // system cannot, nothing is done
@@ -51,7 +49,7 @@ public:
     void read(std::uint64_t offset, void* into, std::size_t bytes) const;
 
 private:
-    int file_ = -1;
+    FileDescriptor file_;
 };
 
 // Null when nothing is offloaded. A file lies in TMPDIR and disappears with the process, however it ends.

@@ -32,15 +32,14 @@ bool reads_parameters(const model::Operator& op, ComputePhase phase) {
 // A gathered copy lives until the last computation that reads it before it is gathered anew.
 std::vector<std::vector<std::int32_t>> releases_of(const schedule::RankProgram& list,
                                                    const model::ModelGraph& graph,
-                                                   const std::vector<std::int32_t>& bucket_of) {
+                                                   const std::vector<std::optional<std::size_t>>& bucket_of) {
     std::vector<std::vector<std::int32_t>> result(list.instructions.size());
-    std::vector<std::int64_t> last_reader(list.buckets.size(), -1);
+    std::vector<std::optional<std::size_t>> last_reader(list.buckets.size());  // instruction
     std::vector<char> is_gathered(list.buckets.size(), 0);
     const auto release = [&](std::size_t bucket) {
-        if (is_gathered[bucket] && last_reader[bucket] >= 0)
-            result[static_cast<std::size_t>(last_reader[bucket])].push_back(
-                static_cast<std::int32_t>(bucket));
-        last_reader[bucket] = -1;
+        if (is_gathered[bucket] && last_reader[bucket])
+            result[*last_reader[bucket]].push_back(static_cast<std::int32_t>(bucket));
+        last_reader[bucket].reset();
     };
     for (std::size_t i = 0; i < list.instructions.size(); ++i) {
         const Instruction& instruction = list.instructions[i];
@@ -54,8 +53,7 @@ std::vector<std::vector<std::int32_t>> releases_of(const schedule::RankProgram& 
             const model::Operator& op = graph.operators[static_cast<std::size_t>(n)];
             if (!reads_parameters(op, instruction.phase)) continue;
             for (const model::ParameterId parameter : op.parameters)
-                last_reader[static_cast<std::size_t>(bucket_of[static_cast<std::size_t>(parameter.index)])] =
-                    static_cast<std::int64_t>(i);
+                last_reader[bucket_of[static_cast<std::size_t>(parameter.index)].value()] = i;
         }
     }
     for (std::size_t bucket = 0; bucket < list.buckets.size(); ++bucket) release(bucket);
@@ -82,7 +80,7 @@ RankExecutor::RankExecutor(const schedule::Program& program, const std::vector<m
       parameter_positions_(graph_.parameters.size()),
       micro_batches_(program.stages.size()),
       offload_(backend.make_offload_store(program.plan.offload, rank)) {
-    std::vector<std::int32_t> bucket_of(graph_.parameters.size(), -1);
+    std::vector<std::optional<std::size_t>> bucket_of(graph_.parameters.size());
     buckets_.reserve(list_.buckets.size());
     for (std::size_t b = 0; b < list_.buckets.size(); ++b) {
         const schedule::ParameterBucket& bucket = list_.buckets[b];
@@ -90,8 +88,8 @@ RankExecutor::RankExecutor(const schedule::Program& program, const std::vector<m
                               options.seed, trains(list_), account_, backend);
         for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
             const auto parameter = static_cast<std::size_t>(bucket.parameters[i].index);
-            parameter_positions_[parameter] = {static_cast<std::int32_t>(b), bucket.offsets[i]};
-            bucket_of[parameter] = static_cast<std::int32_t>(b);
+            parameter_positions_[parameter] = ParameterPosition{b, bucket.offsets[i]};
+            bucket_of[parameter] = b;
         }
     }
     releases_.resize(list_.instructions.size());
@@ -371,10 +369,9 @@ Operands RankExecutor::operands(MicroBatch& state, std::int32_t stage, std::int3
 }
 
 const float* RankExecutor::parameter(const MicroBatch& state, model::ParameterId id) {
-    const ParameterPosition& at = parameter_positions_[static_cast<std::size_t>(id.index)];
-    const auto bucket = static_cast<std::size_t>(at.bucket);
-    if (state.weights.empty()) return buckets_[bucket].parameter(at.offset);
-    return element_at(program_.plan.precision.parameters, (*state.weights[bucket])->data(), at.offset);
+    const ParameterPosition& at = parameter_positions_[static_cast<std::size_t>(id.index)].value();
+    if (state.weights.empty()) return buckets_[at.bucket].parameter(at.offset);
+    return element_at(program_.plan.precision.parameters, (*state.weights[at.bucket])->data(), at.offset);
 }
 
 void RankExecutor::compute(const Instruction& instruction) {
@@ -494,8 +491,9 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
         if (phase != ComputePhase::backward_input && !op.parameters.empty()) {
             std::vector<float*> dparameters;
             for (const model::ParameterId id : op.parameters) {
-                const ParameterPosition& at = parameter_positions_[static_cast<std::size_t>(id.index)];
-                dparameters.push_back(buckets_[static_cast<std::size_t>(at.bucket)].gradient(at.offset));
+                const ParameterPosition& at =
+                    parameter_positions_[static_cast<std::size_t>(id.index)].value();
+                dparameters.push_back(buckets_[at.bucket].gradient(at.offset));
             }
             backend_.operators().backward_weight(model::OperatorId(index), x, gradient_of_output,
                                                  dparameters);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -149,10 +150,11 @@ private:
 
     std::vector<BucketState> buckets_;
     struct ParameterPosition {
-        std::int32_t bucket = -1;
+        std::size_t bucket = 0;
         std::int64_t offset = 0;
     };
-    std::vector<ParameterPosition> parameter_positions_;  // by parameter
+    std::vector<std::optional<ParameterPosition>>
+        parameter_positions_;  // by parameter; nothing for those of other ranks
     std::vector<std::vector<std::int32_t>>
         releases_;  // by instruction: buckets whose gathered parameters go after it
     std::vector<std::vector<MicroBatch>>

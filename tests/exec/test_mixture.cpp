@@ -87,5 +87,5 @@ TEST_CASE(
     const double difference = std::abs(run(graph, 1.001 * margin).losses[0] - as_it_is.losses[0]);
     CHECK(difference > 1e-9);
     CHECK(difference < 1e-2);
-    CHECK(std::isinf(run(tiny::llama(2), 0).router_margins.at(0)));
+    CHECK(run(tiny::llama(2), 0).router_margins.empty());
 }

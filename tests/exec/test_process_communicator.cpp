@@ -20,7 +20,7 @@ using exec::transport::ProcessCommunicator;
 // Wires of some ranks in this process, joined two by two as TCP would.
 std::vector<std::unique_ptr<exec::transport::Wire>> joined_wires(int ranks) {
     const auto n = static_cast<std::size_t>(ranks);
-    std::vector<std::vector<int>> sockets(n, std::vector<int>(n, -1));
+    std::vector<std::vector<std::optional<int>>> sockets(n, std::vector<std::optional<int>>(n));
     for (std::size_t a = 0; a < n; ++a)
         for (std::size_t b = a + 1; b < n; ++b) {
             int ends[2];
@@ -191,7 +191,7 @@ TEST_CASE(
         int ends[2];
         REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) ==
                 0);  // nobody reads the other end, as nobody does for a stopped process
-        ProcessCommunicator communicator(exec::transport::make_socket_wire(1, {ends[0], -1}),
+        ProcessCommunicator communicator(exec::transport::make_socket_wire(1, {ends[0], std::nullopt}),
                                          {"rank 0", "rank 1"}, core::milliseconds(200), false);
         communicator.set_patient(true);
         float value = 0;
@@ -233,7 +233,7 @@ TEST_CASE("frames that were read ahead when a turn ended are taken without anoth
         ::close(ends[1]);
         return;
     }
-    ProcessCommunicator communicator(exec::transport::make_socket_wire(0, {-1, ends[0]}),
+    ProcessCommunicator communicator(exec::transport::make_socket_wire(0, {std::nullopt, ends[0]}),
                                      {"rank 0", "rank 1"}, core::seconds(5), false);
     std::size_t right = 0;
     for (std::size_t i = 0; i < frames; ++i) {
@@ -315,7 +315,7 @@ TEST_CASE("half a frame, and bytes that are none, end a wait with who sent them"
     REQUIRE(::send(ends[1], sent.data(), sent.size(), 0) == static_cast<ssize_t>(sent.size()));
     ::close(ends[1]);
     const auto begin = std::chrono::steady_clock::now();
-    ProcessCommunicator communicator(exec::transport::make_socket_wire(0, {-1, ends[0]}),
+    ProcessCommunicator communicator(exec::transport::make_socket_wire(0, {std::nullopt, ends[0]}),
                                      {"rank 0", "rank 1"}, core::seconds(60), false);
     std::vector<float> into(1024);
     std::string told;

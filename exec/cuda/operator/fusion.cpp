@@ -35,7 +35,7 @@ bool Fusion::holds(const void* result) const {
 }
 
 void Fusion::drop_held() {
-    owner_ = -1;
+    owner_.reset();
     product_.reset();
     dropout_.reset();
 }

@@ -33,7 +33,7 @@ public:
     // At most one is held: of operator `owner`, with its result not to be read before flush().
     void hold(std::int32_t owner, const Product& product);
     void hold(std::int32_t owner, const HeldDropout& dropout);
-    std::int32_t owner() const { return owner_; }  // -1: nothing is held
+    std::optional<std::int32_t> owner() const { return owner_; }  // nothing: none is held
     bool holds(const void* result) const;
     std::optional<Product> held_product() const { return product_; }
     std::optional<HeldDropout> held_dropout() const { return dropout_; }
@@ -63,7 +63,7 @@ private:
     Machine& machine_;
     ExecutionContext& execution_;
     const Type type_;
-    std::int32_t owner_ = -1;
+    std::optional<std::int32_t> owner_;
     std::optional<Product> product_;
     std::optional<HeldDropout> dropout_;
     std::map<char*, Copy> copies_;

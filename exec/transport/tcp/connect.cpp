@@ -11,11 +11,13 @@
 #include <chrono>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <thread>
 
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
+#include "exec/file_descriptor.h"
 #include "exec/transport/tcp/socket_wire.h"
 
 namespace exec::transport {
@@ -24,28 +26,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-class Socket {
-public:
-    Socket() = default;
-    explicit Socket(int descriptor) : descriptor_(descriptor) {}
-    Socket(Socket&& other) noexcept : descriptor_(other.release()) {}
-    Socket& operator=(Socket&& other) noexcept {
-        std::swap(descriptor_, other.descriptor_);
-        return *this;
-    }
-    ~Socket() {
-        if (descriptor_ >= 0) ::close(descriptor_);
-    }
-    int get() const { return descriptor_; }
-    int release() {
-        const int descriptor = descriptor_;
-        descriptor_ = -1;
-        return descriptor;
-    }
-
-private:
-    int descriptor_ = -1;
-};
+using Socket = FileDescriptor;
 
 [[noreturn]] void fail(const std::string& what) { throw core::MachineError(what); }
 [[noreturn]] void fail_with_error(const std::string& what) {
@@ -116,9 +97,9 @@ bool send_all(int descriptor, const void* from, std::size_t bytes) {
 Socket listen_at(int port) {
     // Who is announced may be gone when it is to be accepted: that must not wait.
     Socket socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    const bool has_version_6 = socket.get() >= 0;
+    const bool has_version_6 = socket.is_open();
     if (!has_version_6) socket = Socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (socket.get() < 0) fail_with_error("socket");
+    if (!socket.is_open()) fail_with_error("socket");
     const int on = 1, off = 0;
     ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     int bound = -1;
@@ -236,7 +217,7 @@ Socket connect_to(const std::string& address, int port, const Deadline& deadline
         if (error != 0) last = ::gai_strerror(error);
         for (const addrinfo* candidate = found; candidate; candidate = candidate->ai_next) {
             Socket socket(::socket(candidate->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-            if (socket.get() < 0) continue;
+            if (!socket.is_open()) continue;
             // A host that answers nothing at all would keep a plain connect() for two minutes.
             const int left = std::max(1, deadline.milliseconds());
             const timeval limit{left / 1000, left % 1000 * 1000}, none{};
@@ -291,10 +272,10 @@ std::vector<Member> collect(const Launch& launch, const Socket& listener, const 
     for (int missing = launch.size - 1; missing > 0;) {
         Report report;
         Socket socket = pending.next(report, deadline);
-        if (socket.get() < 0) {
+        if (!socket.is_open()) {
             std::string absent;
             for (int r = 1; r < launch.size; ++r)
-                if (members[static_cast<std::size_t>(r)].socket.get() < 0) absent += fmt::format(" {}", r);
+                if (!members[static_cast<std::size_t>(r)].socket.is_open()) absent += fmt::format(" {}", r);
             fail(fmt::format("of {} ranks these did not report to rank 0 in time:{}", launch.size, absent));
         }
         if (std::memcmp(report.magic, Report{}.magic, sizeof report.magic) != 0) continue;
@@ -303,7 +284,7 @@ std::vector<Member> collect(const Launch& launch, const Socket& listener, const 
             fail(fmt::format("a process on {} says it is rank {} of {}; rank 0 knows {} ranks", report.host,
                              report.rank, report.size, launch.size));
         Member& member = members[static_cast<std::size_t>(report.rank)];
-        if (member.socket.get() >= 0)
+        if (member.socket.is_open())
             fail(fmt::format("two processes say they are rank {}: on {} and on {}", report.rank,
                              member.report.host, report.host));
         member.address = address_of_peer(socket);
@@ -385,20 +366,24 @@ std::unique_ptr<Wire> connect_all(const Launch& launch, core::Seconds time_limit
     for (std::size_t missing = own == 0 ? 0 : size - 1 - own; missing > 0;) {
         std::int32_t number = -1;
         Socket socket = pending.next(number, deadline);
-        if (socket.get() < 0) fail(fmt::format("rank {}: not all higher ranks connected in time", own));
+        if (!socket.is_open()) fail(fmt::format("rank {}: not all higher ranks connected in time", own));
         // Something that is no rank is let go.
         if (number <= static_cast<std::int32_t>(own) || number >= launch.size ||
-            sockets[static_cast<std::size_t>(number)].get() >= 0)
+            sockets[static_cast<std::size_t>(number)].is_open())
             continue;
         pending.watch(socket.get(), fmt::format("rank {}", number));
         sockets[static_cast<std::size_t>(number)] = std::move(socket);
         --missing;
     }
     hosts.clear();
-    std::vector<int> descriptors;
+    std::vector<std::optional<int>> descriptors;
     for (std::size_t i = 0; i < size; ++i) {
         hosts.emplace_back(table[i].host);
-        if (i != own) prepare(sockets[i]);
+        if (i == own) {
+            descriptors.push_back(std::nullopt);
+            continue;
+        }
+        prepare(sockets[i]);
         descriptors.push_back(sockets[i].release());
     }
     return make_socket_wire(static_cast<int>(own), std::move(descriptors));

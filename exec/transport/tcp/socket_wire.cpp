@@ -9,8 +9,11 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <optional>
 
 #include <fmt/core.h>
+
+#include "exec/file_descriptor.h"
 
 namespace exec::transport {
 
@@ -31,10 +34,12 @@ constexpr std::size_t most_bytes_a_turn = 8 * 1024 * 1024;
 
 class SocketWire : public Wire {
 public:
-    SocketWire(int rank, std::vector<int> sockets) : rank_(rank), peers_(sockets.size()) {
+    SocketWire(int rank, const std::vector<std::optional<int>>& sockets)
+        : rank_(rank), peers_(sockets.size()) {
         for (std::size_t i = 0; i < sockets.size(); ++i) {
-            peers_[i].socket = sockets[i];
-            if (sockets[i] >= 0) peers_[i].buffer.resize(read_ahead);
+            if (!sockets[i]) continue;
+            peers_[i].socket = FileDescriptor(*sockets[i]);
+            peers_[i].buffer.resize(read_ahead);
         }
     }
     ~SocketWire() override { close(); }
@@ -61,9 +66,9 @@ public:
         polled_.clear();
         polled_ranks_.clear();
         for (std::size_t i = 0; i < peers_.size(); ++i) {
-            if (peers_[i].socket < 0) continue;
-            polled_.push_back(
-                {peers_[i].socket, static_cast<short>(POLLIN | (peers_[i].queue.empty() ? 0 : POLLOUT)), 0});
+            if (!peers_[i].socket.is_open()) continue;
+            polled_.push_back({peers_[i].socket.get(),
+                               static_cast<short>(POLLIN | (peers_[i].queue.empty() ? 0 : POLLOUT)), 0});
             polled_ranks_.push_back(static_cast<int>(i));
         }
         if (::poll(polled_.data(), polled_.size(), 0) <= 0) return false;
@@ -78,7 +83,7 @@ public:
 
     bool has_unsent() const override {
         return std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
-            return peer.socket >= 0 && (!peer.queue.empty() || peer.incoming);
+            return peer.socket.is_open() && (!peer.queue.empty() || peer.incoming);
         });
     }
 
@@ -101,10 +106,7 @@ public:
     }
 
     void close() override {
-        for (Peer& peer : peers_) {
-            if (peer.socket >= 0) ::close(peer.socket);
-            peer.socket = -1;
-        }
+        for (Peer& peer : peers_) peer.socket.close();
     }
 
 private:
@@ -116,7 +118,7 @@ private:
         Communicator::Ticket ticket = 0;
     };
     struct Peer {
-        int socket = -1;
+        FileDescriptor socket;
         std::deque<Outgoing> queue;
         std::vector<std::byte> buffer;  // read ahead: [begin, end) is not used yet
         std::size_t begin = 0, end = 0;
@@ -126,9 +128,8 @@ private:
 
     void lose(Receiver& receiver, int rank, const std::string& why) {
         Peer& peer = peers_[static_cast<std::size_t>(rank)];
-        if (peer.socket < 0) return;
-        ::close(peer.socket);
-        peer.socket = -1;
+        if (!peer.socket.is_open()) return;
+        peer.socket.close();
         // Nobody will take what was for it; arrays may go.
         std::deque<Outgoing> dropped;
         dropped.swap(peer.queue);
@@ -141,7 +142,7 @@ private:
         Peer& peer = peers_[static_cast<std::size_t>(to)];
         bool has_moved = false;
         std::size_t moved = 0;
-        while (peer.socket >= 0 && !peer.queue.empty() && moved < most_bytes_a_turn) {
+        while (peer.socket.is_open() && !peer.queue.empty() && moved < most_bytes_a_turn) {
             Outgoing& out = peer.queue.front();
             iovec parts[2];
             int count = 0;
@@ -156,14 +157,14 @@ private:
             msghdr message{};
             message.msg_iov = parts;
             message.msg_iovlen = static_cast<std::size_t>(count);
-            const ssize_t written = ::sendmsg(peer.socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+            const ssize_t written = ::sendmsg(peer.socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
             if (written < 0) {
                 if (errno == EINTR) continue;
                 if (errno == EAGAIN || errno == EWOULDBLOCK) break;
                 // The reader learns why: a peer that stopped has told so before it closed.
                 const int error = errno;
                 read(receiver, to);
-                if (peer.socket >= 0)
+                if (peer.socket.is_open())
                     lose(receiver, to, fmt::format("sending to it failed: {}", std::strerror(error)));
                 return true;
             }
@@ -199,7 +200,7 @@ private:
         const auto has_read_ahead = [&] {
             return peer.incoming ? peer.begin < peer.end : peer.end - peer.begin >= sizeof(WireHeader);
         };
-        while (peer.socket >= 0 && (moved < most_bytes_a_turn || has_read_ahead())) {
+        while (peer.socket.is_open() && (moved < most_bytes_a_turn || has_read_ahead())) {
             if (peer.incoming) {
                 const std::size_t rest = peer.incoming->header.bytes - peer.received;
                 if (peer.begin < peer.end) {
@@ -209,7 +210,7 @@ private:
                     peer.received += bytes;
                 } else if (rest > 0) {
                     const ssize_t bytes =
-                        ::recv(peer.socket, peer.incoming->place + peer.received, rest, MSG_DONTWAIT);
+                        ::recv(peer.socket.get(), peer.incoming->place + peer.received, rest, MSG_DONTWAIT);
                     if (!is_alive(receiver, from, bytes)) return has_moved;
                     peer.received += static_cast<std::size_t>(bytes);
                     moved += static_cast<std::size_t>(bytes);
@@ -226,7 +227,7 @@ private:
                 std::memmove(peer.buffer.data(), peer.buffer.data() + peer.begin, peer.end - peer.begin);
                 peer.end -= peer.begin;
                 peer.begin = 0;
-                const ssize_t bytes = ::recv(peer.socket, peer.buffer.data() + peer.end,
+                const ssize_t bytes = ::recv(peer.socket.get(), peer.buffer.data() + peer.end,
                                              peer.buffer.size() - peer.end, MSG_DONTWAIT);
                 if (!is_alive(receiver, from, bytes)) return has_moved;
                 peer.end += static_cast<std::size_t>(bytes);
@@ -265,8 +266,8 @@ private:
 
 }  // namespace
 
-std::unique_ptr<Wire> make_socket_wire(int rank, std::vector<int> sockets) {
-    return std::make_unique<SocketWire>(rank, std::move(sockets));
+std::unique_ptr<Wire> make_socket_wire(int rank, const std::vector<std::optional<int>>& sockets) {
+    return std::make_unique<SocketWire>(rank, sockets);
 }
 
 }  // namespace exec::transport

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,8 @@ namespace exec::transport {
 std::unique_ptr<Wire> connect_all(const Launch& launch, core::Seconds time_limit,
                                   std::vector<std::string>& hosts);
 
-// A wire over connected stream sockets, one a rank (-1 at its own place); it owns them.
-std::unique_ptr<Wire> make_socket_wire(int rank, std::vector<int> sockets);
+// A wire over connected stream sockets, by rank: descriptors that it owns, and nothing for the
+// rank itself.
+std::unique_ptr<Wire> make_socket_wire(int rank, const std::vector<std::optional<int>>& sockets);
 
 }  // namespace exec::transport
