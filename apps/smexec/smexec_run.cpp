@@ -100,9 +100,10 @@ CheckedLosses check(const ExecutionJob& job, const exec::RunOptions& options,
                        : exec::run_reference(job.scenario.graph, job.plan(), job.data, reference);
     result.reference.assign(all.losses.begin() + job.first_step, all.losses.end());
     result.router_margins = all.router_margins;
+    constexpr double least_loss = 1e-30;  // a loss of 0 has no relative difference
     for (std::size_t i = 0; i < losses.size(); ++i) {
         const double difference =
-            std::abs(losses[i] - result.reference[i]) / std::max(1e-30, std::abs(result.reference[i]));
+            std::abs(losses[i] - result.reference[i]) / std::max(least_loss, std::abs(result.reference[i]));
         result.largest_difference = std::isfinite(difference)
                                         ? std::max(result.largest_difference, difference)
                                         : std::numeric_limits<double>::infinity();

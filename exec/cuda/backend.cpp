@@ -437,7 +437,8 @@ void CudaBackend::wait_for(Event event) {
     };
     const Clock::time_point begin = Clock::now();
     for (std::int64_t polls = 0; !machine_.has_happened(event); ++polls) {
-        if (polls % 1024 == 1023) {
+        constexpr std::int64_t polls_per_check = 1024;  // a check asks NCCL, the disk and the clock
+        if (polls % polls_per_check == polls_per_check - 1) {
             exchange_.check();
             check_disk();
             if (std::chrono::duration<double>(Clock::now() - begin).count() > options_.time_limit.value) {

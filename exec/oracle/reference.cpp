@@ -148,7 +148,8 @@ void clip(std::vector<std::vector<double>>& gradients, double limit) {
     double squares = 0;
     for (const auto& gradient : gradients)
         for (const double g : gradient) squares += g * g;
-    const double factor = std::min(1.0, limit / (std::sqrt(squares) + 1e-6));
+    constexpr double norm_epsilon = 1e-6;  // of torch.nn.utils.clip_grad_norm_
+    const double factor = std::min(1.0, limit / (std::sqrt(squares) + norm_epsilon));
     for (auto& gradient : gradients)
         for (double& g : gradient) g *= factor;
 }

@@ -15,16 +15,18 @@ using model::OperatorKind;
 namespace {
 
 constexpr double pi = std::numbers::pi;
+// Hendrycks and Gimpel, arXiv 1606.08415: gelu(x) ~ x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+constexpr double gelu_cubic = 0.044715;
 
 double gelu(double x, bool is_tanh) {
-    if (is_tanh) return 0.5 * x * (1 + std::tanh(std::sqrt(2 / pi) * (x + 0.044715 * x * x * x)));
+    if (is_tanh) return 0.5 * x * (1 + std::tanh(std::sqrt(2 / pi) * (x + gelu_cubic * x * x * x)));
     return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
 }
 double gelu_slope(double x, bool is_tanh) {
     if (!is_tanh)
         return 0.5 * (1 + std::erf(x / std::sqrt(2.0))) + x * std::exp(-0.5 * x * x) / std::sqrt(2 * pi);
-    const double inner = std::sqrt(2 / pi) * (x + 0.044715 * x * x * x), t = std::tanh(inner);
-    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * std::sqrt(2 / pi) * (1 + 3 * 0.044715 * x * x);
+    const double inner = std::sqrt(2 / pi) * (x + gelu_cubic * x * x * x), t = std::tanh(inner);
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * std::sqrt(2 / pi) * (1 + 3 * gelu_cubic * x * x);
 }
 double logistic(double x) { return 1 / (1 + std::exp(-x)); }
 

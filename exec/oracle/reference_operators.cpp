@@ -60,10 +60,16 @@ double activation_slope(const Operator& op, double x) {
     return slope_of_activation(op.kind, op.attributes.is_tanh_approximation, x);
 }
 
+// A hash has 32 bits that decide: an element is dropped when they are below probability times 2^32.
+constexpr double hash_values = 4294967296.0;
 bool drops(std::uint64_t key, size_t element, double probability) {
     return static_cast<double>(cpu::counter_hash(key, element) >> 32) <
-           std::floor(static_cast<double>(static_cast<float>(probability)) * 4294967296.0);
+           std::floor(static_cast<double>(static_cast<float>(probability)) * hash_values);
 }
+
+// Below every score and every pixel; as a score its exponential is 0. Finite, so that no difference of two of
+// them is a NaN.
+constexpr double below_all = -1e300;
 
 // Mean and deviation of each group of elements that is normalised together; `place(group, i)` says where its
 // i-th element lies.
@@ -177,7 +183,7 @@ struct Head {
                           static_cast<std::int64_t>(d), q,
                           transposed(static_cast<std::int64_t>(keys), static_cast<std::int64_t>(d), k));
         for (size_t i = 0; i < tokens; ++i) {
-            double maximum = -1e300, sum = 0;
+            double maximum = below_all, sum = 0;
             for (size_t j = 0; j < keys; ++j) {
                 double& score = p[i * keys + j];
                 const bool is_seen =
@@ -187,7 +193,7 @@ struct Head {
                             ? score * scale + (a.has_alibi ? slope(a.heads, head) * (static_cast<double>(j) -
                                                                                      static_cast<double>(i))
                                                            : 0.0)
-                            : -1e300;
+                            : below_all;
                 if (bias)
                     score +=
                         (*bias)[bucket(a, i, j) * static_cast<size_t>(a.heads) + static_cast<size_t>(head)];
@@ -505,7 +511,7 @@ void forward(Context& context, model::OperatorId id) {
             return;
         }
         case OperatorKind::max_pool:
-            std::fill(y.begin(), y.end(), -1e300);
+            std::fill(y.begin(), y.end(), below_all);
             windows(v, false, [&](size_t o, size_t i, size_t) { y[o] = std::max(y[o], v.x()[i]); });
             return;
         case OperatorKind::average_pool:

@@ -133,9 +133,14 @@ bool is_communication(const std::string& kind) {
            kind.find("broadcast") == 0;
 }
 
+// Shares from which on something is worth a word: of the step, that a prediction misses; of the computing
+// time, that other processes had the cores; of the profiled speed, by which the machine was faster or slower.
+constexpr double notable_error = 0.05, notable_loss = 0.05, notable_speed_change = 0.03;
+
 std::string verdict_of(const Comparison& comparison, const ComparisonContext& context) {
     const double error = (comparison.predicted_step - comparison.measured_step).value;
-    if (comparison.kinds.empty() || std::abs(error) <= 0.05 * comparison.measured_step.value) return {};
+    if (comparison.kinds.empty() || std::abs(error) <= notable_error * comparison.measured_step.value)
+        return {};
     const auto miss = [](const KindComparison& kind) { return (kind.predicted - kind.measured).value; };
     // Of those that err in the direction of the step.
     const auto worst = std::max_element(
@@ -149,10 +154,10 @@ std::string verdict_of(const Comparison& comparison, const ComparisonContext& co
     if (is_communication(worst->kind))
         text +=
             "; waiting for the other rank is counted in it, so what that rank did before it may be the cause";
-    else if (context.lost_share > 0.05)
+    else if (context.lost_share > notable_loss)
         text += fmt::format("; other processes had the ranks' cores for {:.0f}% of the computing time",
                             100 * context.lost_share);
-    if (comparison.speed_ratio > 0 && std::abs(comparison.speed_ratio - 1) > 0.03)
+    if (comparison.speed_ratio > 0 && std::abs(comparison.speed_ratio - 1) > notable_speed_change)
         text += fmt::format(
             "; the machine ran at {:.2f} of the speed at which it was profiled: at that speed the prediction "
             "would be {:+.1f}% off",

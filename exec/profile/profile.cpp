@@ -38,6 +38,9 @@ double quantile(std::vector<double> values, double share) {
                           : values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1))];
 }
 
+// Differences of measured times may be zero or below: rates are of this time (a clock's tick) at least.
+constexpr double shortest_seconds = 1e-9;
+
 double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
 
 int cores() { return cpu::available_cores(); }
@@ -133,7 +136,8 @@ Exchange measure_exchange(std::size_t large_floats) {
     };
     const double small = time_of(2, 200), large = time_of(large_floats, 15);
     const double bytes = static_cast<double>(large_floats) * 4;
-    return {core::BytesPerSecond(bytes / std::max(1e-9, large - small)), core::Seconds(small / 2)};
+    return {core::BytesPerSecond(bytes / std::max(shortest_seconds, large - small)),
+            core::Seconds(small / 2)};
 }
 
 // Parameters in shards come bucket by bucket, each from where it lay since the step before: two copies and no
@@ -193,8 +197,8 @@ core::BytesPerSecond measure_shard_exchange(const schedule::RankProgram& list, c
     };
     run_two(network, rank_work);
     const double transfers = 3 * static_cast<double>(pieces.size());
-    return core::BytesPerSecond(3 * bytes / 2 /
-                                std::max(1e-9, quantile(times, 0.25) - transfers * latency.value));
+    return core::BytesPerSecond(
+        3 * bytes / 2 / std::max(shortest_seconds, quantile(times, 0.25) - transfers * latency.value));
 }
 
 // One rank of every class, and more of the same until every core is busy that the plan keeps busy; in groups
@@ -253,13 +257,16 @@ PlanProfile profile_plan(const schedule::Program& program, const model::ModelGra
         (schedule::needs_update_norms(plan.optimizer) ? 8 : 0);  // as the simulator counts them
     std::vector<std::vector<RankRecord>> measured;
     for (const std::vector<int>& ranks : groups) {
-        // Enough steps that a median means something, in about a second and a half for all ranks.
+        // Enough steps for a median, in about `profiling_seconds` for all ranks.
         options.steps = 2;
         const std::vector<RankRecord> first = run_alone(program, graph, data, options, ranks);
-        double step_time = 1e-4;
+        constexpr double profiling_seconds = 1.5, shortest_step_seconds = 1e-4;
+        constexpr int least_steps = 4, most_steps = 60;
+        double step_time = shortest_step_seconds;
         for (const RankRecord& record : first) step_time = std::max(step_time, record.step_computing.back());
         options.steps =
-            std::clamp(static_cast<int>(1.5 / static_cast<double>(groups.size()) / step_time), 4, 60);
+            std::clamp(static_cast<int>(profiling_seconds / static_cast<double>(groups.size()) / step_time),
+                       least_steps, most_steps);
         measured.push_back(run_alone(program, graph, data, options, ranks));
         for (std::size_t r = 0; r < ranks.size(); ++r) {
             const RankRecord& record = measured.back()[r];
@@ -317,7 +324,10 @@ PlanProfile profile_plan(const schedule::Program& program, const model::ModelGra
         for (const model::Operator& op : graph.operators)
             if (op.kind == model::OperatorKind::parallel_exit)
                 message = model::tensor_bytes(graph, op.output, plan.cost_context()).value / 4;
-    Exchange exchange = measure_exchange(static_cast<std::size_t>(std::clamp(message, 4096.0, 4194304.0)));
+    constexpr double least_bytes = 4096,
+                     most_bytes = 4194304;  // smaller ones are all latency, larger ones slow
+    Exchange exchange =
+        measure_exchange(static_cast<std::size_t>(std::clamp(message, least_bytes, most_bytes)));
     if (plan.shards(schedule::Sharding::parameters) && plan.layout.tensor == 1)
         exchange.bandwidth = measure_shard_exchange(program.classes[0], exchange.latency);
     profile.link_bandwidth = exchange.bandwidth;
@@ -325,8 +335,6 @@ PlanProfile profile_plan(const schedule::Program& program, const model::ModelGra
     profile.product_rate = product_rate(std::min(plan.layout.ranks(), cores()), 512, 9);
     return profile;
 }
-
-namespace {}  // namespace
 
 void apply(const PlanProfile& profile, cluster::InstanceType& instance) {
     instance.device.measured_operators = profile.operators;
@@ -352,7 +360,8 @@ cluster::InstanceType profile_machine(cluster::InstanceType base, const std::str
     // All cores at work, as in a run.
     for (const std::int64_t n : {16, 32, 64, 128, 192, 256, 384, 512, 768, 1024}) {
         const double flops = 2.0 * static_cast<double>(n * n * n);
-        const int repetitions = std::clamp(static_cast<int>(3e9 / flops), 5, 2000);
+        constexpr double flops_a_size = 3e9;  // some tenths of a second on one core
+        const int repetitions = std::clamp(static_cast<int>(flops_a_size / flops), 5, 2000);
         const core::FlopsPerSecond rate = product_rate(all, n, repetitions);
         curve.points.push_back({core::Flops(flops), rate});
         best = std::max(best, rate.value);

@@ -46,8 +46,9 @@ public:
                                from = static_cast<std::size_t>(i - own.first);
                     const float value = own.values[from], gradient = own.gradients[from];
                     if (is_filled_[p][at]) {
+                        constexpr double least_scale = 1e-6;  // smaller parameters differ by rounding alone
                         const double scale =
-                            std::max(1e-6, std::abs(static_cast<double>(result_.parameters[p][at])));
+                            std::max(least_scale, std::abs(static_cast<double>(result_.parameters[p][at])));
                         result_.largest_copy_difference =
                             std::max(result_.largest_copy_difference,
                                      std::abs(static_cast<double>(value) -

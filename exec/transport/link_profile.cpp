@@ -26,6 +26,8 @@ using Clock = std::chrono::steady_clock;
 
 enum : Tag { tag_time = 48, tag_links = 49, tag_machine = 50, tag_size = 51, tag_ring = 100 };
 constexpr std::uint64_t first_barrier = 1 << 20;
+// Differences of measured times may be zero or below: rates are of this time (a clock's tick) at least.
+constexpr double shortest_seconds = 1e-9;
 
 // The time of a ring all-reduce of `floats` over `members`, when all other groups do the same at the same
 // time, over repetitions of the slowest rank. Inside a host the lower quartile: what disturbs an exchange of
@@ -90,7 +92,7 @@ LinkProfile measure_links(World& world) {
         const double small_time = clock.seconds(members, 2, 5, 50),
                      large_time = clock.seconds(members, large, 9);
         links.within_bandwidth = core::BytesPerSecond(static_cast<double>(large) * float_bytes /
-                                                      std::max(1e-9, large_time - small_time));
+                                                      std::max(shortest_seconds, large_time - small_time));
         links.within_latency = core::Seconds(small_time / 2);
     }
     if (hosts > 1) {
@@ -102,16 +104,20 @@ LinkProfile measure_links(World& world) {
         const double n = hosts;
         const double latency = clock.seconds(members, 2, 5, 20) / (2 * (n - 1));
         // 256 KiB, and what takes some 0.6 s, 1.25 to 16 MiB: as long as the transfers of a step, in which
-        // TCP fills queues, loses and sends again.
-        const std::size_t small = 1 << 16;
+        // TCP fills queues, loses and sends again. Sizes in floats.
+        constexpr std::size_t small = 1 << 16;
+        constexpr double long_transfer_seconds = 0.6, least_small_seconds = 1e-6;
+        constexpr double least_large = 5 << 16, most_large = 1 << 22;
         const double small_time = clock.seconds(members, small, 7, 1, 0.5);
-        const double wanted = std::clamp(static_cast<double>(small) * 0.6 / std::max(1e-6, small_time),
-                                         double(5 << 16), double(1 << 22));
+        const double wanted = std::clamp(
+            static_cast<double>(small) * long_transfer_seconds / std::max(least_small_seconds, small_time),
+            least_large, most_large);
         const auto large = static_cast<std::size_t>(std::stoll(broadcast_text(
             world.communicator(), tag_size, fmt::format("{:.0f}", wanted))));  // rank 0 knows the slowest
         const double large_time = clock.seconds(members, large, 7, 1, 0.5);
         const double bytes = static_cast<double>(large - small) * float_bytes * 2 * (n - 1) / n * here;
-        links.between_bandwidth = core::BytesPerSecond(bytes / std::max(1e-9, large_time - small_time));
+        links.between_bandwidth =
+            core::BytesPerSecond(bytes / std::max(shortest_seconds, large_time - small_time));
         links.between_latency = core::Seconds(latency);
     }
     std::ifstream kernel("/proc/sys/kernel/random/boot_id");

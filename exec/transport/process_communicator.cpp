@@ -321,8 +321,9 @@ void ProcessCommunicator::pause(int idle_rounds, bool spins) {
     } else if (idle_rounds < 2 * polls) {
         sched_yield();
     } else {
+        constexpr int rounds_per_step = 16;  // after as many sleeps the next one is longer by the shortest
         std::this_thread::sleep_for(
-            std::min(longest_sleep, shortest_sleep * (1 + (idle_rounds - 2 * polls) / 16)));
+            std::min(longest_sleep, shortest_sleep * (1 + (idle_rounds - 2 * polls) / rounds_per_step)));
     }
 }
 
@@ -353,7 +354,8 @@ void ProcessCommunicator::wait_until(std::unique_lock<std::mutex>& lock, int sen
         lock.unlock();
         pause(idle_rounds++, spins);
         lock.lock();
-        if (idle_rounds % 64 != 0 || Clock::now() <= deadline) continue;
+        constexpr int rounds_per_clock = 64;  // reading the clock costs as much as a poll
+        if (idle_rounds % rounds_per_clock != 0 || Clock::now() <= deadline) continue;
         if (!is_patient_ || sender < 0) time_out(lock, what_for());
         ask(lock, {sender});
         if (!has_answered_[static_cast<std::size_t>(sender)]) time_out(lock, what_for());

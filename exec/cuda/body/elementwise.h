@@ -81,13 +81,17 @@ struct Scale {
     }
 };
 
+inline constexpr float inverse_sqrt_2 = 0.70710678118654752440f, inverse_sqrt_2_pi = 0.39894228040143267794f;
+// Hendrycks and Gimpel, arXiv 1606.08415: gelu(x) ~ x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+inline constexpr float sqrt_2_by_pi = 0.79788456080286535588f, gelu_cubic = 0.044715f;
+
 template <Unary kind, class T>
 SMSIM_DEVICE float unary_value(float x) {
-    if constexpr (kind == Unary::gelu) return 0.5f * x * (1.0f + erff(x * 0.70710678118654752440f));
-    // Hendrycks and Gimpel, arXiv 1606.08415; (1 + tanh u)/2 = 1/(1 + exp(-2u)).
+    if constexpr (kind == Unary::gelu) return 0.5f * x * (1.0f + erff(x * inverse_sqrt_2));
+    // (1 + tanh u)/2 = 1/(1 + exp(-2u)).
     if constexpr (kind == Unary::gelu_tanh)
-        return x * reciprocal_of<T>(
-                       1.0f + exponential<T>(-2.0f * 0.79788456080286535588f * (x + 0.044715f * x * x * x)));
+        return x *
+               reciprocal_of<T>(1.0f + exponential<T>(-2.0f * sqrt_2_by_pi * (x + gelu_cubic * x * x * x)));
     if constexpr (kind == Unary::relu) return x > 0.0f ? x : 0.0f;
     if constexpr (kind == Unary::silu) return x * reciprocal_of<T>(1.0f + exponential<T>(-x));
     if constexpr (kind == Unary::tanh) return tanhf(x);
@@ -96,15 +100,15 @@ SMSIM_DEVICE float unary_value(float x) {
 template <Unary kind, class T>
 SMSIM_DEVICE float unary_slope(float x) {
     if constexpr (kind == Unary::gelu)
-        return 0.5f * (1.0f + erff(x * 0.70710678118654752440f)) +
-               x * 0.39894228040143267794f * exponential<T>(-0.5f * x * x);
+        return 0.5f * (1.0f + erff(x * inverse_sqrt_2)) +
+               x * inverse_sqrt_2_pi * exponential<T>(-0.5f * x * x);
     if constexpr (kind == Unary::gelu_tanh) {
         // With e = exp(-2|u|): (1 + tanh u)/2 is 1/(1 + e) or e/(1 + e), and 1 - tanh^2 u = 4 e/(1 + e)^2,
         // both without cancellation.
-        const float u = 0.79788456080286535588f * (x + 0.044715f * x * x * x);
+        const float u = sqrt_2_by_pi * (x + gelu_cubic * x * x * x);
         const float e = exponential<T>(-2.0f * fabsf(u)), s = reciprocal_of<T>(1.0f + e);
         return (u > 0.0f ? s : e * s) +
-               2.0f * x * e * s * s * 0.79788456080286535588f * (1.0f + 3.0f * 0.044715f * x * x);
+               2.0f * x * e * s * s * sqrt_2_by_pi * (1.0f + 3.0f * gelu_cubic * x * x);
     }
     if constexpr (kind == Unary::relu) return x > 0.0f ? 1.0f : 0.0f;
     if constexpr (kind == Unary::silu) {

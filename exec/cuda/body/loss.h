@@ -330,9 +330,13 @@ struct CrossEntropyAcross {
     }
 };
 
-// Chunks so many that every multiprocessor has work; of a tile of 128 rows or more.
+// Chunks of columns: so many that `wanted_blocks` blocks of 256 rows each keep every multiprocessor busy, but
+// none of fewer than 64 columns, and no more than 128, whose partial sums are still nothing to add up.
 inline std::int64_t across_chunks(const ClassShape& shape) {
-    return at_most(at_most(ceiling(1024, ceiling(shape.rows, 256)), ceiling(shape.columns, 64)), 128);
+    constexpr std::int64_t wanted_blocks = 1024, rows_per_chunk = 256, least_columns = 64, most_chunks = 128;
+    return at_most(at_most(ceiling(wanted_blocks, ceiling(shape.rows, rows_per_chunk)),
+                           ceiling(shape.columns, least_columns)),
+                   most_chunks);
 }
 inline std::size_t across_workspace(const ClassShape& shape) {
     return static_cast<std::size_t>(across_chunks(shape) * 2 * shape.rows) * sizeof(float);

@@ -315,7 +315,8 @@ inline void route(Stream s, Type type, const RoutingShape& shape, const void* pr
     });
     launch(s, shape.experts, PlaceRoutedTokens::threads, PlaceRoutedTokens::shared,
            PlaceRoutedTokens{shape, to});
-    launch(s, at_most(ceiling(shape.tokens * shape.chosen, 256), 1024), 256,
+    constexpr std::int64_t threads = 256, most_blocks = 1024;  // some for every multiprocessor
+    launch(s, at_most(ceiling(shape.tokens * shape.chosen, threads), most_blocks), threads,
            static_cast<std::size_t>(shape.experts) * sizeof(std::int32_t), PlaceExperts{shape, to});
 }
 

@@ -286,10 +286,13 @@ struct AddPartials {
     }
 };
 
-// Chunks so many that every multiprocessor has work, and so few that adding them up is nothing.
+// Chunks of rows: so many that `wanted_blocks` blocks of 128 columns each keep every multiprocessor busy, but
+// none of fewer than 32 rows, and no more than 256, which take no time to add up.
 inline std::int64_t row_chunks(std::int64_t rows, std::int64_t columns) {
-    const std::int64_t column_blocks = ceiling(columns, 128), wanted = ceiling(1024, column_blocks);
-    return at_most(at_most(ceiling(rows, 32), wanted), 256);
+    constexpr std::int64_t wanted_blocks = 1024, columns_per_block = 128, least_rows = 32, most_chunks = 256;
+    return at_most(
+        at_most(ceiling(rows, least_rows), ceiling(wanted_blocks, ceiling(columns, columns_per_block))),
+        most_chunks);
 }
 
 // Calls with constants (elements of a pack, packs of a thread) and whether a warp takes a row, so that every

@@ -300,7 +300,8 @@ SMSIM_DEVICE bool is_dropped(std::uint64_t key, std::uint64_t counter, std::uint
     return ((z ^ (z >> 31)) >> 32) < threshold;
 }
 SMSIM_HOST_DEVICE std::uint64_t threshold_of(float probability) {
-    return static_cast<std::uint64_t>(static_cast<double>(probability) * 4294967296.0);
+    constexpr double hash_values = 4294967296.0;  // 2^32: the bits of a hash that decide
+    return static_cast<std::uint64_t>(static_cast<double>(probability) * hash_values);
 }
 
 }  // namespace exec::cuda::kernel_body

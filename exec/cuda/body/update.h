@@ -18,10 +18,12 @@ SMSIM_DEVICE bool are_values_aligned(const DeviceRange& range) {
     return is_aligned_for<P>(range.parameter) && is_aligned_for<float>(range.master) &&
            is_aligned_for<float>(range.first) && is_aligned_for<float>(range.second);
 }
-// torch.nn.utils.clip_grad_norm_.
+// As torch.nn.utils.clip_grad_norm_ has it, with its epsilon.
 SMSIM_DEVICE float clipping_factor(const StepFactors& f, const float* squares) {
-    return squares && f.largest_norm < sqrtf(*squares) + 1e-6f ? f.largest_norm / (sqrtf(*squares) + 1e-6f)
-                                                               : 1.0f;
+    constexpr float norm_epsilon = 1e-6f;
+    return squares && f.largest_norm < sqrtf(*squares) + norm_epsilon
+               ? f.largest_norm / (sqrtf(*squares) + norm_epsilon)
+               : 1.0f;
 }
 
 // A block's part of a range, shared out over its threads: work(V, i) for V elements from the i-th on, four at

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include <fmt/core.h>
 
@@ -127,7 +128,7 @@ float milliseconds_of(const Call& call) {
     cudaEvent_t begin = nullptr, end = nullptr;
     check(cudaEventCreate(&begin), "cudaEventCreate");
     check(cudaEventCreate(&end), "cudaEventCreate");
-    float least = 1e30f;
+    float least = std::numeric_limits<float>::max();
     for (int repetition = 0; repetition < 4; ++repetition) {
         check(cudaEventRecord(begin, nullptr), "cudaEventRecord");
         for (int i = 0; i < 2; ++i) call();
