@@ -71,11 +71,11 @@ class OperatorKernels {
 public:
     virtual ~OperatorKernels() = default;
     virtual void forward(model::OperatorId op, const Operands& operands,
-                         const MicroBatchPosition& place) const = 0;
+                         const MicroBatchPosition& position) const = 0;
     // Adds to the gradients of the inputs; null where none is wanted. cross_entropy takes dy = one number in
     // host memory, the weight of its micro-batch.
     virtual void backward_input(model::OperatorId op, const Operands& operands, const float* dy,
-                                const std::vector<float*>& dx, const MicroBatchPosition& place) const = 0;
+                                const std::vector<float*>& dx, const MicroBatchPosition& position) const = 0;
     // Adds to the gradients of the parameters.
     virtual void backward_weight(model::OperatorId op, const Operands& operands, const float* dy,
                                  const std::vector<float*>& dparameters) const = 0;

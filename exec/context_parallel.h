@@ -10,16 +10,16 @@ namespace exec {
 
 // Ascending.
 inline std::vector<std::int32_t> places_of_tokens(std::int64_t tokens, int degree, int rank) {
-    std::vector<std::int32_t> places;
+    std::vector<std::int32_t> positions;
     if (degree == 1) {
-        for (std::int64_t t = 0; t < tokens; ++t) places.push_back(static_cast<std::int32_t>(t));
-        return places;
+        for (std::int64_t t = 0; t < tokens; ++t) positions.push_back(static_cast<std::int32_t>(t));
+        return positions;
     }
     const std::int64_t part = tokens / (2 * degree);
     for (const std::int64_t which : {std::int64_t{rank}, std::int64_t{2 * degree - 1 - rank}})
         for (std::int64_t t = which * part; t < (which + 1) * part; ++t)
-            places.push_back(static_cast<std::int32_t>(t));
-    return places;
+            positions.push_back(static_cast<std::int32_t>(t));
+    return positions;
 }
 
 }  // namespace exec

@@ -17,13 +17,13 @@ namespace {
 enum : Tag { tag_files = 32, tag_committed = 33 };
 
 bool is_first_copy(const schedule::Program& program, const model::Parameter& parameter,
-                   const schedule::RankCoordinates& place) {
+                   const schedule::RankCoordinates& coordinates) {
     const schedule::Plan& plan = program.plan;
     // Shard groups and those of experts are consecutive members of a data group; without sharding every
     // replica has all.
     const int degree = plan.shards(schedule::Sharding::optimizer) ? plan.effective_shard_degree() : 1;
-    return place.data < (parameter.is_expert ? std::max(degree, plan.layout.expert) : degree) &&
-           (place.tensor == 0 || parameter.split_dimension.has_value());
+    return coordinates.data < (parameter.is_expert ? std::max(degree, plan.layout.expert) : degree) &&
+           (coordinates.tensor == 0 || parameter.split_dimension.has_value());
 }
 
 // Of a training that went on with another recipe, or perhaps did: what nobody wrote down stays unknown.
@@ -37,13 +37,14 @@ std::string continued(const std::string& earlier, const std::string& now) {
 std::vector<StateRecord> records_of(const schedule::Program& program, const model::ModelGraph& graph,
                                     int rank, const std::vector<BucketState>& buckets) {
     std::vector<StateRecord> records;
-    const schedule::RankCoordinates place = schedule::coordinates_of(program.plan.layout, rank);
+    const schedule::RankCoordinates coordinates = schedule::coordinates_of(program.plan.layout, rank);
     for (const BucketState& bucket : buckets)
         for (const BucketState::Trained& own : bucket.trained()) {
             const model::Parameter& parameter = graph.parameter(own.parameter);
-            if (!is_first_copy(program, parameter, place)) continue;
+            if (!is_first_copy(program, parameter, coordinates)) continue;
             const std::int64_t last = own.first + static_cast<std::int64_t>(own.values.size());
-            for (const ElementRun& run : element_runs(parameter, share_of(program.plan.layout, place))) {
+            for (const ElementRun& run :
+                 element_runs(parameter, share_of(program.plan.layout, coordinates))) {
                 const std::int64_t begin = std::max(run.local, own.first),
                                    end = std::min(run.local + run.count, last);
                 if (begin >= end) continue;

@@ -24,14 +24,14 @@ class CudaBackend::WatchedOperators : public OperatorKernels {
 public:
     explicit WatchedOperators(CudaBackend& backend) : backend_(backend) {}
 
-    void forward(model::OperatorId op, const Operands& x, const MicroBatchPosition& place) const override {
+    void forward(model::OperatorId op, const Operands& x, const MicroBatchPosition& position) const override {
         note(x);
         backend_.write(x.output);
         backend_.write(x.saved_context);
-        backend_.operators_at_work().forward(op, x, place);
+        backend_.operators_at_work().forward(op, x, position);
     }
     void backward_input(model::OperatorId op, const Operands& x, const float* dy,
-                        const std::vector<float*>& dx, const MicroBatchPosition& place) const override {
+                        const std::vector<float*>& dx, const MicroBatchPosition& position) const override {
         note(x);
         backend_.read(x.output);
         if (backend_.graph_.op(op).kind == model::OperatorKind::experts) backend_.write(x.saved_context);
@@ -39,7 +39,7 @@ public:
         if (backend_.graph_.op(op).kind != model::OperatorKind::cross_entropy) backend_.read(dy);
         for (float* gradient : dx) backend_.write(gradient);
         backend_.write(x.dkeys);
-        backend_.operators_at_work().backward_input(op, x, dy, dx, place);
+        backend_.operators_at_work().backward_input(op, x, dy, dx, position);
         for (float* gradient : dx) backend_.clear(backend_.pending_zeros_.cut_around(gradient));
     }
     void backward_weight(model::OperatorId op, const Operands& x, const float* dy,
@@ -112,12 +112,12 @@ CudaBackend::CudaBackend(const schedule::Program& program, const std::vector<mod
             dropping_.push_back(static_cast<std::int32_t>(i));
         }
     loss_scale_ = initial_loss_scale();
-    const schedule::RankCoordinates place = schedule::coordinates_of(program.plan.layout, rank);
-    const auto tables =
-        std::make_shared<const AttentionTables>(graph_, program.plan.cost_context(), place.tensor, machine_);
+    const schedule::RankCoordinates coordinates = schedule::coordinates_of(program.plan.layout, rank);
+    const auto tables = std::make_shared<const AttentionTables>(graph_, program.plan.cost_context(),
+                                                                coordinates.tensor, machine_);
     for (const model::ModelGraph& segment : segments)
         operators_.push_back(std::make_unique<Operators>(
-            segment, program.plan, place.tensor, place.data % program.plan.layout.context,
+            segment, program.plan, coordinates.tensor, coordinates.data % program.plan.layout.context,
             schedule::trains(program), tables, machine_, static_cast<ExecutionContext&>(*this)));
     watched_ = std::make_unique<WatchedOperators>(*this);
     make_groups();
@@ -173,28 +173,28 @@ Operators& CudaBackend::operators_at_work() const {
 void CudaBackend::take_memory() {
     const auto keys = dropping_.size() *
                       static_cast<std::size_t>(program_.whole_micro_batches() * program_.plan.micro_batch);
-    keys_place_ = rounded(static_cast<std::size_t>(program_.updates()) * sizeof(StepFactors));
+    keys_offset_ = rounded(static_cast<std::size_t>(program_.updates()) * sizeof(StepFactors));
     step_block_bytes_ = rounded(
-        keys_place_ + (keys + 1) * sizeof(std::uint64_t));  // and where random numbers of libraries begin
-    // Everything has its place in one block.
+        keys_offset_ + (keys + 1) * sizeof(std::uint64_t));  // and where random numbers of libraries begin
+    // All arrays lie in one block.
     std::size_t size = rounded(plan_->arena.bytes);
-    const auto place = [&](std::size_t bytes) {
+    const auto reserve = [&](std::size_t bytes) {
         const std::size_t at = size;
         size += rounded(bytes);
         return at;
     };
-    const std::size_t block = place(step_block_bytes_);
+    const std::size_t block = reserve(step_block_bytes_);
     std::map<std::pair<schedule::Stream, int>, std::size_t> slots;
-    for (const auto& [slot, bytes] : plan_->scratch) slots[slot] = place(bytes);
+    for (const auto& [slot, bytes] : plan_->scratch) slots[slot] = reserve(bytes);
     std::map<TableKey, std::pair<std::size_t, std::size_t>> tables;
     std::int64_t chunks = 0;
     for (const auto& [key, table] : plan_->tables) {
         const std::size_t at =
-            place(table.ranges * sizeof(DeviceRange));  // in this order: an argument list has none
-        tables[key] = {at, place(static_cast<std::size_t>(table.chunks) * sizeof(UpdateChunk))};
+            reserve(table.ranges * sizeof(DeviceRange));  // in this order: an argument list has none
+        tables[key] = {at, reserve(static_cast<std::size_t>(table.chunks) * sizeof(UpdateChunk))};
         chunks = std::max(chunks, table.chunks);
     }
-    const std::size_t partials = place(2 * static_cast<std::size_t>(chunks) * sizeof(float));
+    const std::size_t partials = reserve(2 * static_cast<std::size_t>(chunks) * sizeof(float));
     memory_ = static_cast<char*>(machine_.allocate(size));
     if (settings_.rehearses) {
         machine_.fill_zero(machine_.stream(schedule::Stream::compute), memory_, size);
@@ -204,7 +204,7 @@ void CudaBackend::take_memory() {
     blocks_ = arena_;
     device_block_ = memory_ + block;
     factors_ = reinterpret_cast<StepFactors*>(device_block_);
-    keys_ = reinterpret_cast<std::uint64_t*>(device_block_ + keys_place_);
+    keys_ = reinterpret_cast<std::uint64_t*>(device_block_ + keys_offset_);
     for (const auto& [slot, at] : slots) scratch_[slot] = memory_ + at;
     for (const auto& [key, at] : tables)
         tables_[key] = {reinterpret_cast<DeviceRange*>(memory_ + at.first),
@@ -213,7 +213,7 @@ void CudaBackend::take_memory() {
     norm_partials_ = reinterpret_cast<float*>(memory_ + partials);
     std::size_t staging = alignment;
     for (const std::size_t bytes : plan_->staging) {
-        staging_places_.push_back(staging);
+        staging_offsets_.push_back(staging);
         staging += rounded(bytes);
     }
     staging_ = static_cast<char*>(machine_.allocate_host(staging));
@@ -496,12 +496,12 @@ void CudaBackend::accumulate(core::DataType type, std::int64_t count, const void
 void CudaBackend::read_data(Buffer& into, core::DataType type,
                             std::function<void(std::int64_t step, void* host)> write_data) {
     write(into.data());
-    const std::size_t place = reads_done_++;
+    const std::size_t number = reads_done_++;
     if (plans()) {
-        if (place >= learnt_.staging.size()) learnt_.staging.push_back(into.bytes());
+        if (number >= learnt_.staging.size()) learnt_.staging.push_back(into.bytes());
         return;
     }
-    char* host = staging_ + staging_places_[place];
+    char* host = staging_ + staging_offsets_[number];
     const core::DataType kept = program_.plan.precision.activations();
     if (type == core::DataType::fp32 && type_of(kept) != Type::fp32) {  // images
         const std::size_t count = into.bytes() / size_of(type_of(kept));
@@ -511,8 +511,8 @@ void CudaBackend::read_data(Buffer& into, core::DataType type,
             to_precision(kept, values, to);
         };
     }
-    if (place == reads_.size()) reads_.push_back({std::move(write_data), host, into.bytes()});
-    fill(reads_[place]);
+    if (number == reads_.size()) reads_.push_back({std::move(write_data), host, into.bytes()});
+    fill(reads_[number]);
     machine_.upload(stream(), into.data(), host, into.bytes());
 }
 

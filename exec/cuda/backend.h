@@ -199,7 +199,7 @@ private:
     std::unique_ptr<DiskTransfers> disk_;
     float* fetched_ = nullptr;  // host
     Event fetch_event_ = nullptr;
-    std::vector<std::size_t> staging_places_;
+    std::vector<std::size_t> staging_offsets_;
     std::size_t step_block_bytes_ = 0;
     char* device_block_ = nullptr;
     struct DataRead {
@@ -213,7 +213,7 @@ private:
     void fill(const DataRead& read) const;
     std::vector<DataRead> reads_;  // of a step, in order: the same in every step
     // The step block, on both sides: factors of every update, and keys.
-    std::size_t keys_place_ = 0;
+    std::size_t keys_offset_ = 0;
     StepFactors* factors_ = nullptr;
     const StepFactors* factors_of_update() const;
     std::uint64_t* keys_ = nullptr;
@@ -229,8 +229,8 @@ private:
     std::vector<UpdateRange> counted_;  // by add_squares, in the instruction at work
     float* norm_partials_ = nullptr;
 
-    std::vector<int> everyone_;  // where all ranks decide together
-    bool has_agreed_ = false;    // in this step
+    std::vector<int> all_ranks_;  // the group in which all ranks decide together
+    bool has_agreed_ = false;     // in this step
     std::map<std::vector<int>, int> groups_;
     struct Channel {
         int from = 0, to = 0;

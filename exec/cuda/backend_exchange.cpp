@@ -29,7 +29,7 @@ void CudaBackend::make_groups() {
         const schedule::RankProgram& list =
             program_
                 .classes[static_cast<std::size_t>(program_.class_of_rank[static_cast<std::size_t>(rank)])];
-        const schedule::RankCoordinates place = schedule::coordinates_of(layout, rank);
+        const schedule::RankCoordinates coordinates = schedule::coordinates_of(layout, rank);
         std::set<std::pair<schedule::GroupKind, std::optional<std::int32_t>>> seen;
         for (const Instruction& instruction : list.instructions) {
             if (instruction.kind == InstructionKind::collective) {
@@ -43,7 +43,8 @@ void CudaBackend::make_groups() {
             } else if (instruction.kind == InstructionKind::send ||
                        instruction.kind == InstructionKind::receive) {
                 const bool sends = instruction.kind == InstructionKind::send;
-                const int peer = schedule::rank_of(layout, {place.data, place.tensor, *instruction.peer});
+                const int peer =
+                    schedule::rank_of(layout, {coordinates.data, coordinates.tensor, *instruction.peer});
                 (sends ? sent : received)[{sends ? rank : peer, sends ? peer : rank, instruction.payload, {}}]
                     .push_back({boundary_of(instruction), instruction.micro_batch});
             }
@@ -70,9 +71,9 @@ void CudaBackend::make_groups() {
     }
     if (scales_loss()) {
         // All ranks leave out an update together.
-        everyone_.resize(static_cast<std::size_t>(layout.ranks()));
-        std::iota(everyone_.begin(), everyone_.end(), 0);
-        groups.insert(everyone_);
+        all_ranks_.resize(static_cast<std::size_t>(layout.ranks()));
+        std::iota(all_ranks_.begin(), all_ranks_.end(), 0);
+        groups.insert(all_ranks_);
     }
     for (const std::vector<int>& members : groups)
         if (std::find(members.begin(), members.end(), rank_) != members.end())
@@ -231,8 +232,8 @@ void CudaBackend::reduce_squares(const Instruction&, const std::vector<int>& mem
 // Whether a gradient of any rank is no number.
 void CudaBackend::agree_on_gradients() {
     has_agreed_ = true;
-    if (!everyone_.empty())
-        exchange_.all_reduce(machine_.stream(schedule::Stream::compute), group_of(everyone_),
+    if (!all_ranks_.empty())
+        exchange_.all_reduce(machine_.stream(schedule::Stream::compute), group_of(all_ranks_),
                              core::DataType::fp32, bad(), 1, true);
 }
 

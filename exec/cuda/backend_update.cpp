@@ -55,7 +55,7 @@ void CudaBackend::fill_step_block(std::int64_t step) {
     }
     // A library's random numbers begin with the key of a micro-batch's first sample; ranks with other heads
     // of the same samples go on elsewhere: 2^40 scores further.
-    auto* key = reinterpret_cast<std::uint64_t*>(step_block_ + keys_place_);
+    auto* key = reinterpret_cast<std::uint64_t*>(step_block_ + keys_offset_);
     const schedule::Plan& plan = program_.plan;
     const int replica = schedule::coordinates_of(plan.layout, rank_).data / plan.layout.context;
     for (const std::int32_t op : dropping_)

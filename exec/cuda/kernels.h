@@ -53,12 +53,13 @@ struct DropoutShape {
     std::int64_t first_row = 0, first_column = 0;  // of this rank's share
     float probability = 0;
     const std::uint64_t* keys = nullptr;
-    TokenRange places = {};
+    TokenRange token_range = {};
 };
 
 // Packed rows [samples * tokens, (heads + 2 kv_heads) head_dimension], result [samples * tokens, heads *
-// head_dimension]. With `keys` > 0 the queries are those of `places` alone, and keys and values of the first
-// `keys` tokens of a sequence lie in an array of their own, [samples * keys, 2 kv_heads head_dimension].
+// head_dimension]. With `keys` > 0 the queries are those of `token_range` alone, and keys and values of the
+// first `keys` tokens of a sequence lie in an array of their own, [samples * keys, 2 kv_heads
+// head_dimension].
 struct AttentionShape {
     std::int64_t samples = 1, tokens = 0, heads = 1, kv_heads = 1, head_dimension = 0;
     bool is_causal = false;
@@ -71,7 +72,7 @@ struct AttentionShape {
                                                     // its own, from there on; null: it may not
     std::int64_t first_head = 0;
     std::int64_t keys = 0;
-    TokenRange places = {};
+    TokenRange token_range = {};
     std::int64_t whole_sequence = 0;  // of which the keys are the first ones (a segment of a sequence); 0 =
                                       // they are all. Dropout goes by it
     constexpr std::int64_t row() const { return (heads + 2 * kv_heads) * head_dimension; }
@@ -84,7 +85,7 @@ struct RotationShape {
     std::int64_t dimension = 0;      // first dimensions of a head that are turned, pairs (i, i + half)
     const float* cosines = nullptr;  // [tokens of a sequence, dimension / 2], device memory
     const float* sines = nullptr;
-    TokenRange places = {};
+    TokenRange token_range = {};
 };
 
 // `width` columns of `rows` rows of every sample, from the first addressed on; distances in elements on both
@@ -210,10 +211,10 @@ struct Kernels {
                              void* workspace);
     // y[r] = x[r] + table[place of token (first_row + r) % tokens + offset].
     void (*positions)(Stream, Type, std::int64_t rows, std::int64_t width, std::int64_t tokens,
-                      const TokenRange& places, std::int64_t first_row, std::int64_t offset, const void* x,
-                      Values table, void* y);
+                      const TokenRange& token_range, std::int64_t first_row, std::int64_t offset,
+                      const void* x, Values table, void* y);
     void (*positions_weight)(Stream, Type, std::int64_t rows, std::int64_t width, std::int64_t tokens,
-                             const TokenRange& places, std::int64_t first_row, std::int64_t offset,
+                             const TokenRange& token_range, std::int64_t first_row, std::int64_t offset,
                              const void* dy, Sums dtable);
 
     // A packed row with its queries and keys turned, or (inverse) turned back; values are copied.

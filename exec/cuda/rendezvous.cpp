@@ -80,13 +80,13 @@ public:
 private:
     void arrange_rendezvous(int rank, Walker& walker) {
         std::map<RendezvousKey, int> before;  // by key without its number
-        const schedule::RankCoordinates place = schedule::coordinates_of(program_.plan.layout, rank);
+        const schedule::RankCoordinates coordinates = schedule::coordinates_of(program_.plan.layout, rank);
         for (const Instruction& own : walker.list->instructions) {
             RendezvousKey key;
             auto& [members, channel, boundary, number] = key;
             if (is_message(own)) {
                 const int peer =
-                    schedule::rank_of(program_.plan.layout, {place.data, place.tensor, *own.peer});
+                    schedule::rank_of(program_.plan.layout, {coordinates.data, coordinates.tensor, *own.peer});
                 members = own.kind == InstructionKind::send ? std::vector<int>{rank, peer}
                                                             : std::vector<int>{peer, rank};
                 channel = 1 + static_cast<int>(own.payload);
@@ -172,7 +172,7 @@ public:
 private:
     using TakenCounts = std::vector<std::uint32_t>;  // by lane of sends: how many were taken
     struct Message {
-        std::size_t lane = 0, place = 0;  // of its send
+        std::size_t lane = 0, index = 0;  // of its send
         bool is_posted = false, is_taken = false;
         TakenCounts known;  // to its sender when it was posted
     };
@@ -224,13 +224,13 @@ private:
                 const auto [found, is_new] = lane_of.insert({channel, lanes_.size()});
                 if (is_new) lanes_.emplace_back().rank = c;
                 message.lane = found->second;
-                message.place = lanes_[message.lane].sends.size();
+                message.index = lanes_[message.lane].sends.size();
                 lanes_[message.lane].sends.push_back(i);
             } else if (own.kind == InstructionKind::collective) {
                 std::vector<int> members;  // of this pipeline
                 for (const int member : schedule::members_of(program_, self, own)) {
-                    const schedule::RankCoordinates place = schedule::coordinates_of(layout, member);
-                    if (place.data == 0 && place.tensor == 0) members.push_back(member);
+                    const schedule::RankCoordinates coordinates = schedule::coordinates_of(layout, member);
+                    if (coordinates.data == 0 && coordinates.tensor == 0) members.push_back(member);
                 }
                 if (members.size() < 2) continue;
                 Gathering& gathering = gatherings_[{members, collectives[members]++}];
@@ -248,15 +248,15 @@ private:
     void learn(Rank& rank, std::size_t c, const TakenCounts& more, std::size_t index) {
         for (std::size_t l = 0; l < lanes_.size(); ++l) {
             if (lanes_[l].rank == c)
-                for (std::size_t place = rank.known[l]; place < more[l]; ++place)
-                    rank.taken[lanes_[l].sends[place]] = static_cast<std::uint32_t>(index + 1);
+                for (std::size_t sent = rank.known[l]; sent < more[l]; ++sent)
+                    rank.taken[lanes_[l].sends[sent]] = static_cast<std::uint32_t>(index + 1);
             rank.known[l] = std::max(rank.known[l], more[l]);
         }
     }
 
     bool take(Message& message, Rank& receiver, std::size_t c, std::size_t index) {
         Lane& lane = lanes_[message.lane];
-        if (!message.is_posted || lane.done != message.place) return false;
+        if (!message.is_posted || lane.done != message.index) return false;
         message.is_taken = true;
         ++lane.done;
         message.known[message.lane] = static_cast<std::uint32_t>(lane.done);

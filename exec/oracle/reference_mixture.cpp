@@ -40,22 +40,23 @@ public:
         if (op_.kind == OperatorKind::router) return probabilities(y);
         const std::vector<Choice> choices = choose(values(1));
         if (op_.kind == OperatorKind::dispatch) {
-            for (size_t copy = 0; copy < choices.size(); ++copy)
+            for (size_t routed_token = 0; routed_token < choices.size(); ++routed_token)
                 for (size_t i = 0; i < hidden_; ++i)
-                    y[copy * hidden_ + i] = values(0)[copy / k_ * hidden_ + i];
+                    y[routed_token * hidden_ + i] = values(0)[routed_token / k_ * hidden_ + i];
         } else if (op_.kind == OperatorKind::experts) {
             for (size_t e = 0; e < experts_; ++e) {
                 const Expert expert = work_of(e, choices);
                 const Array result = product(expert.count(), hidden(), width(), expert.inner,
                                              transposed(hidden(), width(), second(e)));
-                for (size_t n = 0; n < expert.copies.size(); ++n)
+                for (size_t n = 0; n < expert.routed_tokens.size(); ++n)
                     for (size_t i = 0; i < hidden_; ++i)
-                        y[expert.copies[n] * hidden_ + i] = result[n * hidden_ + i];
+                        y[expert.routed_tokens[n] * hidden_ + i] = result[n * hidden_ + i];
             }
         } else {
-            for (size_t copy = 0; copy < choices.size(); ++copy)
-                for (size_t i = 0; choices[copy].is_kept && i < hidden_; ++i)
-                    y[copy / k_ * hidden_ + i] += weight(choices, copy) * values(0)[copy * hidden_ + i];
+            for (size_t routed_token = 0; routed_token < choices.size(); ++routed_token)
+                for (size_t i = 0; choices[routed_token].is_kept && i < hidden_; ++i)
+                    y[routed_token / k_ * hidden_ + i] +=
+                        weight(choices, routed_token) * values(0)[routed_token * hidden_ + i];
         }
     }
 
@@ -64,9 +65,9 @@ public:
         if (op_.kind == OperatorKind::router) return router_backward(dy);
         const std::vector<Choice> choices = choose(values(1));
         if (op_.kind == OperatorKind::dispatch) {
-            for (size_t copy = 0; copy < choices.size(); ++copy)
+            for (size_t routed_token = 0; routed_token < choices.size(); ++routed_token)
                 for (size_t i = 0; i < hidden_; ++i)
-                    gradient(0)[copy / k_ * hidden_ + i] += dy[copy * hidden_ + i];
+                    gradient(0)[routed_token / k_ * hidden_ + i] += dy[routed_token * hidden_ + i];
         } else if (op_.kind == OperatorKind::experts) {
             for (size_t e = 0; e < experts_; ++e) expert_backward(e, work_of(e, choices), dy);
         } else {
@@ -164,8 +165,9 @@ private:
         for (size_t j = 0; j < k_; ++j) sum += choices[token * k_ + j].probability;
         return sum;
     }
-    double weight(const std::vector<Choice>& choices, size_t copy) const {
-        return k_ > 1 ? choices[copy].probability / sum_of(choices, copy / k_) : choices[copy].probability;
+    double weight(const std::vector<Choice>& choices, size_t routed_token) const {
+        return k_ > 1 ? choices[routed_token].probability / sum_of(choices, routed_token / k_)
+                      : choices[routed_token].probability;
     }
 
     void router_backward(const Array& dy) {
@@ -174,8 +176,8 @@ private:
         const size_t together = tokens_ / segments_;
         Array balance(segments_ * experts_, 0.0);
         const std::vector<Choice> choices = choose(context_.values[index(op_.output)]);
-        for (size_t copy = 0; copy < choices.size(); ++copy)
-            balance[segment_of(copy / k_) * experts_ + choices[copy].expert] +=
+        for (size_t routed_token = 0; routed_token < choices.size(); ++routed_token)
+            balance[segment_of(routed_token / k_) * experts_ + choices[routed_token].expert] +=
                 a_.auxiliary_loss * static_cast<double>(experts_) / static_cast<double>(together * k_) /
                 static_cast<double>(segments_);
         const Array& p = context_.values[index(op_.output)];
@@ -196,11 +198,11 @@ private:
         }
     }
 
-    // One expert's copies as rows, their first product and its activation.
+    // One expert's routed tokens as rows, their first product and its activation.
     struct Expert {
-        std::vector<size_t> copies;
+        std::vector<size_t> routed_tokens;
         Array x, first, inner;
-        std::int64_t count() const { return static_cast<std::int64_t>(copies.size()); }
+        std::int64_t count() const { return static_cast<std::int64_t>(routed_tokens.size()); }
     };
     std::int64_t width() const { return a_.expert_hidden; }
     std::int64_t first_width() const { return a_.experts_are_gated ? 2 * width() : width(); }
@@ -215,14 +217,14 @@ private:
 
     Expert work_of(size_t e, const std::vector<Choice>& choices) const {
         Expert expert;
-        for (size_t copy = 0; copy < choices.size(); ++copy)
-            if (choices[copy].expert == e) expert.copies.push_back(copy);
-        for (const size_t copy : expert.copies)
-            for (size_t i = 0; i < hidden_; ++i) expert.x.push_back(values(0)[copy * hidden_ + i]);
+        for (size_t routed_token = 0; routed_token < choices.size(); ++routed_token)
+            if (choices[routed_token].expert == e) expert.routed_tokens.push_back(routed_token);
+        for (const size_t routed_token : expert.routed_tokens)
+            for (size_t i = 0; i < hidden_; ++i) expert.x.push_back(values(0)[routed_token * hidden_ + i]);
         expert.first = product(expert.count(), first_width(), hidden(), expert.x,
                                transposed(first_width(), hidden(), first(e)));
         const auto w = static_cast<size_t>(width()), all = static_cast<size_t>(first_width());
-        for (size_t n = 0; n < expert.copies.size(); ++n)
+        for (size_t n = 0; n < expert.routed_tokens.size(); ++n)
             for (size_t f = 0; f < w; ++f)
                 expert.inner.push_back(
                     activation_of(a_.expert_activation, a_.is_tanh_approximation, expert.first[n * all + f]) *
@@ -237,15 +239,15 @@ private:
 
     void expert_backward(size_t e, const Expert& expert, const Array& dy) {
         Array own;
-        for (const size_t copy : expert.copies)
-            for (size_t i = 0; i < hidden_; ++i) own.push_back(dy[copy * hidden_ + i]);
+        for (const size_t routed_token : expert.routed_tokens)
+            for (size_t i = 0; i < hidden_; ++i) own.push_back(dy[routed_token * hidden_ + i]);
         add_to_parameter(1, e,
                          product(hidden(), width(), expert.count(), transposed(expert.count(), hidden(), own),
                                  expert.inner));
         const Array dinner = product(expert.count(), width(), hidden(), own, second(e));
         Array dfirst(expert.first.size());
         const auto w = static_cast<size_t>(width()), all = static_cast<size_t>(first_width());
-        for (size_t n = 0; n < expert.copies.size(); ++n)
+        for (size_t n = 0; n < expert.routed_tokens.size(); ++n)
             for (size_t f = 0; f < w; ++f) {
                 const double gate = expert.first[n * all + f], gradient = dinner[n * w + f];
                 const double slope =
@@ -260,9 +262,9 @@ private:
                          product(first_width(), hidden(), expert.count(),
                                  transposed(expert.count(), first_width(), dfirst), expert.x));
         const Array dx = product(expert.count(), hidden(), first_width(), dfirst, first(e));
-        for (size_t n = 0; n < expert.copies.size(); ++n)
+        for (size_t n = 0; n < expert.routed_tokens.size(); ++n)
             for (size_t i = 0; i < hidden_; ++i)
-                gradient(0)[expert.copies[n] * hidden_ + i] += dx[n * hidden_ + i];
+                gradient(0)[expert.routed_tokens[n] * hidden_ + i] += dx[n * hidden_ + i];
     }
 
     void combine_backward(const std::vector<Choice>& choices, const Array& dy) {
@@ -270,12 +272,13 @@ private:
             Array dweight(k_, 0.0);
             double mean = 0;
             for (size_t j = 0; j < k_; ++j) {
-                const size_t copy = t * k_ + j;
-                for (size_t i = 0; choices[copy].is_kept && i < hidden_; ++i) {
-                    dweight[j] += dy[t * hidden_ + i] * values(0)[copy * hidden_ + i];
-                    gradient(0)[copy * hidden_ + i] += weight(choices, copy) * dy[t * hidden_ + i];
+                const size_t routed_token = t * k_ + j;
+                for (size_t i = 0; choices[routed_token].is_kept && i < hidden_; ++i) {
+                    dweight[j] += dy[t * hidden_ + i] * values(0)[routed_token * hidden_ + i];
+                    gradient(0)[routed_token * hidden_ + i] +=
+                        weight(choices, routed_token) * dy[t * hidden_ + i];
                 }
-                mean += dweight[j] * weight(choices, copy);
+                mean += dweight[j] * weight(choices, routed_token);
             }
             for (size_t j = 0; j < k_; ++j)
                 gradient(1)[t * experts_ + choices[t * k_ + j].expert] +=

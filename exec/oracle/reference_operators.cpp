@@ -71,46 +71,46 @@ bool drops(std::uint64_t key, size_t element, double probability) {
 // them is a NaN.
 constexpr double below_all = -1e300;
 
-// Mean and deviation of each group of elements that is normalised together; `place(group, i)` says where its
+// Mean and deviation of each group of elements that is normalised together; `index(group, i)` says where its
 // i-th element lies.
 struct Norm {
     size_t groups, size;
     bool has_mean;
     double epsilon;
 };
-template <class Place, class Factor>
-void norm_forward(const Norm& n, const Array& x, Array& y, const Place& place, const Factor& write) {
+template <class Index, class Factor>
+void norm_forward(const Norm& n, const Array& x, Array& y, const Index& index, const Factor& write) {
     for (size_t g = 0; g < n.groups; ++g) {
         double mean = 0, square = 0;
         for (size_t i = 0; n.has_mean && i < n.size; ++i)
-            mean += x[place(g, i)] / static_cast<double>(n.size);
+            mean += x[index(g, i)] / static_cast<double>(n.size);
         for (size_t i = 0; i < n.size; ++i)
-            square += (x[place(g, i)] - mean) * (x[place(g, i)] - mean) / static_cast<double>(n.size);
+            square += (x[index(g, i)] - mean) * (x[index(g, i)] - mean) / static_cast<double>(n.size);
         const double deviation = std::sqrt(square + n.epsilon);
-        for (size_t i = 0; i < n.size; ++i) y[place(g, i)] = write(g, i, (x[place(g, i)] - mean) / deviation);
+        for (size_t i = 0; i < n.size; ++i) y[index(g, i)] = write(g, i, (x[index(g, i)] - mean) / deviation);
     }
 }
 // `scaled(g, i)` is dy times scale; `take(g, i, normalised, dy)` gets what the parameters' gradients need.
-template <class Place, class Scale, class Take>
-void norm_backward(const Norm& n, const Array& x, const Array& dy, Array* dx, const Place& place,
+template <class Index, class Scale, class Take>
+void norm_backward(const Norm& n, const Array& x, const Array& dy, Array* dx, const Index& index,
                    const Scale& scale, const Take& take) {
     for (size_t g = 0; g < n.groups; ++g) {
         double mean = 0, square = 0, sum = 0, product = 0;
         for (size_t i = 0; n.has_mean && i < n.size; ++i)
-            mean += x[place(g, i)] / static_cast<double>(n.size);
+            mean += x[index(g, i)] / static_cast<double>(n.size);
         for (size_t i = 0; i < n.size; ++i)
-            square += (x[place(g, i)] - mean) * (x[place(g, i)] - mean) / static_cast<double>(n.size);
+            square += (x[index(g, i)] - mean) * (x[index(g, i)] - mean) / static_cast<double>(n.size);
         const double deviation = std::sqrt(square + n.epsilon);
         for (size_t i = 0; i < n.size; ++i) {
-            const double normalised = (x[place(g, i)] - mean) / deviation, gradient = dy[place(g, i)];
+            const double normalised = (x[index(g, i)] - mean) / deviation, gradient = dy[index(g, i)];
             take(g, i, normalised, gradient);
             sum += gradient * scale(g, i) / static_cast<double>(n.size);
             product += gradient * scale(g, i) * normalised / static_cast<double>(n.size);
         }
         for (size_t i = 0; dx && i < n.size; ++i) {
-            const double normalised = (x[place(g, i)] - mean) / deviation;
-            (*dx)[place(g, i)] +=
-                (dy[place(g, i)] * scale(g, i) - (n.has_mean ? sum : 0) - normalised * product) / deviation;
+            const double normalised = (x[index(g, i)] - mean) / deviation;
+            (*dx)[index(g, i)] +=
+                (dy[index(g, i)] * scale(g, i) - (n.has_mean ? sum : 0) - normalised * product) / deviation;
         }
     }
 }
@@ -122,16 +122,16 @@ void norm(View v, bool is_backward) {
         const size_t channels = static_cast<size_t>(shape[0]),
                      pixels = static_cast<size_t>(shape[1] * shape[2]);
         const Norm n{channels, static_cast<size_t>(v.context.samples) * pixels, true, v.a.epsilon};
-        const auto place = [&](size_t g, size_t i) {
+        const auto index = [&](size_t g, size_t i) {
             return (i / pixels * channels + g) * pixels + i % pixels;
         };
         if (!is_backward)
-            return norm_forward(n, v.x(), v.y(), place, [&](size_t g, size_t, double z) {
+            return norm_forward(n, v.x(), v.y(), index, [&](size_t g, size_t, double z) {
                 return z * v.parameter(0)[g] + v.parameter(1)[g];
             });
         Array* dx = v.wants(0) ? &v.dx() : nullptr;
         return norm_backward(
-            n, v.x(), v.dy(), dx, place, [&](size_t g, size_t) { return v.parameter(0)[g]; },
+            n, v.x(), v.dy(), dx, index, [&](size_t g, size_t) { return v.parameter(0)[g]; },
             [&](size_t g, size_t, double z, double gradient) {
                 v.dparameter(0)[g] += gradient * z;
                 v.dparameter(1)[g] += gradient;
@@ -139,14 +139,14 @@ void norm(View v, bool is_backward) {
     }
     const bool is_layer_norm = op.kind == OperatorKind::layer_norm, has_shift = is_layer_norm && v.a.has_bias;
     const Norm n{v.rows(), v.width(), is_layer_norm, v.a.epsilon};
-    const auto place = [&](size_t g, size_t i) { return g * n.size + i; };
+    const auto index = [&](size_t g, size_t i) { return g * n.size + i; };
     if (!is_backward)
-        return norm_forward(n, v.x(), v.y(), place, [&](size_t, size_t i, double z) {
+        return norm_forward(n, v.x(), v.y(), index, [&](size_t, size_t i, double z) {
             return z * v.parameter(0)[i] + (has_shift ? v.parameter(1)[i] : 0.0);
         });
     Array* dx = v.wants(0) ? &v.dx() : nullptr;
     norm_backward(
-        n, v.x(), v.dy(), dx, place, [&](size_t, size_t i) { return v.parameter(0)[i]; },
+        n, v.x(), v.dy(), dx, index, [&](size_t, size_t i) { return v.parameter(0)[i]; },
         [&](size_t, size_t i, double z, double gradient) {
             v.dparameter(0)[i] += gradient * z;
             if (has_shift) v.dparameter(1)[i] += gradient;
@@ -316,7 +316,7 @@ private:
 };
 
 // Calls each(output element, input element, weight element) for every product of a convolution, or of a
-// window (weight element = place in the window).
+// window (weight element = index in the window).
 template <class Each>
 void windows(View& v, bool is_convolution, const Each& each) {
     const std::vector<std::int64_t>&in = v.shape(v.op.inputs[0]), &out = v.shape(v.op.output);

@@ -84,7 +84,7 @@ std::map<bool, double> link_times(const schedule::Program& program, const schedu
     bytes.clear();
     for (std::size_t rank = 0; rank < ranks; ++rank) {
         const auto rank_class = static_cast<std::size_t>(program.class_of_rank[rank]);
-        const schedule::RankCoordinates place =
+        const schedule::RankCoordinates coordinates =
             schedule::coordinates_of(program.plan.layout, static_cast<int>(rank));
         std::size_t performer = timeline.class_of.size();
         for (std::size_t p = 0; p < timeline.class_of.size(); ++p)
@@ -106,8 +106,8 @@ std::map<bool, double> link_times(const schedule::Program& program, const schedu
                     crosses |= per_host > 0 && member / per_host != static_cast<int>(rank) / per_host;
             } else if (instruction.kind == InstructionKind::send ||
                        instruction.kind == InstructionKind::receive) {
-                const int peer =
-                    schedule::rank_of(program.plan.layout, {place.data, place.tensor, *instruction.peer});
+                const int peer = schedule::rank_of(program.plan.layout,
+                                                   {coordinates.data, coordinates.tensor, *instruction.peer});
                 crosses = per_host > 0 && peer / per_host != static_cast<int>(rank) / per_host;
             } else {
                 continue;

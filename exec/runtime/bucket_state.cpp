@@ -143,7 +143,7 @@ void BucketState::list_updates(const schedule::Optimizer& optimizer, std::vector
     const auto state_at = [](const BufferPointer& state, std::int64_t at) {
         return state ? state->data() + at : nullptr;
     };
-    std::size_t place = 0;
+    std::size_t index = 0;
     for_each_owned([&](model::ParameterId id, std::int64_t, std::int64_t at, std::int64_t count) {
         UpdateRange range;
         range.id = id;
@@ -154,8 +154,8 @@ void BucketState::list_updates(const schedule::Optimizer& optimizer, std::vector
         range.second = state_at(second_state_, at);
         range.count = count;
         range.weight_decay = graph_.parameter(id).decays ? optimizer.weight_decay : 0.0;
-        while (bucket_.parameters[place].index != id.index) ++place;
-        range.place = static_cast<std::int32_t>(place);
+        while (bucket_.parameters[index].index != id.index) ++index;
+        range.place = static_cast<std::int32_t>(index);
         ranges.push_back(range);
     });
 }

@@ -47,19 +47,19 @@ public:
     explicit DiskStore(int rank) : file_(rank) {}
 
     Handle put(const void* data, std::size_t bytes) override {
-        const Handle place = places_.take(bytes);
-        file_.write(place, data, bytes);
-        return place;
+        const Handle offset = offsets_.take(bytes);
+        file_.write(offset, data, bytes);
+        return offset;
     }
-    void take(Handle place, void* into, std::size_t bytes) override {
-        file_.read(place, into, bytes);
-        places_.give_back(place, bytes);
+    void take(Handle offset, void* into, std::size_t bytes) override {
+        file_.read(offset, into, bytes);
+        offsets_.give_back(offset, bytes);
     }
-    core::Bytes peak() const override { return core::Bytes(static_cast<double>(places_.end())); }
+    core::Bytes peak() const override { return core::Bytes(static_cast<double>(offsets_.end())); }
 
 private:
     OffloadFile file_;
-    FreeList places_;
+    FreeList offsets_;
 };
 
 template <class Call>
@@ -83,9 +83,9 @@ std::uint64_t FreeList::take(std::size_t bytes) {
         end_ += bytes;
         return end_ - bytes;
     }
-    const std::uint64_t place = unused.back();
+    const std::uint64_t offset = unused.back();
     unused.pop_back();
-    return place;
+    return offset;
 }
 
 OffloadFile::OffloadFile(int rank) {

@@ -25,11 +25,11 @@ public:
     virtual core::Bytes peak() const = 0;
 };
 
-// Places in one block or file: one that is given back is used again for arrays of the same size.
+// Offsets in one block or file. One that is given back is used again for arrays of the same size.
 class FreeList {
 public:
     std::uint64_t take(std::size_t bytes);
-    void give_back(std::uint64_t place, std::size_t bytes) { unused_[bytes].push_back(place); }
+    void give_back(std::uint64_t offset, std::size_t bytes) { unused_[bytes].push_back(offset); }
     std::uint64_t end() const { return end_; }
 
 private:

@@ -67,7 +67,7 @@ void RankExecutor::exchange_routed_tokens(const Instruction& instruction, MicroB
 RankExecutor::KeyPieces RankExecutor::key_pieces(Buffer& all) const {
     const std::size_t elements = all.bytes() / activation_bytes(1);
     const auto own = static_cast<std::int64_t>(elements) / context_.context_parallel *
-                     (place_.data % context_.context_parallel);
+                     (coordinates_.data % context_.context_parallel);
     return {elements, element_at(context_.compute, all.data(), own)};
 }
 
@@ -127,12 +127,12 @@ void RankExecutor::copy(const Instruction& instruction) {
         const auto comes_back = [&](const OffloadedArray& one) {
             return one.unit == instruction.operators.begin;
         };
-        for (const OffloadedArray& one : state.away) {
+        for (const OffloadedArray& one : state.offloaded) {
             if (!comes_back(one)) continue;
             slot(one) = make_buffer(account_, MemoryKind::activations, one.bytes);
             offload_->take(one.handle, slot(one)->data(), one.bytes);
         }
-        std::erase_if(state.away, comes_back);
+        std::erase_if(state.offloaded, comes_back);
         return;
     }
     const auto leave = [&](bool is_saved_context, std::size_t index) {
@@ -142,7 +142,7 @@ void RankExecutor::copy(const Instruction& instruction) {
         one.bytes = buffer->bytes();
         one.handle = offload_->put(buffer->data(), one.bytes);
         buffer.reset();
-        state.away.push_back(one);
+        state.offloaded.push_back(one);
     };
     for (const StagePlan::UnitPlan& unit : plan.units) {
         if (unit.operators != instruction.operators) continue;

@@ -75,7 +75,7 @@ RankExecutor::RankExecutor(const schedule::Program& program, const std::vector<m
       backend_(backend),
       stage_plans_(stage_plans),
       list_(program.classes[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)])]),
-      place_(schedule::coordinates_of(program.plan.layout, rank)),
+      coordinates_(schedule::coordinates_of(program.plan.layout, rank)),
       account_(std::make_shared<MemoryAccount>(fmt::format("rank {}", rank), backend.blocks())),
       parameter_positions_(graph_.parameters.size()),
       micro_batches_(program.stages.size()),
@@ -102,11 +102,11 @@ RankExecutor::RankExecutor(const schedule::Program& program, const std::vector<m
 
 bool RankExecutor::is_here(std::int32_t stage) const {
     return stage >= 0 && stage < static_cast<std::int32_t>(program_.stages.size()) &&
-           program_.stages[static_cast<std::size_t>(stage)].rank == place_.pipeline;
+           program_.stages[static_cast<std::size_t>(stage)].rank == coordinates_.pipeline;
 }
 
 int RankExecutor::peer_rank(std::int32_t pipeline) const {
-    return schedule::rank_of(program_.plan.layout, {place_.data, place_.tensor, pipeline});
+    return schedule::rank_of(program_.plan.layout, {coordinates_.data, coordinates_.tensor, pipeline});
 }
 
 std::size_t RankExecutor::bytes(TensorId id) const {
@@ -168,12 +168,12 @@ void RankExecutor::perform(const Instruction& instruction) {
                 // Of ranks with equal parameters on the way that the sums take one counts them.
                 const bool is_counted =
                     list_.buckets[b].is_expert ||
-                    place_.data % program_.plan.divides_gradients_by() < program_.plan.pieces(false);
-                if (is_counted && (tied.empty() || tied.front() == place_.pipeline))
+                    coordinates_.data % program_.plan.divides_gradients_by() < program_.plan.pieces(false);
+                if (is_counted && (tied.empty() || tied.front() == coordinates_.pipeline))
                     buckets_[b].list_updates(program_.plan.optimizer, ranges);
             }
             for (const UpdateRange& range : ranges)
-                if (place_.tensor == 0 || graph_.parameter(range.id).split_dimension.has_value())
+                if (coordinates_.tensor == 0 || graph_.parameter(range.id).split_dimension.has_value())
                     backend_.add_squares(program_.plan.precision.gradients, range.gradient, range.count);
             break;
         }
@@ -198,7 +198,7 @@ std::vector<UpdateRange> RankExecutor::updates_of(const Instruction& instruction
         if (!instruction.bucket || *instruction.bucket == static_cast<std::int32_t>(b))
             buckets_[b].list_updates(program_.plan.optimizer, ranges);
     for (UpdateRange& range : ranges)
-        range.is_counted = place_.tensor == 0 || graph_.parameter(range.id).split_dimension.has_value();
+        range.is_counted = coordinates_.tensor == 0 || graph_.parameter(range.id).split_dimension.has_value();
     return ranges;
 }
 
@@ -213,20 +213,20 @@ RankExecutor::MicroBatch& RankExecutor::micro_batch(std::int32_t stage, std::int
         state.key_values.resize(state.saved_contexts.size());
         state.key_value_gradients.resize(state.saved_contexts.size());
     }
-    state.place.segment = program_.segment_of(index);
-    state.place.step = step_;
-    state.place.micro_batch = index;
+    state.position.segment = program_.segment_of(index);
+    state.position.step = step_;
+    state.position.micro_batch = index;
     state.loss_weight =
         1.0f / static_cast<float>(program_.micro_batches_of_update(index) * program_.plan.layout.data);
-    state.place.loss_weight = state.loss_weight;
+    state.position.loss_weight = state.loss_weight;
     if (program_.micro_batches_per_update > 0)
         for (BucketState& bucket : buckets_) state.weights.push_back(bucket.version());
     const schedule::Plan& plan = program_.plan;
     for (int i = 0; i < plan.micro_batch; ++i)
-        state.place.samples.push_back(options_.sample_offset +
-                                      global_sample(step_, place_.data / plan.layout.context,
-                                                    plan.layout.replicas(), program_.whole_micro_batches(),
-                                                    plan.micro_batch, index / program_.segments, i));
+        state.position.samples.push_back(options_.sample_offset +
+                                         global_sample(step_, coordinates_.data / plan.layout.context,
+                                                       plan.layout.replicas(), program_.whole_micro_batches(),
+                                                       plan.micro_batch, index / program_.segments, i));
     return state;
 }
 
@@ -300,27 +300,28 @@ void RankExecutor::read_input(MicroBatch& state, const StagePlan& plan, TensorId
     const auto storage = static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(id.index)]);
     if (state.tensors[storage]) return;
     const auto count = static_cast<std::size_t>(model::element_count(graph_.tensor(id).shape));
-    const std::int32_t index = state.place.micro_batch;
+    const std::int32_t index = state.position.micro_batch;
     // May be called for later steps too: nothing of this step is captured.
     const auto write = [this, id, count, index](std::int64_t step, void* host) {
         const schedule::Plan& settings = program_.plan;
         const schedule::ParallelLayout& layout = settings.layout;
-        const std::vector<std::int32_t> places =
+        const std::vector<std::int32_t> positions =
             layout.context > 1 ? places_of_tokens(static_cast<std::int64_t>(count), layout.context,
-                                                  place_.data % layout.context)
+                                                  coordinates_.data % layout.context)
                                : std::vector<std::int32_t>();
-        std::vector<std::int64_t> sequence(places.empty() ? 0 : count);
+        std::vector<std::int64_t> sequence(positions.empty() ? 0 : count);
         auto* ids = static_cast<std::int64_t*>(host);
         const auto segments = static_cast<std::size_t>(program_.segments),
                    segment = static_cast<std::size_t>(program_.segment_of(index));
         for (int i = 0; i < settings.micro_batch; ++i) {
             const std::int64_t sample =
-                options_.sample_offset + global_sample(step, place_.data / layout.context, layout.replicas(),
-                                                       program_.whole_micro_batches(), settings.micro_batch,
-                                                       index / program_.segments, i);
-            if (!places.empty()) {  // models of one sequence of tokens: all their inputs are ids
+                options_.sample_offset + global_sample(step, coordinates_.data / layout.context,
+                                                       layout.replicas(), program_.whole_micro_batches(),
+                                                       settings.micro_batch, index / program_.segments, i);
+            if (!positions.empty()) {  // models of one sequence of tokens: all their inputs are ids
                 inputs_.read(id, sample, std::span(sequence));
-                for (const std::int32_t place : places) *ids++ = sequence[static_cast<std::size_t>(place)];
+                for (const std::int32_t position : positions)
+                    *ids++ = sequence[static_cast<std::size_t>(position)];
                 continue;
             }
             const auto read_into = [&](auto* all) {
@@ -343,10 +344,10 @@ void RankExecutor::read_input(MicroBatch& state, const StagePlan& plan, TensorId
 }
 
 Operands RankExecutor::operands(MicroBatch& state, std::int32_t stage, std::int32_t index) {
-    const StagePlan& plan = plan_of(stage, state.place.micro_batch);
+    const StagePlan& plan = plan_of(stage, state.position.micro_batch);
     const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
     Operands result;
-    result.place = &state.place;
+    result.place = &state.position;
     for (const TensorId id : op.inputs) {
         // Stages read their own data: an input that an earlier stage declares is read here too.
         if (graph_.op(graph_.tensor(id).producer).kind == OperatorKind::input) read_input(state, plan, id);
@@ -409,10 +410,11 @@ void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
                 saved_context_bytes =
                     activation_bytes(rows * static_cast<std::size_t>(shape.first_width + shape.width));
             }
-            saved_context = make_buffer(
-                account_,
-                own.drops_extra_after_forward && !is_again ? MemoryKind::workspace : MemoryKind::activations,
-                saved_context_bytes);
+            saved_context =
+                make_buffer(account_,
+                            own.drops_saved_context_after_forward && !is_again ? MemoryKind::workspace
+                                                                               : MemoryKind::activations,
+                            saved_context_bytes);
         }
         tensor(state, plan, op.output);
         Operands x = operands(state, instruction.stage, i);
@@ -421,7 +423,7 @@ void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
             add_earlier_segments(state, instruction.stage, i, false, x);
             if (own.is_recomputed && !is_again) keep_key_values(state, plan, i);
         }
-        backend_.operators().forward(model::OperatorId(i), x, state.place);
+        backend_.operators().forward(model::OperatorId(i), x, state.position);
         const model::Tensor& output = graph_.tensor(op.output);
         if (!is_again && output.consumers.empty() && !output.is_activation)
             backend_.add_loss(x.output, loss_weight_);
@@ -433,7 +435,7 @@ void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
 
 void RankExecutor::finish_forward(MicroBatch& state, const StagePlan& plan, std::int32_t op, bool is_again) {
     const StagePlan::OperatorPlan& own = plan.plan_of(op);
-    if (!is_again && own.drops_extra_after_forward)
+    if (!is_again && own.drops_saved_context_after_forward)
         state.saved_contexts[static_cast<std::size_t>(op - plan.operators.begin)].reset();
     const std::vector<std::int32_t>& freed = is_again ? own.free_after_recompute : own.free_after_forward;
     for (const std::int32_t storage : freed) state.tensors[static_cast<std::size_t>(storage)].reset();
@@ -448,7 +450,7 @@ void RankExecutor::backward(MicroBatch& state, const Instruction& instruction) {
 
 void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std::int32_t index,
                                      ComputePhase phase) {
-    const StagePlan& plan = plan_of(stage, state.place.micro_batch);
+    const StagePlan& plan = plan_of(stage, state.position.micro_batch);
     const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
     const auto relative = static_cast<std::size_t>(index - plan.operators.begin);
     BufferPointer& dy = phase == ComputePhase::backward_weight
@@ -480,7 +482,7 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
             const bool reads_earlier = op.kind == OperatorKind::attention && program_.segments > 1;
             if (reads_earlier) add_earlier_segments(state, stage, index, true, x);
             backend_.operators().backward_input(model::OperatorId(index), x, gradient_of_output, dx,
-                                                state.place);
+                                                state.position);
             if (reads_earlier) {  // segments after this one are done, those before it have no use for its
                                   // keys
                 state.key_values[relative].reset();

@@ -32,7 +32,7 @@ public:
     std::optional<double> loss() const { return loss_; }
     MemoryAccount& memory() { return *account_; }
     std::vector<BucketState>& buckets() { return buckets_; }
-    ParameterShare share() const { return share_of(program_.plan.layout, place_); }
+    ParameterShare share() const { return share_of(program_.plan.layout, coordinates_); }
     // Most that waited outside the rank's memory (offload).
     core::Bytes offloaded_peak() const { return offload_ ? offload_->peak() : core::Bytes(0); }
 
@@ -62,11 +62,11 @@ private:
         std::vector<BucketState::Version>
             weights;  // by bucket: the version that the micro-batch began with, in an asynchronous schedule
         float loss_weight = 1;  // of the gradient that starts its backward
-        MicroBatchPosition place;
+        MicroBatchPosition position;
         std::map<std::int32_t, ExpertExchange> exchanges;  // by dispatch
         std::map<std::int32_t, BufferPointer> keys,
             key_gradients;  // by attention: of a context-parallel group
-        std::vector<OffloadedArray> away;
+        std::vector<OffloadedArray> offloaded;
     };
 
     void perform(const schedule::Instruction& instruction);
@@ -145,7 +145,7 @@ private:
     Backend& backend_;
     const std::vector<StagePlan>& stage_plans_;
     const schedule::RankProgram& list_;
-    const schedule::RankCoordinates place_;
+    const schedule::RankCoordinates coordinates_;
     std::shared_ptr<MemoryAccount> account_;
 
     std::vector<BucketState> buckets_;

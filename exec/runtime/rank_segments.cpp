@@ -26,9 +26,9 @@ void RankExecutor::add_earlier_segments(const MicroBatch& state, std::int32_t st
                                         bool with_gradients, Operands& operands) {
     const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
     const Packed row = packed(op, context_);
-    const std::int32_t first = state.place.micro_batch - state.place.segment;
+    const std::int32_t first = state.position.micro_batch - state.position.segment;
     const auto relative = static_cast<std::size_t>(index - plan_of(stage, first).operators.begin);
-    for (std::int32_t k = first; k < state.place.micro_batch; ++k) {
+    for (std::int32_t k = first; k < state.position.micro_batch; ++k) {
         MicroBatch& earlier = micro_batch(stage, k);
         if (const BufferPointer& copy = earlier.key_values[relative]) {
             operands.earlier.push_back({copy->data(), row.key_values});
@@ -54,7 +54,7 @@ void RankExecutor::add_earlier_segments(const MicroBatch& state, std::int32_t st
 }
 
 void RankExecutor::keep_key_values(MicroBatch& state, const StagePlan& plan, std::int32_t index) {
-    if (state.place.segment + 1 == program_.segments) return;
+    if (state.position.segment + 1 == program_.segments) return;
     const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
     const auto bytes = static_cast<std::size_t>(model::key_value_bytes(graph_, op, context_).value + 0.5);
     BufferPointer& copy = state.key_values[static_cast<std::size_t>(index - plan.operators.begin)];

@@ -121,9 +121,9 @@ void RankExecutor::activation_collective(const Instruction& instruction) {
                    : scatter_key_gradients(instruction, state, tag);
     // This rank's piece of an array that the group shares, in bytes.
     const auto own_piece = [&](const Buffer& whole) {
-        return piece_range(whole.bytes(), context_.tensor_parallel, place_.tensor, 1);
+        return piece_range(whole.bytes(), context_.tensor_parallel, coordinates_.tensor, 1);
     };
-    const auto place_of_piece = [&](Buffer& whole) {
+    const auto address_of_piece = [&](Buffer& whole) {
         return reinterpret_cast<char*>(whole.data()) + own_piece(whole).begin;
     };
     const auto reduce_tensor = [&](Buffer& buffer, core::DataType type) {
@@ -141,7 +141,7 @@ void RankExecutor::activation_collective(const Instruction& instruction) {
             const BufferPointer all =
                 make_buffer(account_, MemoryKind::activations,
                             part->bytes() * static_cast<std::size_t>(context_.tensor_parallel));
-            backend_.copy(place_of_piece(*all), part->data(), part->bytes());
+            backend_.copy(address_of_piece(*all), part->data(), part->bytes());
             reduce_tensor(*all, type);
             state.tensors[output] = all;
             return;
@@ -150,13 +150,14 @@ void RankExecutor::activation_collective(const Instruction& instruction) {
             reduce_tensor(*state.tensors[input], type);  // in place: the output is a view
         } else if (instruction.collective == CollectiveKind::all_gather) {
             Buffer& whole = *tensor(state, plan, op.output);
-            backend_.copy(place_of_piece(whole), state.tensors[input]->data(), state.tensors[input]->bytes());
+            backend_.copy(address_of_piece(whole), state.tensors[input]->data(),
+                          state.tensors[input]->bytes());
             reduce_tensor(whole, type);
         } else {
             const BufferPointer whole = state.tensors[input];
             reduce_tensor(*whole, type);
             Buffer& share = *tensor(state, plan, op.output);
-            backend_.copy(share.data(), place_of_piece(*whole), share.bytes());
+            backend_.copy(share.data(), address_of_piece(*whole), share.bytes());
         }
         const bool is_gathered_for_weights =
             instruction.phase == ComputePhase::recompute && !plan.plan_of(index).is_recomputed;
@@ -173,7 +174,7 @@ void RankExecutor::activation_collective(const Instruction& instruction) {
     core::require(dy != nullptr, "a gradient is there before its collective");
     if (instruction.collective == CollectiveKind::all_gather) {
         const BufferPointer whole = gradient(state, plan, op.inputs[0]);
-        backend_.copy(place_of_piece(*whole), dy->data(), dy->bytes());
+        backend_.copy(address_of_piece(*whole), dy->data(), dy->bytes());
         reduce_tensor(*whole, type);
     } else {
         reduce_tensor(*dy, type);

@@ -18,11 +18,11 @@ std::vector<RankRecord> run_alone(const schedule::Program& program, const model:
     const RunPreparation preparation = prepare_run(program, graph);
     std::vector<RankRecord> records(ranks.size());
     std::vector<std::exception_ptr> failures(ranks.size());
-    const auto work = [&](int place) {
-        const auto i = static_cast<std::size_t>(place);
+    const auto work = [&](int index) {
+        const auto i = static_cast<std::size_t>(index);
         NoPeers communicator(ranks[i], program.plan.layout.ranks());
         try {
-            records[i] = run_rank(program, graph, inputs, options, communicator, preparation, place,
+            records[i] = run_rank(program, graph, inputs, options, communicator, preparation, index,
                                   static_cast<int>(ranks.size()));
         } catch (...) {
             failures[i] = std::current_exception();

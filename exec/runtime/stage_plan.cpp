@@ -140,8 +140,9 @@ private:
             own.is_recomputed = again;
             own.is_recomputed_alone =
                 !again && !is_forward_only_ && schedule::is_recomputed(op(i), plan_.recompute);
-            own.drops_extra_after_forward = is_forward_only_ || again ||
-                                            (own.is_recomputed_alone && saved.recomputable_context.value > 0);
+            own.drops_saved_context_after_forward =
+                is_forward_only_ || again ||
+                (own.is_recomputed_alone && saved.recomputable_context.value > 0);
             if (is_forward_only_) continue;
             for (const std::int32_t tensor : saved_by(saved)) {
                 if (!op(i).parameters.empty()) weights_need_[static_cast<std::size_t>(tensor)] = 1;

@@ -30,7 +30,7 @@ struct StagePlan {
         std::vector<std::int32_t> free_after_backward;
         std::vector<std::int32_t>
             free_after_input;  // backward_input of a split backward: what weights do not need
-        bool drops_extra_after_forward = false;
+        bool drops_saved_context_after_forward = false;
     };
     std::vector<OperatorPlan> plans;
     // Offload: storages that may leave after a unit's forward (schedule/plan/memory.h, offloadable).

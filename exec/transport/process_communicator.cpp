@@ -105,10 +105,10 @@ void ProcessCommunicator::receive(int peer, Tag tag, std::span<float> into, Arri
         message = post->message;
         posted_.erase(post);
     }
-    const auto place = std::find_if(messages_.begin(), messages_.end(),
+    const auto entry = std::find_if(messages_.begin(), messages_.end(),
                                     [&](const Message& candidate) { return &candidate == message; });
     std::list<Message> taken;
-    taken.splice(taken.end(), messages_, place);
+    taken.splice(taken.end(), messages_, entry);
     core::require(message->header.bytes == into.size_bytes(),
                   "sender and receiver of a message agree on its length");
     if (message->is_direct) return;
@@ -164,7 +164,7 @@ void ProcessCommunicator::give_up(const std::string& reason) {
     for (Message& message : messages_) {
         if (!message.is_direct || message.is_complete) continue;
         message.own.resize(message.header.bytes);
-        message.place = message.own.data();
+        message.data = message.own.data();
     }
     posted_.clear();
 }
@@ -195,7 +195,7 @@ Incoming& ProcessCommunicator::begin(int peer, const FrameHeader& header) {
             message.is_taken = true;
             if (posted.may_lie_there && posted.into.size() == header.bytes) {
                 message.is_direct = true;
-                message.place = posted.into.data();
+                message.data = posted.into.data();
                 return message;
             }
             break;
@@ -211,17 +211,17 @@ Incoming& ProcessCommunicator::begin(int peer, const FrameHeader& header) {
         if (unused_.size() == most_unused_buffers) unused_.erase(unused_.begin());
         message.own.resize(header.bytes);
     }
-    message.place = message.own.data();
+    message.data = message.own.data();
     return message;
 }
 
 void ProcessCommunicator::complete(Incoming& incoming) {
     incoming.is_complete = true;
     if (incoming.header.kind == FrameKind::data) return;
-    const auto place = std::find_if(messages_.begin(), messages_.end(),
+    const auto entry = std::find_if(messages_.begin(), messages_.end(),
                                     [&](const Message& candidate) { return &candidate == &incoming; });
     std::list<Message> taken;
-    taken.splice(taken.end(), messages_, place);
+    taken.splice(taken.end(), messages_, entry);
     const Message& frame = taken.front();
     const std::string text(reinterpret_cast<const char*>(frame.own.data()), frame.own.size());
     const auto from = static_cast<std::size_t>(frame.from);

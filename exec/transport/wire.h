@@ -26,17 +26,17 @@ struct FrameHeader {
     std::uint64_t bytes = 0;
 };
 
-// A frame on its way in; the wire writes its payload to `place` and reports when it is complete.
+// A frame on its way in; the wire writes its payload to `data` and reports when it is complete.
 struct Incoming {
     int from = 0;
     FrameHeader header;
-    std::byte* place = nullptr;
+    std::byte* data = nullptr;
     bool is_complete = false;
 };
 
 class Wire {
 public:
-    // Who takes what the wire brings. Called from progress() and send() only.
+    // Takes what the wire brings. Called from progress() and send() only.
     class Receiver {
     public:
         virtual ~Receiver() = default;
@@ -56,8 +56,8 @@ public:
     // Moves what can be moved without waiting; true when something was.
     virtual bool progress(Receiver& receiver) = 0;
     virtual bool has_unsent() const = 0;
-    // Payloads and places handed over so far are about to go: none of them is touched any more. What cannot
-    // be taken back ends the wire.
+    // Payloads and arrays handed over so far are about to be freed: none of them is touched any more. What
+    // cannot be taken back ends the wire.
     virtual void abandon(Receiver& receiver) = 0;
     // All frames are exchanged: closes the connections. Without it the destructor tears them down.
     virtual void close() = 0;

@@ -540,7 +540,7 @@ void check_divided_attention(Bench& b, Type type, AttentionCase c) {
     const std::int64_t degree = b.between(1, 3), rank = b.between(0, degree - 1), part = b.between(1, 12);
     c.own.keys = 2 * degree * part;
     c.own.tokens = 2 * part;
-    c.own.places = {part, rank * part, (2 * degree - 1 - rank) * part};
+    c.own.token_range = {part, rank * part, (2 * degree - 1 - rank) * part};
     check_attention_of_places(
         b, type, c, exec::places_of_tokens(c.own.keys, static_cast<int>(degree), static_cast<int>(rank)));
 }
@@ -551,7 +551,7 @@ void check_attention_of_segment(Bench& b, Type type, AttentionCase c) {
     c.own.tokens = b.between(1, 40);
     c.own.keys = (segment + 1) * c.own.tokens;
     c.own.whole_sequence = segments * c.own.tokens;
-    c.own.places = {c.own.tokens, segment * c.own.tokens, 0};
+    c.own.token_range = {c.own.tokens, segment * c.own.tokens, 0};
     c.own.is_causal = c.theirs.is_causal = true;
     std::vector<std::int32_t> places(static_cast<std::size_t>(c.own.tokens));
     std::iota(places.begin(), places.end(), static_cast<std::int32_t>(segment * c.own.tokens));
@@ -1319,9 +1319,9 @@ TEST_CASE("cuDNN's fused attention takes the shapes of the usual models", "[devi
         AttentionShape part = shape;
         part.keys = tokens;
         part.tokens = tokens / 4;
-        part.places = {tokens / 8, tokens / 8, 6 * (tokens / 8)};
+        part.token_range = {tokens / 8, tokens / 8, 6 * (tokens / 8)};
         CHECK(fuses(*machine, Type::bf16, part));
-        part.places = {tokens / 4, 3 * (tokens / 4), 0};
+        part.token_range = {tokens / 4, 3 * (tokens / 4), 0};
         CHECK(fuses(*machine, Type::bf16, part));
         const std::uint64_t somewhere = 0;
         shape.dropout = 0.1f;

@@ -35,31 +35,32 @@ struct AttentionTiles {
     }
     SMSIM_DEVICE bool sees(std::int64_t i, std::int64_t j) const {
         if (i >= shape.tokens || j >= shape.key_count()) return false;
-        const std::int64_t place = place_of(shape.places, i);
-        if (shape.is_causal && j > place) return false;
-        return shape.window <= 0 || j > place - shape.window;
+        const std::int64_t position = position_of(shape.token_range, i);
+        if (shape.is_causal && j > position) return false;
+        return shape.window <= 0 || j > position - shape.window;
     }
-    SMSIM_DEVICE std::int64_t last_place(std::int64_t first_query) const {
-        return place_of(shape.places,
-                        (first_query + tile < shape.tokens ? first_query + tile : shape.tokens) - 1);
+    SMSIM_DEVICE std::int64_t last_position(std::int64_t first_query) const {
+        return position_of(shape.token_range,
+                           (first_query + tile < shape.tokens ? first_query + tile : shape.tokens) - 1);
     }
     // Keys that some query of a tile may see.
     SMSIM_DEVICE std::int64_t least_key(std::int64_t first_query) const {
-        const std::int64_t place = place_of(shape.places, first_query);
+        const std::int64_t position = position_of(shape.token_range, first_query);
         const std::int64_t least =
-            shape.window > 0 && place - shape.window + 1 > 0 ? place - shape.window + 1 : 0;
+            shape.window > 0 && position - shape.window + 1 > 0 ? position - shape.window + 1 : 0;
         return least / tile * tile;
     }
     SMSIM_DEVICE std::int64_t key_end(std::int64_t first_query) const {
-        return shape.is_causal ? last_place(first_query) + 1 : shape.key_count();
+        return shape.is_causal ? last_position(first_query) + 1 : shape.key_count();
     }
     SMSIM_DEVICE float kept(std::int64_t sample, std::int64_t head, std::int64_t i, std::int64_t j,
                             std::uint64_t threshold) const {
-        const auto place = static_cast<std::uint64_t>(
-            ((shape.first_head + head) * shape.sequence() + place_of(shape.places, i)) * shape.sequence() +
+        const auto element = static_cast<std::uint64_t>(
+            ((shape.first_head + head) * shape.sequence() + position_of(shape.token_range, i)) *
+                shape.sequence() +
             j);
-        return is_dropped(shape.dropout_keys[sample], place, threshold) ? 0.0f
-                                                                        : 1.0f / (1.0f - shape.dropout);
+        return is_dropped(shape.dropout_keys[sample], element, threshold) ? 0.0f
+                                                                          : 1.0f / (1.0f - shape.dropout);
     }
     // Rows [first, first + tile) of the `rows` at `from`, which are `width` elements apart.
     template <class Thread>
@@ -101,7 +102,7 @@ struct AttentionTiles {
         if (!sees(i, j)) return hidden;
         const float s = shape.scale * dot(q, k);
         return shape.alibi_slopes
-                   ? s + shape.alibi_slopes[head] * static_cast<float>(j - place_of(shape.places, i))
+                   ? s + shape.alibi_slopes[head] * static_cast<float>(j - position_of(shape.token_range, i))
                    : s;
     }
 };
@@ -270,8 +271,9 @@ struct AttentionKeyBackward {
         for (std::int64_t head = kv * group; head < (kv + 1) * group; ++head)
             for (std::int64_t q0 = 0; q0 < shape.tokens; q0 += n) {
                 // Queries before the tile see nothing of it when causal; those beyond the window neither.
-                if (shape.is_causal && a.last_place(q0) < k0) continue;
-                if (shape.window > 0 && place_of(shape.places, q0) >= k0 + n - 1 + shape.window) continue;
+                if (shape.is_causal && a.last_position(q0) < k0) continue;
+                if (shape.window > 0 && position_of(shape.token_range, q0) >= k0 + n - 1 + shape.window)
+                    continue;
                 t.synchronize();
                 a.fetch_queries(t, qkv, sample, head, q0, q);
                 a.fetch_output(t, dy, sample, head, q0, dout);
@@ -362,7 +364,8 @@ struct AttentionSoftmax {
     template <class Thread>
     SMSIM_DEVICE void operator()(const Thread& t) const {
         float* scratch = t.template shared<float>();
-        const std::int64_t i = place_of(shape.places, t.block() % shape.tokens), keys = shape.key_count();
+        const std::int64_t i = position_of(shape.token_range, t.block() % shape.tokens),
+                           keys = shape.key_count();
         const std::int64_t head = t.block() / shape.tokens % shape.heads,
                            sample = t.block() / (shape.tokens * shape.heads);
         const std::int64_t low = shape.window > 0 && i - shape.window + 1 > 0 ? i - shape.window + 1 : 0,
@@ -385,9 +388,9 @@ struct AttentionSoftmax {
                                 : 0.0f;
             row[j] = from_float<T>(p);
             if (!dropped) continue;
-            const auto place = static_cast<std::uint64_t>(
+            const auto element = static_cast<std::uint64_t>(
                 ((shape.first_head + head) * shape.sequence() + i) * shape.sequence() + j);
-            const bool drops = is_dropped(shape.dropout_keys[sample], place, threshold);
+            const bool drops = is_dropped(shape.dropout_keys[sample], element, threshold);
             mask[t.block() * keys + j] = drops ? 0 : 1;
             dropped[t.block() * keys + j] = from_float<T>(drops ? 0.0f : p * kept);
         }
@@ -448,7 +451,7 @@ struct Rotate {
             const bool is_first = c < half;
             const Pack<T, V> other = load<T, V>(is_first ? x + i + half : x + i - half);
             const std::int64_t pair =
-                place_of(shape.places, divide(row.quotient, shape.tokens).remainder) * half +
+                position_of(shape.token_range, divide(row.quotient, shape.tokens).remainder) * half +
                 (is_first ? c : c - half);
             const Pack<float, V> cosines = load<float, V>(shape.cosines + pair),
                                  sines = load<float, V>(shape.sines + pair);
@@ -548,12 +551,12 @@ struct MoveColumns {
     bool accumulates;
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
-        const Divided place = divide(i, move.width), row = divide(place.quotient, move.rows);
+        const Divided index = divide(i, move.width), row = divide(index.quotient, move.rows);
         const Pack<T, V> in = load<T, V>(from + row.quotient * move.from_sample +
-                                         row.remainder * move.from_row + place.remainder);
+                                         row.remainder * move.from_row + index.remainder);
         float out[V];
         for (int j = 0; j < V; ++j) out[j] = to_float(in.at[j]);
-        put<T, V>(to + row.quotient * move.to_sample + row.remainder * move.to_row + place.remainder, out,
+        put<T, V>(to + row.quotient * move.to_sample + row.remainder * move.to_row + index.remainder, out,
                   accumulates);
     }
 };
@@ -568,13 +571,13 @@ struct OrderParts {
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
         const std::int64_t part = tokens / (2 * degree);
-        const Divided place = divide(i, width), token = divide(place.quotient, tokens),
+        const Divided index = divide(i, width), token = divide(index.quotient, tokens),
                       piece = divide(token.remainder, part);
         const bool is_front = piece.quotient < degree;
         const std::int64_t rank = is_front ? piece.quotient : 2 * degree - 1 - piece.quotient;
         const std::int64_t apart =
             (((rank * samples + token.quotient) * 2 + (is_front ? 0 : 1)) * part + piece.remainder) * width +
-            place.remainder;
+            index.remainder;
         store<T, V>(y + (is_inverse ? apart : i), load<T, V>(x + (is_inverse ? i : apart)));
     }
 };

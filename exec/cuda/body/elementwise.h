@@ -228,15 +228,15 @@ struct Dropout {
         const Divided own = divide(i, shape.columns),
                       row = divide(shape.first_row + own.quotient, shape.rows_per_sample);
         const std::uint64_t key = shape.keys[row.quotient];
-        const auto place = static_cast<std::uint64_t>(place_of(shape.places, row.remainder) * shape.width +
-                                                      shape.first_column + own.remainder);
+        const auto element = static_cast<std::uint64_t>(
+            position_of(shape.token_range, row.remainder) * shape.width + shape.first_column + own.remainder);
         const Pack<T, V> in = load<T, V>(x + i);
         Pack<T, V> base;
         if (residual) base = load<T, V>(residual + i);
         Pack<std::uint8_t, V> keeps;
         float out[V] = {};
         for (int j = 0; j < V; ++j) {
-            const bool drops = is_dropped(key, place + static_cast<std::uint64_t>(j), threshold);
+            const bool drops = is_dropped(key, element + static_cast<std::uint64_t>(j), threshold);
             keeps.at[j] = drops ? 0 : 1;
             out[j] = drops ? 0.0f : to_float(in.at[j]) * kept;
             if (residual) out[j] += to_float(base.at[j]);

@@ -15,10 +15,10 @@ struct Embedding {
     T* y;
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
-        const Divided place = divide(i, width);
-        const std::int64_t id = ids[place.quotient] - first;
+        const Divided index = divide(i, width);
+        const std::int64_t id = ids[index.quotient] - first;
         float out[V] = {};
-        if (id >= 0 && id < table) values_at<V>(parameter, id * width + place.remainder, out);
+        if (id >= 0 && id < table) values_at<V>(parameter, id * width + index.remainder, out);
         put<T, V>(y + i, out, false);
     }
 };
@@ -27,18 +27,18 @@ template <class T>
 struct Positions {
     static constexpr const char* name = "positions";
     std::int64_t width, tokens, first_row, offset;
-    TokenRange places;
+    TokenRange token_range;
     const T* x;
     Values table;
     T* y;
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
-        const Divided place = divide(i, width);
+        const Divided index = divide(i, width);
         const std::int64_t position =
-            place_of(places, divide(first_row + place.quotient, tokens).remainder) + offset;
+            position_of(token_range, divide(first_row + index.quotient, tokens).remainder) + offset;
         const Pack<T, V> in = load<T, V>(x + i);
         float out[V] = {};
-        values_at<V>(table, position * width + place.remainder, out);
+        values_at<V>(table, position * width + index.remainder, out);
         for (int j = 0; j < V; ++j) out[j] += to_float(in.at[j]);
         put<T, V>(y + i, out, false);
     }
@@ -49,22 +49,23 @@ template <class T>
 struct PositionsWeight {
     static constexpr const char* name = "positions_weight";
     std::int64_t rows, width, tokens, first_row, offset;
-    TokenRange places;
+    TokenRange token_range;
     const T* dy;
     Sums dtable;
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
-        const Divided place = divide(i, width);
-        const std::int64_t begin = (place.quotient - first_row % tokens + tokens) % tokens;
+        const Divided index = divide(i, width);
+        const std::int64_t begin = (index.quotient - first_row % tokens + tokens) % tokens;
         if (begin >= rows) return;
         float sum[V] = {};
         SMSIM_UNROLL_4
         for (std::int64_t r = begin; r < rows; r += tokens) {
-            const Pack<T, V> gradient = load<T, V>(dy + r * width + place.remainder);
+            const Pack<T, V> gradient = load<T, V>(dy + r * width + index.remainder);
             for (int j = 0; j < V; ++j) sum[j] += to_float(gradient.at[j]);
         }
         for (int j = 0; j < V; ++j)
-            add_at(dtable, (place_of(places, place.quotient) + offset) * width + place.remainder + j, sum[j]);
+            add_at(dtable, (position_of(token_range, index.quotient) + offset) * width + index.remainder + j,
+                   sum[j]);
     }
 };
 
@@ -78,24 +79,24 @@ inline void embedding(Stream s, Type type, std::int64_t rows, std::int64_t width
 }
 
 inline void positions(Stream s, Type type, std::int64_t rows, std::int64_t width, std::int64_t tokens,
-                      const TokenRange& places, std::int64_t first_row, std::int64_t offset, const void* x,
-                      Values table, void* y) {
+                      const TokenRange& token_range, std::int64_t first_row, std::int64_t offset,
+                      const void* x, Values table, void* y) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
         each_in_rows<T>(s, rows, width,
-                        Positions<T>{width, tokens, first_row, offset, places, static_cast<const T*>(x),
+                        Positions<T>{width, tokens, first_row, offset, token_range, static_cast<const T*>(x),
                                      table, static_cast<T*>(y)},
                         x, y);
     });
 }
 
 inline void positions_weight(Stream s, Type type, std::int64_t rows, std::int64_t width, std::int64_t tokens,
-                             const TokenRange& places, std::int64_t first_row, std::int64_t offset,
+                             const TokenRange& token_range, std::int64_t first_row, std::int64_t offset,
                              const void* dy, Sums dtable) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
         each_in_rows<T>(s, tokens, width,
-                        PositionsWeight<T>{rows, width, tokens, first_row, offset, places,
+                        PositionsWeight<T>{rows, width, tokens, first_row, offset, token_range,
                                            static_cast<const T*>(dy), dtable},
                         dy);
     });

@@ -90,8 +90,8 @@ struct CastToFloat8 {
         const float scale = float8_scale(
             format, block_max(t, t.thread() < partial_count ? partials[t.thread()] : 0.0f, scratch));
         if (t.block() == 0 && t.thread() == 0) *unscale = 1.0f / scale;  // of a power of two, exactly
-        const Divided place = divide(t.block(), (columns + side - 1) / side);
-        const std::int64_t first_row = place.quotient * side, first_column = place.remainder * side;
+        const Divided tile = divide(t.block(), (columns + side - 1) / side);
+        const std::int64_t first_row = tile.quotient * side, first_column = tile.remainder * side;
         const int square_rows = static_cast<int>(rows - first_row < side ? rows - first_row : side);
         const int square_columns =
             static_cast<int>(columns - first_column < side ? columns - first_column : side);

@@ -24,21 +24,21 @@ struct BatchNorm {
         float* scratch = t.template shared<float>();
         const std::int64_t channel = t.block(), pixels = shape.rows * shape.columns,
                            count = shape.samples * pixels;
-        const auto place = [&](std::int64_t i) {
+        const auto index = [&](std::int64_t i) {
             return (i / pixels * shape.channels + channel) * pixels + i % pixels;
         };
         float sum = 0, squares = 0;
-        for (std::int64_t i = t.thread(); i < count; i += t.threads()) sum += to_float(x[place(i)]);
+        for (std::int64_t i = t.thread(); i < count; i += t.threads()) sum += to_float(x[index(i)]);
         const float mean = block_sum(t, sum, scratch) / static_cast<float>(count);
         for (std::int64_t i = t.thread(); i < count; i += t.threads()) {
-            const float centred = to_float(x[place(i)]) - mean;
+            const float centred = to_float(x[index(i)]) - mean;
             squares += centred * centred;
         }
         const float reciprocal =
             1.0f / sqrtf(block_sum(t, squares, scratch) / static_cast<float>(count) + epsilon);
         const float factor = reciprocal * value_at(scale, channel), offset = value_at(shift, channel);
         for (std::int64_t i = t.thread(); i < count; i += t.threads())
-            y[place(i)] = from_float<T>((to_float(x[place(i)]) - mean) * factor + offset);
+            y[index(i)] = from_float<T>((to_float(x[index(i)]) - mean) * factor + offset);
         if (t.thread() == 0) {
             statistics[2 * channel] = mean;
             statistics[2 * channel + 1] = reciprocal;
@@ -66,15 +66,15 @@ struct BatchNormBackward {
         float* scratch = t.template shared<float>();
         const std::int64_t channel = t.block(), pixels = shape.rows * shape.columns,
                            count = shape.samples * pixels;
-        const auto place = [&](std::int64_t i) {
+        const auto index = [&](std::int64_t i) {
             return (i / pixels * shape.channels + channel) * pixels + i % pixels;
         };
         const float mean = statistics[2 * channel], reciprocal = statistics[2 * channel + 1];
         float sum = 0, product = 0;
         for (std::int64_t i = t.thread(); i < count; i += t.threads()) {
-            const float d = to_float(dy[place(i)]);
+            const float d = to_float(dy[index(i)]);
             sum += d;
-            product += d * (to_float(x[place(i)]) - mean);
+            product += d * (to_float(x[index(i)]) - mean);
         }
         sum = block_sum(t, sum, scratch);
         product = block_sum(t, product, scratch) * reciprocal;
@@ -86,9 +86,9 @@ struct BatchNormBackward {
         }
         const float factor = value_at(scale, channel) * reciprocal, share = 1.0f / static_cast<float>(count);
         for (std::int64_t i = t.thread(); i < count; i += t.threads()) {
-            const float out[1] = {factor * (to_float(dy[place(i)]) - sum * share -
-                                            (to_float(x[place(i)]) - mean) * (reciprocal * product * share))};
-            put<T, 1>(dx + place(i), out, accumulates);
+            const float out[1] = {factor * (to_float(dy[index(i)]) - sum * share -
+                                            (to_float(x[index(i)]) - mean) * (reciprocal * product * share))};
+            put<T, 1>(dx + index(i), out, accumulates);
         }
     }
 };

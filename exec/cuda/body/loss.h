@@ -230,17 +230,16 @@ struct LossPartialsAcross {
             sums[warp * tile.rows_per_block + 32 * j + lane] = sum[j];
         }
         t.synchronize();
-        for (int place = t.thread(); place < tile.rows_per_block; place += t.threads()) {
-            const std::int64_t r = t.block() % tile.tiles * tile.rows_per_block + place % 32 * V + place / 32;
+        for (int slot = t.thread(); slot < tile.rows_per_block; slot += t.threads()) {
+            const std::int64_t r = t.block() % tile.tiles * tile.rows_per_block + slot % 32 * V + slot / 32;
             if (r >= shape.rows) continue;
-            float all = largest[place], total = 0;
+            float all = largest[slot], total = 0;
             for (int w = 1; w < across_warps; ++w)
-                all = all > largest[w * tile.rows_per_block + place]
-                          ? all
-                          : largest[w * tile.rows_per_block + place];
+                all = all > largest[w * tile.rows_per_block + slot] ? all
+                                                                    : largest[w * tile.rows_per_block + slot];
             for (int w = 0; w < across_warps; ++w)
-                total += sums[w * tile.rows_per_block + place] *
-                         expf(largest[w * tile.rows_per_block + place] - all);
+                total += sums[w * tile.rows_per_block + slot] *
+                         expf(largest[w * tile.rows_per_block + slot] - all);
             partials[tile.chunk(t) * 2 * shape.rows + r] = all;
             partials[(tile.chunk(t) * 2 + 1) * shape.rows + r] = total;
         }

@@ -1,9 +1,9 @@
-// A mixture of experts: which tokens go to which experts, copies of them and what comes back. The experts'
-// products are the library's.
+// A mixture of experts: which tokens go to which experts, the routed tokens and what comes back. The
+// products of the experts are the library's.
 //
-// TokenRange of copies are found without atomic additions: a block an expert counts those who chose it, first
-// choices before second ones and tokens in order, as on the CPU. Whoever needs the routing computes it anew:
-// it is a fraction of what one product of the experts takes, and nothing has to be kept.
+// The rows of routed tokens are found without atomic additions: a block counts the choices of one expert,
+// first choices before second ones and tokens in order, as on the CPU. Every launch that needs the routing
+// computes it anew: that is a fraction of the time of one product of the experts, and nothing has to be kept.
 #pragma once
 
 #include "exec/cuda/body/elementwise.h"
@@ -14,14 +14,14 @@ namespace exec::cuda::kernel_body {
 struct RoutingArrays {
     float* weight;         // [tokens, chosen]
     std::int32_t* expert;  // [tokens, chosen]
-    std::int32_t* row;     // [tokens, chosen]: of the copy, -1 = dropped
-    std::int32_t* count;   // [experts]: copies before any is dropped
+    std::int32_t* row;     // [tokens, chosen]: of the routed token, -1 = dropped
+    std::int32_t* count;   // [experts]: routed tokens before any is dropped
 };
 SMSIM_HOST_DEVICE RoutingArrays routing_arrays(const RoutingShape& shape, void* workspace) {
-    const std::int64_t copies = shape.tokens * shape.chosen;
+    const std::int64_t routed_tokens = shape.tokens * shape.chosen;
     auto* weight = static_cast<float*>(workspace);
-    auto* expert = reinterpret_cast<std::int32_t*>(weight + copies);
-    return {weight, expert, expert + copies, expert + 2 * copies};
+    auto* expert = reinterpret_cast<std::int32_t*>(weight + routed_tokens);
+    return {weight, expert, expert + routed_tokens, expert + 2 * routed_tokens};
 }
 
 // The most probable experts of a token; of equals the first.
@@ -59,11 +59,11 @@ struct ChooseExperts {
     }
 };
 
-// A block an expert: its copies in order.
+// The routed tokens of an expert in order, a block an expert.
 struct PlaceRoutedTokens {
     static constexpr bool is_cooperative = true;
     static constexpr int threads = 256, most_threads = threads, warps = threads / 32, parts = 8;
-    static constexpr const char* name = "place_copies";
+    static constexpr const char* name = "place_routed_tokens";
     static constexpr std::size_t shared = 2 * parts * warps * sizeof(int);
     RoutingShape shape;
     RoutingArrays to;
@@ -73,20 +73,20 @@ struct PlaceRoutedTokens {
         int* counts = t.template shared<int>();  // of two rounds in turn: by part and warp
         const auto own = static_cast<std::int32_t>(t.block());
         const int warp = t.thread() / 32, lane = t.thread() % 32;
-        const std::int64_t copies = shape.tokens * shape.chosen;
+        const std::int64_t routed_tokens = shape.tokens * shape.chosen;
         std::int64_t found = 0;
         int turn = 0;
-        for (std::int64_t begin = 0; begin < copies; begin += threads * parts, turn ^= 1) {
+        for (std::int64_t begin = 0; begin < routed_tokens; begin += threads * parts, turn ^= 1) {
             int* here = counts + turn * parts * warps;
             unsigned votes[parts];
-            std::int64_t places[parts];
+            std::int64_t choices[parts];
             SMSIM_UNROLL
             for (int part = 0; part < parts; ++part) {
                 const std::int64_t i =
                     begin + part * threads + t.thread();  // choice by choice, tokens in order
                 const Divided choice = divide(i, shape.tokens);
-                places[part] = choice.remainder * shape.chosen + choice.quotient;
-                votes[part] = t.ballot(i < copies && to.expert[places[part]] == own);
+                choices[part] = choice.remainder * shape.chosen + choice.quotient;
+                votes[part] = t.ballot(i < routed_tokens && to.expert[choices[part]] == own);
                 if (lane == 0) here[part * warps + warp] = bits(votes[part]);
             }
             t.synchronize();
@@ -95,8 +95,9 @@ struct PlaceRoutedTokens {
             for (int part = 0; part < parts; ++part)
                 for (int w = 0; w < warps; ++w) {
                     if (w == warp && (votes[part] >> lane & 1u)) {
-                        const std::int64_t place = before + bits(votes[part] & ((1u << lane) - 1u));
-                        to.row[places[part]] = place < shape.capacity ? static_cast<std::int32_t>(place) : -1;
+                        const std::int64_t index = before + bits(votes[part] & ((1u << lane) - 1u));
+                        to.row[choices[part]] =
+                            index < shape.capacity ? static_cast<std::int32_t>(index) : -1;
                     }
                     before += here[part * warps + w];
                 }
@@ -117,7 +118,7 @@ SMSIM_DEVICE std::int32_t rows_of(const RoutingShape& shape, std::int32_t count)
     return count < shape.capacity ? count : static_cast<std::int32_t>(shape.capacity);
 }
 
-// Experts stand one behind the other: places among an expert's copies become rows.
+// Rows of experts follow one another: indices among an expert's routed tokens become rows.
 struct PlaceExperts {
     static constexpr bool is_cooperative = true;
     static constexpr int most_threads = 256;
@@ -140,8 +141,9 @@ struct PlaceExperts {
             }
         }
         t.synchronize();
-        const std::int64_t copies = shape.tokens * shape.chosen;
-        for (std::int64_t i = t.block() * t.threads() + t.thread(); i < copies; i += t.blocks() * t.threads())
+        const std::int64_t routed_tokens = shape.tokens * shape.chosen;
+        for (std::int64_t i = t.block() * t.threads() + t.thread(); i < routed_tokens;
+             i += t.blocks() * t.threads())
             if (to.row[i] >= 0) to.row[i] += first[to.expert[i]];
     }
 };
@@ -224,16 +226,16 @@ struct Dispatch {
     T* y;
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
-        const Divided copy = divide(i, shape.hidden);
-        const std::int64_t row = routing.row[copy.quotient];
+        const Divided routed_token = divide(i, shape.hidden);
+        const std::int64_t row = routing.row[routed_token.quotient];
         if (row >= 0)
-            store<T, V>(
-                y + row * shape.hidden + copy.remainder,
-                load<T, V>(x + divide(copy.quotient, shape.chosen).quotient * shape.hidden + copy.remainder));
+            store<T, V>(y + row * shape.hidden + routed_token.remainder,
+                        load<T, V>(x + divide(routed_token.quotient, shape.chosen).quotient * shape.hidden +
+                                   routed_token.remainder));
     }
 };
 
-// Sums over the copies of a token: their gradients, or what came back, weighted.
+// Sums over the routed tokens of a token: of gradients, or of the experts' weighted results.
 template <class T, bool is_weighted>
 struct Gather {
     static constexpr const char* name = is_weighted ? "combine" : "dispatch_backward";
@@ -247,10 +249,11 @@ struct Gather {
         const Divided token = divide(i, shape.hidden);
         float sum[V] = {};
         for (std::int64_t j = 0; j < shape.chosen; ++j) {
-            const std::int64_t copy = token.quotient * shape.chosen + j, row = routing.row[copy];
+            const std::int64_t routed_token = token.quotient * shape.chosen + j,
+                               row = routing.row[routed_token];
             if (row < 0) continue;
             const Pack<T, V> in = load<T, V>(x + row * shape.hidden + token.remainder);
-            const float weight = is_weighted ? routing.weight[copy] : 1.0f;
+            const float weight = is_weighted ? routing.weight[routed_token] : 1.0f;
             for (int v = 0; v < V; ++v) sum[v] += weight * to_float(in.at[v]);
         }
         put<T, V>(y + i, sum, accumulates);
@@ -266,7 +269,7 @@ struct CombineBackward {
     RoutingShape shape;
     RoutingArrays routing;
     const T *x, *probabilities, *dy;
-    T *dx, *dprobabilities;  // null: nobody wants it
+    T *dx, *dprobabilities;  // null: not wanted
     bool accumulates;        // into dx; the probabilities' is always added to
 
     template <class Thread>
@@ -275,11 +278,11 @@ struct CombineBackward {
         if (token >= shape.tokens) return;
         const int lane = t.thread() % 32;
         const T* gradient = dy + token * shape.hidden;
-        float own = 0;  // gradient of the weight of the copy that this lane answers for
+        float own = 0;  // gradient of the weight of this lane's routed token
         for (std::int64_t j = 0; j < shape.chosen; ++j) {
-            const std::int64_t copy = token * shape.chosen + j, row = routing.row[copy];
+            const std::int64_t routed_token = token * shape.chosen + j, row = routing.row[routed_token];
             if (row < 0) continue;  // the whole warp
-            const float weight = routing.weight[copy];
+            const float weight = routing.weight[routed_token];
             float sum = 0;
             for (std::int64_t c = lane * V; c < shape.hidden; c += 32 * V) {
                 const Pack<T, V> d = load<T, V>(gradient + c), in = load<T, V>(x + row * shape.hidden + c);
@@ -295,11 +298,11 @@ struct CombineBackward {
         }
         if (!dprobabilities) return;
         const bool is_choice = lane < shape.chosen;
-        const std::int64_t copy = token * shape.chosen + (is_choice ? lane : 0);
-        const std::int64_t place = token * shape.experts + routing.expert[copy];
-        const float total = warp_sum(t, is_choice ? to_float(probabilities[place]) : 0.0f),
-                    mean = warp_sum(t, is_choice ? own * routing.weight[copy] : 0.0f);
-        if (is_choice) add_to(dprobabilities[place], shape.chosen > 1 ? (own - mean) / total : own, true);
+        const std::int64_t routed_token = token * shape.chosen + (is_choice ? lane : 0);
+        const std::int64_t index = token * shape.experts + routing.expert[routed_token];
+        const float total = warp_sum(t, is_choice ? to_float(probabilities[index]) : 0.0f),
+                    mean = warp_sum(t, is_choice ? own * routing.weight[routed_token] : 0.0f);
+        if (is_choice) add_to(dprobabilities[index], shape.chosen > 1 ? (own - mean) / total : own, true);
     }
 };
 

@@ -43,10 +43,11 @@ struct RowPart {
         if constexpr (packs > 0) {
             SMSIM_UNROLL
             for (int p = 0; p < packs; ++p)
-                if (const std::int64_t c = place(p, lane, lanes); c < width) kept[p] = load<T, V>(row + c);
+                if (const std::int64_t c = column_at(p, lane, lanes); c < width)
+                    kept[p] = load<T, V>(row + c);
         }
     }
-    SMSIM_DEVICE static std::int64_t place(int p, int lane, int lanes) {
+    SMSIM_DEVICE static std::int64_t column_at(int p, int lane, int lanes) {
         return (static_cast<std::int64_t>(p) * lanes + lane) * V;
     }
     SMSIM_DEVICE Pack<T, V> at(int p, std::int64_t c) const {
@@ -243,10 +244,10 @@ struct ColumnPartials {
             scratch[part * columns_per_block + lane + 32 * j] =
                 own[j];  // neighbouring lanes in neighbouring banks
         t.synchronize();
-        for (int place = t.thread(); place < columns_per_block; place += t.threads()) {
-            const std::int64_t column = first + place % 32 * V + place / 32;
+        for (int slot = t.thread(); slot < columns_per_block; slot += t.threads()) {
+            const std::int64_t column = first + slot % 32 * V + slot / 32;
             float total = 0;
-            for (int p = 0; p < rows_at_once; ++p) total += scratch[p * columns_per_block + place];
+            for (int p = 0; p < rows_at_once; ++p) total += scratch[p * columns_per_block + slot];
             if (column < columns) result[column] = total;
         }
     }

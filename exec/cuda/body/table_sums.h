@@ -20,7 +20,7 @@ inline constexpr std::int64_t places_per_chunk = 32;
 SMSIM_HOST_DEVICE std::uint32_t id_of(RowKey key) { return static_cast<std::uint32_t>(key >> 32); }
 SMSIM_HOST_DEVICE std::int64_t row_of(RowKey key) { return static_cast<std::int64_t>(key & 0xFFFFFFFFu); }
 
-// Pair number p of the network's step that compares places `distance` apart in runs of `size`.
+// Pair number p of the network's step that compares elements `distance` apart in runs of `size`.
 SMSIM_DEVICE void order_pair(RowKey* keys, std::int64_t p, std::int64_t distance, std::int64_t size,
                              std::int64_t origin) {
     const std::int64_t low = 2 * p - (p & (distance - 1));
@@ -81,8 +81,8 @@ struct SortStep {
     }
 };
 
-// A chunk of places a block. Sums of runs that lie within go to the table; of the run that came in and of the
-// one that goes on to partials [chunk][2][width].
+// A chunk of the sorted keys a block. Sums of runs that lie within go to the table; of the run that came in
+// and of the one that goes on to partials [chunk][2][width].
 template <class T, int V>
 struct RunSums {
     static constexpr bool is_cooperative = true;
@@ -101,8 +101,8 @@ struct RunSums {
                            end = begin + places_per_chunk < rows ? begin + places_per_chunk : rows;
         const auto count = static_cast<int>(end - begin);
         for (int i = t.thread(); i < count + 2; i += t.threads()) {
-            const std::int64_t place = begin + i - 1;
-            here[i] = place >= 0 && place < rows ? keys[place] : ~RowKey{0};
+            const std::int64_t index = begin + i - 1;
+            here[i] = index >= 0 && index < rows ? keys[index] : ~RowKey{0};
         }
         t.synchronize();
         const bool comes_in = begin > 0 && id_of(here[0]) == id_of(here[1]);
@@ -170,31 +170,31 @@ struct LongRunSums {
     }
 };
 
-inline std::int64_t sorted_places(std::int64_t rows) {
-    std::int64_t places = 2;
-    while (places < rows) places *= 2;
-    return places;
+inline std::int64_t sorted_length(std::int64_t rows) {
+    std::int64_t length = 2;
+    while (length < rows) length *= 2;
+    return length;
 }
 inline std::size_t table_workspace(std::int64_t rows, std::int64_t width) {
-    return static_cast<std::size_t>(sorted_places(rows)) * sizeof(RowKey) +
+    return static_cast<std::size_t>(sorted_length(rows)) * sizeof(RowKey) +
            static_cast<std::size_t>(ceiling(rows, places_per_chunk) * 2 * width) * sizeof(float);
 }
 
 inline void embedding_weight(Stream s, Type type, std::int64_t rows, std::int64_t width, std::int64_t first,
                              std::int64_t table, const std::int64_t* ids, const void* dy, Sums dtable,
                              void* workspace) {
-    const std::int64_t places = sorted_places(rows), own = at_most(places, keys_per_block);
+    const std::int64_t length = sorted_length(rows), own = at_most(length, keys_per_block);
     auto* keys = static_cast<RowKey*>(workspace);
-    auto* partials = reinterpret_cast<float*>(keys + places);
+    auto* partials = reinterpret_cast<float*>(keys + length);
     const int threads = own >= 512 ? 256 : own >= 128 ? 64 : 32;
     const auto sort_blocks = [&](std::int64_t merged) {
-        launch(s, places / own, threads, static_cast<std::size_t>(own) * sizeof(RowKey),
+        launch(s, length / own, threads, static_cast<std::size_t>(own) * sizeof(RowKey),
                SortBlock{rows, first, table, own, merged, ids, keys});
     };
     sort_blocks(0);
-    for (std::int64_t size = 2 * own; size <= places; size *= 2) {
+    for (std::int64_t size = 2 * own; size <= length; size *= 2) {
         for (std::int64_t distance = size / 2; distance >= own; distance /= 2)
-            each<1>(s, places / 2, SortStep{distance, size, keys});
+            each<1>(s, length / 2, SortStep{distance, size, keys});
         sort_blocks(size);
     }
     const std::int64_t chunks = ceiling(rows, places_per_chunk);

@@ -214,9 +214,10 @@ SMSIM_DEVICE Divided divide(std::int64_t a, std::int64_t b) {
 }
 
 // Place in its sequence of a sample's row number `token`.
-SMSIM_DEVICE std::int64_t place_of(const TokenRange& places, std::int64_t token) {
-    if (places.part == 0) return token;
-    return token < places.part ? places.first + token : places.second + token - places.part;
+SMSIM_DEVICE std::int64_t position_of(const TokenRange& token_range, std::int64_t token) {
+    if (token_range.part == 0) return token;
+    return token < token_range.part ? token_range.first + token
+                                    : token_range.second + token - token_range.part;
 }
 
 // exp and division for values that are rounded to T: in half precisions the hardware's approximations (2^-21)

@@ -179,16 +179,16 @@ namespace {
 
 Addresses addresses_of(const FusedAttentionShape& s, const FusedAttentionArrays& a) {
     const auto at = [](const void* address) { return const_cast<void*>(address); };
-    Addresses places{{query, at(a.queries)},
-                     {key, at(a.keys)},
-                     {value, at(a.values)},
-                     {output, a.output},
-                     {statistics, a.log_sums}};
+    Addresses bindings{{query, at(a.queries)},
+                       {key, at(a.keys)},
+                       {value, at(a.values)},
+                       {output, a.output},
+                       {statistics, a.log_sums}};
     if (s.dropout > 0) {
-        places[seed] = at(a.seed);
-        places[offset] = at(a.offset);
+        bindings[seed] = at(a.seed);
+        bindings[offset] = at(a.offset);
     }
-    return places;
+    return bindings;
 }
 
 }  // namespace
@@ -196,21 +196,21 @@ Addresses addresses_of(const FusedAttentionShape& s, const FusedAttentionArrays&
 void FusedAttention::forward(Stream stream, Type type, const FusedAttentionShape& s,
                              const FusedAttentionArrays& arrays) {
     Prepared& prepared = graphs_->find(handle_, false, type, s);
-    Addresses places = addresses_of(s, arrays);
+    Addresses bindings = addresses_of(s, arrays);
     check(cudnnSetStream(handle_, static_cast<cudaStream_t>(stream)), "cudnnSetStream");
-    expect(prepared.graph->execute(handle_, places, graphs_->workspace), "cuDNN's attention");
+    expect(prepared.graph->execute(handle_, bindings, graphs_->workspace), "cuDNN's attention");
 }
 
 void FusedAttention::backward(Stream stream, Type type, const FusedAttentionShape& s,
                               const FusedAttentionArrays& arrays, const FusedAttentionGradients& gradients) {
     Prepared& prepared = graphs_->find(handle_, true, type, s);
-    Addresses places = addresses_of(s, arrays);
-    places[output_gradient] = const_cast<void*>(gradients.output);
-    places[query_gradient] = gradients.queries;
-    places[key_gradient] = gradients.keys;
-    places[value_gradient] = gradients.values;
+    Addresses bindings = addresses_of(s, arrays);
+    bindings[output_gradient] = const_cast<void*>(gradients.output);
+    bindings[query_gradient] = gradients.queries;
+    bindings[key_gradient] = gradients.keys;
+    bindings[value_gradient] = gradients.values;
     check(cudnnSetStream(handle_, static_cast<cudaStream_t>(stream)), "cudnnSetStream");
-    expect(prepared.graph->execute(handle_, places, graphs_->workspace), "cuDNN's attention backward");
+    expect(prepared.graph->execute(handle_, bindings, graphs_->workspace), "cuDNN's attention backward");
 }
 
 #else

@@ -33,10 +33,10 @@ std::vector<FusedPart> fused_parts(const AttentionShape& s) {
                          first};
     };
     if (s.keys == 0 || !s.is_causal) return {part(0, s.tokens, s.key_count())};
-    const std::int64_t first = s.places.part;
-    if (first == s.tokens) return {part(0, s.tokens, s.places.first + s.tokens)};
-    return {part(0, first, s.places.first + first),
-            part(first, s.tokens - first, s.places.second + s.tokens - first)};
+    const std::int64_t first = s.token_range.part;
+    if (first == s.tokens) return {part(0, s.tokens, s.token_range.first + s.tokens)};
+    return {part(0, first, s.token_range.first + first),
+            part(first, s.tokens - first, s.token_range.second + s.tokens - first)};
 }
 
 bool fuses(const Machine& machine, Type type, const AttentionShape& shape) {

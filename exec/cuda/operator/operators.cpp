@@ -140,7 +140,7 @@ Operators::Sizes Operators::sizes_of(model::TensorId tensor) const {
 }
 
 // A segment's; of divided sequences the same as context_parallel.h lists.
-TokenRange Operators::places() const {
+TokenRange Operators::token_range() const {
     if (graph_.segment > 0) return {graph_.tokens_per_sample, graph_.first_token(), 0};
     const std::int64_t degree = context_.context_parallel;
     if (degree == 1) return {};
@@ -243,7 +243,7 @@ const model::Operator* Operators::only_reader(model::TensorId tensor) const {
     }
 }
 
-void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatchPosition& place) const {
+void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatchPosition& position) const {
     const model::Operator& o = op(id);
     if (is_identity(o)) return;
     if (is_approximate_gelu(o) && gelu_with_product(x)) return;
@@ -281,7 +281,7 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
             kernels_.batch_norm(s, type_, image_shape(o), epsilon, x.inputs[0], values(x.parameters[0]),
                                 values(x.parameters[1]), x.output, saved_context);
             return;
-        case OperatorKind::attention: attention(id, x, place.micro_batch); return;
+        case OperatorKind::attention: attention(id, x, position.micro_batch); return;
         case OperatorKind::gelu:
         case OperatorKind::relu:
         case OperatorKind::silu:
@@ -301,8 +301,8 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
             const HeldDropout dropout{
                 {y.rows, y.columns, rows_per_sample(o.output) / context_.context_parallel, width, y.first_row,
                  y.columns < width ? tensor_rank_ * y.columns : 0,
-                 static_cast<float>(o.attributes.probability), execution_.mask_keys(id, place.micro_batch),
-                 places()},
+                 static_cast<float>(o.attributes.probability), execution_.mask_keys(id, position.micro_batch),
+                 token_range()},
                 x.inputs[0],
                 x.output,
                 static_cast<std::uint8_t*>(x.saved_context)};
@@ -386,7 +386,7 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
 }
 
 void Operators::backward_input(model::OperatorId id, const Operands& x, const float* given,
-                               const std::vector<float*>& dx, const MicroBatchPosition& place) const {
+                               const std::vector<float*>& dx, const MicroBatchPosition& position) const {
     const model::Operator& o = op(id);
     if (is_approximate_gelu(o) && dx[0] && gelu_backward_with_product(o, x, given, dx[0])) return;
     fusion_->flush();
@@ -401,7 +401,7 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, const fl
     const auto* saved_context = static_cast<const float*>(x.saved_context);
     const auto adds = [&] { return accumulates(o.inputs[0], dx[0]); };
     const auto base = [&] { return base_of(o.inputs[0], dx[0]); };
-    // For what adds to few places of an array that must be clear.
+    // For what adds to few elements of an array that must be clear.
     const auto clear = [&] {
         execution_.clear_zeros(dx[0], tensor_bytes(o.inputs[0]));
         fusion_->copy_now(dx[0]);
@@ -426,7 +426,7 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, const fl
             kernels_.batch_norm_backward(s, type_, image_shape(o), x.inputs[0], saved_context,
                                          values(x.parameters[0]), dy, dx[0], adds());
             return;
-        case OperatorKind::attention: attention_backward(id, x, dy, dx[0], place.micro_batch); return;
+        case OperatorKind::attention: attention_backward(id, x, dy, dx[0], position.micro_batch); return;
         case OperatorKind::gelu:
         case OperatorKind::silu:
             kernels_.unary_backward(s, type_, unary_of<Unary>(o), y.count(), x.inputs[0], dy, dx[0], adds());

@@ -54,7 +54,7 @@ public:
 };
 
 // Copies of tokens over as many blocks, the first ones one more.
-std::vector<std::int64_t> divided_evenly(std::int64_t copies, std::size_t blocks);
+std::vector<std::int64_t> divided_evenly(std::int64_t routed_tokens, std::size_t blocks);
 
 // Slots of scratch. Those of one operator's call must differ.
 enum Slot {
@@ -89,9 +89,9 @@ public:
     ~Operators() override;
 
     void forward(model::OperatorId op, const Operands& operands,
-                 const MicroBatchPosition& place) const override;
+                 const MicroBatchPosition& position) const override;
     void backward_input(model::OperatorId op, const Operands& operands, const float* dy,
-                        const std::vector<float*>& dx, const MicroBatchPosition& place) const override;
+                        const std::vector<float*>& dx, const MicroBatchPosition& position) const override;
     void backward_weight(model::OperatorId op, const Operands& operands, const float* dy,
                          const std::vector<float*>& dparameters) const override;
     void pack_keys(model::OperatorId attention, const float* packed, float* piece) const override;
@@ -118,9 +118,9 @@ private:
     std::int64_t rows_per_sample(model::TensorId tensor) const;
     std::int64_t extent(model::ParameterId parameter, int dimension) const;
     ClassShape classes_of(const model::Operator& op) const;
-    TokenRange places() const;  // of this rank's tokens in their sequence
+    TokenRange token_range() const;  // of this rank's tokens in their sequence
     // The same for positions, which a segment's own operators count from its first token.
-    TokenRange positions() const { return graph_.segments > 1 ? TokenRange{} : places(); }
+    TokenRange positions() const { return graph_.segments > 1 ? TokenRange{} : token_range(); }
     AttentionShape attention_shape(model::OperatorId id, std::int32_t micro_batch) const;
     RotationShape rotation_shape(model::OperatorId id, const AttentionShape& shape) const;
     ImageShape image_shape(const model::Operator& op) const;

@@ -83,7 +83,7 @@ void each_group(const AttentionShape& shape, Type type, const Call& call) {
 RotationShape of_keys(RotationShape rotation, const AttentionShape& shape) {
     rotation.tokens = shape.keys;
     rotation.heads = 0;
-    rotation.places = {};
+    rotation.token_range = {};
     return rotation;
 }
 
@@ -113,7 +113,7 @@ AttentionShape Operators::attention_shape(model::OperatorId id, std::int32_t mic
     if (model::gathers_keys(o, context_)) {  // the group's keys, and this rank's queries
         shape.keys = shape.tokens;
         shape.tokens /= context_.context_parallel;
-        shape.places = places();
+        shape.token_range = token_range();
     }
     shape.heads = model::rank_heads(o, a.heads, context_);
     shape.kv_heads = model::rank_heads(o, a.kv_heads, context_);
@@ -126,7 +126,7 @@ AttentionShape Operators::attention_shape(model::OperatorId id, std::int32_t mic
     if (graph_.segments > 1) {
         shape.whole_sequence = graph_.sequence_tokens();
         if (graph_.segment > 0) shape.keys = graph_.first_token() + shape.tokens;
-        shape.places = places();
+        shape.token_range = token_range();
     }
     if (const AttentionTables::Of* tables = tables_->find(id)) shape.alibi_slopes = tables->slopes;
     if (a.probability > 0 && is_training_) {
@@ -142,7 +142,7 @@ RotationShape Operators::rotation_shape(model::OperatorId id, const AttentionSha
     if (!tables) return {};
     return {shape.samples,   shape.tokens,         shape.heads,
             shape.kv_heads,  shape.head_dimension, tables->rotary_dimension,
-            tables->cosines, tables->sines,        shape.places};
+            tables->cosines, tables->sines,        shape.token_range};
 }
 
 Operators::AttentionInput Operators::attention_input(const Operands& x, const AttentionShape& shape,

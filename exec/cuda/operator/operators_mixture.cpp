@@ -23,10 +23,10 @@ std::int64_t total_of(const std::vector<std::int64_t>& rows) {
 
 }  // namespace
 
-std::vector<std::int64_t> divided_evenly(std::int64_t copies, std::size_t blocks) {
+std::vector<std::int64_t> divided_evenly(std::int64_t routed_tokens, std::size_t blocks) {
     const auto count = static_cast<std::int64_t>(blocks);
-    std::vector<std::int64_t> rows(blocks, copies / count);
-    for (std::int64_t b = 0; b < copies % count; ++b) ++rows[static_cast<std::size_t>(b)];
+    std::vector<std::int64_t> rows(blocks, routed_tokens / count);
+    for (std::int64_t b = 0; b < routed_tokens % count; ++b) ++rows[static_cast<std::size_t>(b)];
     return rows;
 }
 
@@ -107,9 +107,10 @@ const void* Operators::router_gradient(const model::Operator& o, const Operands&
             chosen = counts;
         }
         const auto tokens = static_cast<double>(shape.tokens),
-                   copies = static_cast<double>(context_.context_parallel * shape.tokens * shape.chosen);
+                   routed_tokens =
+                       static_cast<double>(context_.context_parallel * shape.tokens * shape.chosen);
         balance = static_cast<float>(static_cast<double>(x.place->loss_weight) * a.auxiliary_loss *
-                                     static_cast<double>(a.experts) / copies / tokens);
+                                     static_cast<double>(a.experts) / routed_tokens / tokens);
     }
     void* gradient = execution_.scratch(
         gradient_slot, static_cast<std::size_t>(shape.tokens * shape.experts) * size_of(type_));

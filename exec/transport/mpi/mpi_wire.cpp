@@ -197,7 +197,7 @@ private:
             status.MPI_SOURCE, {static_cast<FrameKind>(envelope.kind), envelope.tag, envelope.bytes});
         if (envelope.payload_tag == 0) {
             if (envelope.bytes > 0)
-                std::memcpy(incoming.place, open.message.data() + sizeof envelope, envelope.bytes);
+                std::memcpy(incoming.data, open.message.data() + sizeof envelope, envelope.bytes);
             receiver.complete(incoming);
             return;
         }
@@ -207,7 +207,7 @@ private:
         arriving.requests.reserve(envelope.bytes / most + 1);
         for (std::size_t at = 0; at < envelope.bytes; at += most) {
             const std::size_t bytes = std::min<std::size_t>(most, envelope.bytes - at);
-            SMSIM_MPI(MPI_Irecv(incoming.place + at, static_cast<int>(bytes), MPI_BYTE, status.MPI_SOURCE,
+            SMSIM_MPI(MPI_Irecv(incoming.data + at, static_cast<int>(bytes), MPI_BYTE, status.MPI_SOURCE,
                                 static_cast<int>(envelope.payload_tag), communicator_,
                                 &arriving.requests.emplace_back(MPI_REQUEST_NULL)));
         }
@@ -257,14 +257,14 @@ std::unique_ptr<transport::Wire> start(std::vector<std::string>& hosts) {
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
         return host_of[static_cast<std::size_t>(a)] < host_of[static_cast<std::size_t>(b)];
     });
-    const auto place = static_cast<int>(std::find(order.begin(), order.end(), rank) - order.begin());
+    const auto new_rank = static_cast<int>(std::find(order.begin(), order.end(), rank) - order.begin());
     hosts.clear();
     for (const int r : order) hosts.push_back(by_launch[static_cast<std::size_t>(r)]);
 
     MPI_Comm communicator = MPI_COMM_NULL;
-    SMSIM_MPI(MPI_Comm_split(MPI_COMM_WORLD, 0, place, &communicator));
+    SMSIM_MPI(MPI_Comm_split(MPI_COMM_WORLD, 0, new_rank, &communicator));
     MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN);
-    return std::make_unique<MpiWire>(communicator, place, size, hosts);
+    return std::make_unique<MpiWire>(communicator, new_rank, size, hosts);
 }
 
 }  // namespace exec::transport::mpi

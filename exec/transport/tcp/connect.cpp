@@ -70,25 +70,25 @@ bool wait_for(int descriptor, short events, const Deadline& deadline) {
 }
 
 bool receive_all(int descriptor, void* into, std::size_t bytes, const Deadline& deadline) {
-    auto* place = static_cast<std::byte*>(into);
+    auto* at = static_cast<std::byte*>(into);
     while (bytes > 0) {
         if (!wait_for(descriptor, POLLIN, deadline)) return false;
-        const ssize_t got = ::recv(descriptor, place, bytes, 0);
+        const ssize_t got = ::recv(descriptor, at, bytes, 0);
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) return false;
-        place += got;
+        at += got;
         bytes -= static_cast<std::size_t>(got);
     }
     return true;
 }
 
 bool send_all(int descriptor, const void* from, std::size_t bytes) {
-    const auto* place = static_cast<const std::byte*>(from);
+    const auto* at = static_cast<const std::byte*>(from);
     while (bytes > 0) {
-        const ssize_t sent = ::send(descriptor, place, bytes, MSG_NOSIGNAL);
+        const ssize_t sent = ::send(descriptor, at, bytes, MSG_NOSIGNAL);
         if (sent < 0 && errno == EINTR) continue;
         if (sent <= 0) return false;
-        place += sent;
+        at += sent;
         bytes -= static_cast<std::size_t>(sent);
     }
     return true;
@@ -249,8 +249,8 @@ void prepare(const Socket& socket) {
                  sizeof unacknowledged_milliseconds);
 }
 
-void set_text(char* place, std::size_t size, const std::string& text) {
-    std::snprintf(place, size, "%s", text.c_str());
+void set_text(char* at, std::size_t size, const std::string& text) {
+    std::snprintf(at, size, "%s", text.c_str());
 }
 
 std::string own_host() {

@@ -205,12 +205,12 @@ private:
                 const std::size_t rest = peer.incoming->header.bytes - peer.received;
                 if (peer.begin < peer.end) {
                     const std::size_t bytes = std::min(rest, peer.end - peer.begin);
-                    std::memcpy(peer.incoming->place + peer.received, peer.buffer.data() + peer.begin, bytes);
+                    std::memcpy(peer.incoming->data + peer.received, peer.buffer.data() + peer.begin, bytes);
                     peer.begin += bytes;
                     peer.received += bytes;
                 } else if (rest > 0) {
                     const ssize_t bytes =
-                        ::recv(peer.socket.get(), peer.incoming->place + peer.received, rest, MSG_DONTWAIT);
+                        ::recv(peer.socket.get(), peer.incoming->data + peer.received, rest, MSG_DONTWAIT);
                     if (!is_alive(receiver, from, bytes)) return has_moved;
                     peer.received += static_cast<std::size_t>(bytes);
                     moved += static_cast<std::size_t>(bytes);
