@@ -27,7 +27,7 @@ namespace exec {
 
 using Clock = std::chrono::steady_clock;
 
-// The place of a micro-batch in training: what random masks depend on.
+// The position of a micro-batch in training: what random masks depend on.
 struct MicroBatchPosition {
     std::int64_t step = 0;
     std::int32_t micro_batch = 0;
@@ -50,8 +50,8 @@ struct Operands {
     std::vector<const float*> parameters;
     void* saved_context = nullptr;  // of model::saved_for_backward(...).saved_context bytes
     const MicroBatchPosition* place = nullptr;
-    // Experts over several ranks: rows of each block of copies, a block for every source rank and own expert,
-    // sources outermost; null = this rank's own copies.
+    // Experts over several ranks: rows of each block of routed tokens, a block for every source rank and
+    // own expert, sources outermost; null = this rank's own routed tokens.
     const std::vector<std::int64_t>* expert_rows = nullptr;
     // Attention in a segment of a sequence: keys and values of the segments before, in order, and in backward
     // their gradients, to be added to; then also what later segments left for this one's.
@@ -80,11 +80,11 @@ public:
     virtual void backward_weight(model::OperatorId op, const Operands& operands, const float* dy,
                                  const std::vector<float*>& dparameters) const = 0;
 
-    // Expert parallelism: how many copies of its tokens a rank has for each expert; the operands are those of
+    // Expert parallelism: how many routed tokens a rank has for each expert; the operands are those of
     // `dispatch`. Of backends whose arrays the host reads.
     virtual std::vector<std::int64_t> expert_rows(model::OperatorId dispatch, const Operands& operands) const;
-    // Copies before any is dropped, by expert, in fp32 and the backend's memory; the operands are those of
-    // `router` in backward.
+    // Routed tokens before any is dropped, by expert, in fp32 and the backend's memory; the operands are
+    // those of `router` in backward.
     virtual void choices(model::OperatorId router, const Operands& operands, float* all) const;
     // Keys and values of packed rows [samples, tokens of this rank or segment of a sequence, q k v] as an
     // array of their own, [samples, tokens, 2 kv_heads d]; context parallelism: between such pieces of a
@@ -116,7 +116,7 @@ struct UpdateRange {
 struct InstructionTime {
     std::uint32_t instruction = 0;
     Clock::time_point start, end;
-    core::Seconds on_core;  // of start to end, when the thread had a core; zero where nobody counts
+    core::Seconds on_core;  // of start to end, when the thread had a core; zero where it is not measured
 };
 
 class Backend {
@@ -179,7 +179,8 @@ public:
     virtual double loss() = 0;
 
     // Exchange. A send keeps `data` until it is taken. Equal tags on both sides; a collective is in place,
-    // `members` in group order, this member's piece of what is gathered or scattered at its place.
+    // `members` in group order, this member's piece of what is gathered or scattered at its position in the
+    // group.
     virtual void send(int peer, Tag tag, const BufferPointer& data) = 0;
     virtual void receive(int peer, Tag tag, Buffer& into) = 0;
     virtual void collective(const schedule::Instruction& instruction, const std::vector<int>& members,
@@ -192,15 +193,16 @@ public:
                           const std::vector<std::size_t>& sent, float* to,
                           const std::vector<std::size_t>& received, Tag tag);
 
-    // Expert parallelism, before the copies themselves: how many of them go and come. The operands are those
-    // of `dispatch`.
+    // Expert parallelism, before the routed tokens themselves: how many of them are sent and received. The
+    // operands are those of `dispatch`.
     struct RoutedTokenCounts {
         std::vector<std::int64_t> own;       // of this rank's tokens, by expert
         std::vector<std::int64_t> received;  // Operands::expert_rows
     };
     virtual RoutedTokenCounts exchange_counts(model::OperatorId dispatch, const Operands& operands,
                                               const std::vector<int>& members, Tag tag);
-    // Copies to make room for where `came` did: a backend that plans its memory makes room for more.
+    // Routed tokens to allocate memory for when `came` were received: a backend that plans its memory
+    // allocates for more.
     virtual std::int64_t room_for_routed_tokens(model::OperatorId dispatch, std::int64_t came) const {
         return static_cast<void>(dispatch), came;
     }

@@ -1,5 +1,5 @@
-// How copies of tokens lie at the ranks of their experts: block by block, one for every source rank and own
-// expert, sources outermost.
+// The layout of routed tokens at the ranks of their experts: block by block, one for every source rank and
+// own expert, sources outermost.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,12 @@
 
 namespace exec {
 
-// Copies that came from one rank for one expert of this rank.
+// The routed tokens that came from one rank for one expert of this rank.
 struct ExpertBlock {
     std::int64_t expert = 0, first = 0, rows = 0;
 };
 
-// Those that are not empty. `rows` by source rank and own expert, `experts`: of this rank.
+// The blocks that are not empty. `rows` by source rank and own expert, `experts`: of this rank.
 inline std::vector<ExpertBlock> expert_blocks(const std::vector<std::int64_t>& rows, std::int64_t experts) {
     std::vector<ExpertBlock> blocks;
     std::int64_t first = 0;

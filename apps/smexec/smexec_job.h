@@ -46,7 +46,7 @@ bool lower_plan(sim::Scenario& scenario, const cluster::Cluster& here, schedule:
 std::string too_large(const ExecutionJob& job);
 
 // Every rank calls, whether its job could be read or not. True when all ranks are about to run the same
-// Program; otherwise rank 0's diagnostics say who differs.
+// Program; otherwise rank 0's diagnostics name the ranks that differ.
 bool agree(exec::transport::World& world, const std::optional<ExecutionJob>& job,
            core::Diagnostics& diagnostics);
 

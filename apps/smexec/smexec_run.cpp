@@ -42,7 +42,7 @@ const char* const help =
     "  --cuda-graph         launch steps that repeat as one CUDA graph\n"
     "  --cuda-tune          take the fastest algorithm of each matrix product: two runs may then round "
     "differently\n"
-    "  --cuda-expert-room X experts over several ranks: room for X times the copies of tokens that come when "
+    "  --cuda-expert-room X experts over several ranks: room for X times the routed tokens that come when "
     "all experts are as busy (2)\n"
     "  --ranks-from WHO     threads: of this process; mpi: processes of mpirun; env: processes that find "
     "each other over TCP, by\n"

@@ -80,7 +80,7 @@ private:
     sigset_t before_;
 };
 
-// All of it at its place, or the old state: beside its place first, synchronised, renamed, the folder
+// Replaces a file as a whole or not at all: written beside its destination, synchronised, renamed, the folder
 // synchronised.
 void write_durably(const std::string& folder, const std::string& name, std::span<const std::byte> content) {
     const std::string path = folder + "/" + name, temporary = path + ".writing";

@@ -5,7 +5,7 @@
 //
 // A rank's file holds records (parameter, which array, first element, values) in the numbering of the whole,
 // unsplit parameter: any plan of the same model can be resumed from them. Files are written beside their
-// place, synchronised and renamed; the folder is called step-N.partial until its manifest is in it.
+// destination, synchronised and renamed; the folder is called step-N.partial until its manifest is in it.
 #pragma once
 
 #include <cstddef>
@@ -52,7 +52,7 @@ struct StateRecord {
 class Checkpoint {
 public:
     // A missing, truncated or altered file is a diagnostic that names it and the newest older checkpoint that
-    // is whole. `is_resumed` false: who asks does not train.
+    // is whole. `is_resumed` false: the caller does not train.
     static std::shared_ptr<const Checkpoint> open(const std::string& directory,
                                                   std::optional<std::int64_t> step,
                                                   core::Diagnostics& diagnostics, bool is_resumed = true);

@@ -26,7 +26,8 @@ bool is_first_copy(const schedule::Program& program, const model::Parameter& par
            (coordinates.tensor == 0 || parameter.split_dimension.has_value());
 }
 
-// Of a training that went on with another recipe, or perhaps did: what nobody wrote down stays unknown.
+// The recipes of a training that went on with another one, or perhaps did: what was not recorded stays
+// unknown.
 std::string continued(const std::string& earlier, const std::string& now) {
     const std::string next = "; then " + now;
     return earlier.empty() || earlier == now || earlier.ends_with(next) ? earlier : earlier + next;

@@ -118,8 +118,8 @@ ArenaPlan ArenaPlanner::plan() const {
     return plan;
 }
 
-// Largest first, each at the lowest place that is free for as long as it lives. Thousands of small arrays of
-// a long step make that slow: they go in order of time, which costs a little more memory.
+// The largest array first, each at the lowest offset that is free for as long as it lives. Thousands of small
+// arrays of a long step make that slow: they go in order of time, which costs a little more memory.
 void ArenaPlanner::lay_out(ArenaPlan& plan, const std::vector<std::size_t>& planned) const {
     struct Placed {
         std::size_t offset, end;
@@ -169,7 +169,8 @@ void ArenaPlanner::lay_out(ArenaPlan& plan, const std::vector<std::size_t>& plan
     plan.largest_sum = static_cast<std::size_t>(most);
 }
 
-// Whoever first uses a place in a lane waits for all who last used it for what lay there before.
+// The first instruction of a lane that uses an array waits for the last instruction of every lane that used
+// the memory for the arrays before.
 void ArenaPlanner::order_reuse(ArenaPlan& plan, const std::vector<std::size_t>& planned) const {
     const auto lane_of = [&](std::uint32_t i) { return static_cast<std::size_t>(lanes_.of[i]); };
     const auto lanes = static_cast<std::size_t>(lanes_.count);
@@ -199,7 +200,7 @@ void ArenaPlanner::order_reuse(ArenaPlan& plan, const std::vector<std::size_t>& 
                 for (std::size_t other = 0; other < old.second.size(); ++other)
                     if (other != s && old.second[other] >= 0) {
                         core::require(old.second[other] <= first_use[s],
-                                      "a place is used again after it was given back");
+                                      "memory is used again after it was given back");
                         plan.waits[static_cast<std::size_t>(first_use[s])].push_back(
                             static_cast<std::uint32_t>(old.second[other]));
                     }

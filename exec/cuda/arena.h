@@ -2,7 +2,7 @@
 //
 // A step asks for the same arrays in the same order every time. Planning performs one without a device, notes
 // when each array is taken, used and given back, and gives it an offset. Arrays that follow one another in
-// the same place are used on different streams: where the Program's own edges do not order their uses, the
+// the same memory are used on different streams: where the Program's own edges do not order their uses, the
 // plan adds edges. The same notes prove that no two instructions touch an array unordered, one of them
 // writing: what the Program misses becomes an edge too, and is counted.
 #pragma once
@@ -19,7 +19,7 @@
 
 namespace exec::cuda {
 
-// Of places: what cuBLASLt and vector accesses like best.
+// Of offsets: what cuBLASLt and vector accesses like best.
 inline constexpr std::size_t alignment = 256;
 inline std::size_t rounded(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
@@ -38,7 +38,7 @@ struct ArenaPlan {
 
 class ArenaPlanner : public BlockSource {
 public:
-    // `has_channels`: messages are in order on their channels only, and nobody waits for a send.
+    // `has_channels`: messages are in order on their channels only, and no instruction waits for a send.
     explicit ArenaPlanner(const schedule::RankProgram& list, bool has_channels = false)
         : list_(list), lanes_(lanes_of(list, has_channels)), has_channels_(has_channels) {}
 
@@ -85,7 +85,7 @@ private:
     std::uint32_t instruction_ = 0;
 };
 
-// Gives out the plan's places in `memory`.
+// Gives out `memory` at the offsets of the plan.
 class ArenaBlocks : public BlockSource {
 public:
     ArenaBlocks(const ArenaPlan& plan, void* memory) : plan_(plan), memory_(static_cast<char*>(memory)) {}

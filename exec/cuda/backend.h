@@ -48,8 +48,8 @@ struct RunPlan {
 struct BackendSettings {
     bool captures_steps = false;  // as a CUDA graph, once two steps have been performed
     bool times_instructions = true;
-    double expert_room = 2;  // experts over several ranks: copies that a rank has room for, in those that
-                             // came if all experts had as many
+    double expert_room = 2;  // experts over several ranks: routed tokens that a rank has memory for, as
+                             // a multiple of those that come when all experts get as many
     bool rehearses = false;  // a step on zeros, for the sake of what it launches: parameters need not be made
     bool uses_library_masks = false;  // dropout in attention may be the library's own; else it drops what the
                                       // CPU drops, in our own kernel

@@ -138,8 +138,9 @@ void CudaBackend::collective(const Instruction& instruction, const std::vector<i
     }
 }
 
-// How many copies a rank gets is known only when they come, and memory is planned before. Room is made for
-// `expert_room` times what comes when all experts are as busy, as far as more than that can come at all.
+// How many routed tokens a rank gets is known only when they come, and memory is planned before. Memory is
+// planned for `expert_room` times the number that comes when all experts get as many, or for the most that
+// can come at all if that is fewer.
 std::int64_t CudaBackend::room_for_routed_tokens(model::OperatorId dispatch, std::int64_t came) const {
     const model::Operator& op = graph_.op(dispatch);
     const model::MixtureShape shape = model::mixture_shape(graph_, op, program_.plan.cost_context());
@@ -152,7 +153,7 @@ std::int64_t CudaBackend::room_for_routed_tokens(model::OperatorId dispatch, std
     const auto room = std::min(most, static_cast<std::int64_t>(std::ceil(settings_.expert_room * even)));
     if (came > room)
         throw core::MachineError(
-            fmt::format("rank {} gets {:.2f} times the copies of tokens that it would get if all experts had "
+            fmt::format("rank {} gets {:.2f} times the routed tokens that it would get if all experts had "
                         "as many, and has room for {:.2f} times: "
                         "--cuda-expert-room makes room for more; an auxiliary loss or a capacity_factor "
                         "keeps experts even",

@@ -45,7 +45,7 @@ struct TokenRange {
     std::int64_t part = 0, first = 0, second = 0;  // part 0: all
 };
 
-// Which scores or elements drop: those whose hash(key of the sample, place) is below the probability, as on
+// Which scores or elements drop: those whose hash(key of the sample, index) is below the probability, as on
 // the CPU. `keys` are in device memory, by sample.
 struct DropoutShape {
     std::int64_t rows = 0, columns = 0;            // of the array
@@ -128,7 +128,7 @@ struct UpdateChunk {
 };
 inline constexpr std::int64_t update_chunk = 8192;  // elements a block updates
 
-// A mixture of experts: `chosen` experts a token, of which each takes `capacity` copies at most.
+// A mixture of experts: `chosen` experts a token, of which each takes `capacity` routed tokens at most.
 struct RoutingShape {
     std::int64_t tokens = 0, experts = 0, chosen = 1, hidden = 0, capacity = 0;
 };
@@ -244,10 +244,10 @@ struct Kernels {
     void (*order_parts)(Stream, Type, std::int64_t samples, std::int64_t tokens, std::int64_t degree,
                         std::int64_t width, bool is_inverse, const void* x, void* y);
 
-    // Which experts tokens go to, and in which rows their copies stand: routing, of routing_workspace(shape)
-    // bytes. At most 32 experts a token.
+    // Which experts tokens go to, and in which rows the routed tokens stand: routing, of
+    // routing_workspace(shape) bytes. At most 32 experts a token.
     void (*route)(Stream, Type, const RoutingShape&, const void* probabilities, void* routing);
-    // By expert in fp32, of choices or (is_limited) of copies after the capacity.
+    // Counts by expert in fp32: of choices or (is_limited) of routed tokens after the capacity.
     void (*expert_counts)(Stream, const RoutingShape&, const void* routing, bool is_limited, float* counts);
     void (*router_softmax)(Stream, Type, std::int64_t tokens, std::int64_t experts, const float* logits,
                            void* probabilities);
@@ -256,13 +256,13 @@ struct Kernels {
     void (*router_gradient)(Stream, Type, std::int64_t tokens, std::int64_t experts, float balance,
                             const StepFactors* factors, const float* chosen, const void* probabilities,
                             const void* dy, void* dlogits);
-    // Rows that no copy has are left as they are.
+    // Rows without a routed token are left as they are.
     void (*dispatch)(Stream, Type, const RoutingShape&, const void* routing, const void* x, void* y);
     void (*dispatch_backward)(Stream, Type, const RoutingShape&, const void* routing, const void* dy,
                               void* dx, bool accumulates);
     void (*combine)(Stream, Type, const RoutingShape&, const void* routing, const void* x, void* y);
-    // dx and dprobabilities may be null; the latter is added to. Rows of dx that no copy has are left as they
-    // are.
+    // dx and dprobabilities may be null; the latter is added to. Rows of dx without a routed token are left
+    // as they are.
     void (*combine_backward)(Stream, Type, const RoutingShape&, const void* routing, const void* x,
                              const void* probabilities, const void* dy, void* dx, void* dprobabilities,
                              bool accumulates);

@@ -1,5 +1,5 @@
-// Arrays that are to be cleared and are not yet. Whoever is first to write all of a part writes it instead of
-// adding to it; the rest is cleared when somebody is about to read it or add to it.
+// Arrays that are to be cleared and are not yet. The first launch that writes all of a part writes it instead
+// of adding to it. The rest is cleared before a launch reads it or adds to it.
 #pragma once
 
 #include <cstddef>

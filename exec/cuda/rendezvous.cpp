@@ -21,14 +21,14 @@ bool is_message(const Instruction& i) {
     return i.kind == InstructionKind::send || i.kind == InstructionKind::receive;
 }
 
-// Those who have come, of those who meet.
+// The ranks that have arrived at a rendezvous, of those that it needs.
 struct Rendezvous {
     std::size_t wanted = 0;
     std::set<int> came;
 };
 
-// Of whom, where and when: the ranks of a channel or group, the channel, and which of its messages or
-// collectives it is in the order of the list, by which NCCL matches.
+// A rendezvous is told apart by the ranks of its channel or group, the channel, the boundary, and its number
+// among the messages or collectives of that channel in the order of the list, by which NCCL matches.
 using RendezvousKey = std::tuple<std::vector<int>, int, std::optional<std::int32_t>, int>;
 
 // One rank on its way through its list.
@@ -117,7 +117,7 @@ private:
             while (walker.host < walker.waits->host.size() && walker.is_done[walker.waits->host[walker.host]])
                 ++walker.host;
             if (walker.host < walker.waits->host.size() && walker.waits->host[walker.host] < index)
-                return false;  // nobody has launched it
+                return false;  // the host has not launched it yet
             if (!walker.waits->of.empty())
                 for (const std::uint32_t other : walker.waits->of[index])
                     if (!walker.is_done[other]) return false;
@@ -152,7 +152,7 @@ public:
         }
     }
 
-    // When every message was taken (MessagePlan::taken), or nothing: some rank stands still.
+    // When every message was taken (MessagePlan::taken), or nothing: the order deadlocks.
     std::optional<std::vector<std::vector<std::uint32_t>>> walk() {
         for (bool moves = true; moves;) {
             moves = false;

@@ -1,24 +1,23 @@
-// Programs promise no deadlock where sends are buffered. NCCL buffers a few MiB of a message: a larger one
-// leaves its sender when its receiver has come. And a backend waits for more than the Program does: for
-// memory that is used again, for sizes that the host must know. All such waits are for instructions earlier
-// in a rank's own list, but which ones they are only planning tells, each rank's its own. So the order of
-// messages is planned such that none of them can close a circle:
+// The order of messages on NCCL, planned such that no rank deadlocks.
 //
-// 1. Let every rank perform its list one by one, sends too. Where that comes to its end, nothing that waits
-// for earlier instructions can stand still: all waits are
-//    contained in that order.
-// 2. Else sends go beside the rest of the list, in order among themselves, and in that order it is worked out
-// which instruction of the sender is the first that cannot
-//    begin before a message is taken (it has received something that its receiver sent later, directly or
-//    through others). What was sent is kept until there. Then whatever waits for memory waits for nothing
-//    that is not contained in this order, which comes to its end.
-// 3. Where that does not come to its end either (messages of V-shaped schedules are sent long before they are
-// taken), sends are in order on their channel only, each
-//    channel with a stream of its own, and nobody waits for a send; the rest is as in 2. This order is the
-//    list's with buffered sends, which verify has walked.
+// A Program promises no deadlock where sends are buffered. NCCL buffers a few MiB of a message only: a larger
+// one leaves its sender at a rendezvous with its receiver. A backend also waits for more than the Program
+// does: for memory that is used again, and for sizes that the host must know. All such waits are for
+// instructions earlier in a rank's own list, but only planning tells which ones, for each rank its own. Three
+// orders are tried; the first that reaches the end of every list is taken:
 //
-// Ranks of other data and tensor coordinates do the same at the same places, so one of each pipeline
-// coordinate tells for all.
+// 1. Every rank performs its list one by one, sends included. Waits for earlier instructions cannot deadlock
+//    here: all of them are contained in that order.
+// 2. Sends go beside the rest of the list, in order among themselves. The same walk finds the first
+//    instruction of the sender that cannot begin before a message is taken (the sender has received something
+//    that its receiver sent later, directly or through other ranks). What was sent is kept until that
+//    instruction. Then a wait for memory waits for nothing outside this order.
+// 3. Sends are in order on their channel only, each channel has a stream of its own, and no instruction waits
+//    for a send. The rest is as in 2. V-shaped schedules need this: they send long before they receive. This
+//    is the order of the list with buffered sends, which verify has walked.
+//
+// Ranks of other data and tensor coordinates do the same in the same order, so that one rank of each pipeline
+// coordinate stands for all.
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,8 @@ using std::size_t;
 
 namespace {
 
-// Copies stand in the order of tokens and, inside a token, of falling probability; nothing is grouped here.
+// A routed token is a token at one of its experts. Routed tokens are in the order of tokens and, inside a
+// token, of falling probability; nothing is grouped here.
 struct Choice {
     size_t expert = 0;
     double probability = 0;
@@ -106,8 +107,8 @@ private:
         }
     }
 
-    // Which tokens go through the model together: of a micro-batch those of one segment of the sequences, and
-    // on one rank of them those of its two parts.
+    // The tokens of a micro-batch that go through the model together are those of one segment of the
+    // sequences, and on one rank those of its two parts.
     size_t segment_of(size_t token) const { return token % a_sequence_ / (a_sequence_ / segments_); }
     size_t part_of(size_t token) const {
         if (parts_ == 1) return 0;
@@ -143,7 +144,7 @@ private:
         return choices;
     }
 
-    // Against the likeliest expert that is not chosen.
+    // The margin of the last choice against the likeliest expert that is not chosen.
     void weigh(const std::vector<Choice>& choices, const Array& p, size_t t, Choice& last) const {
         if (!context_.router || k_ == experts_) return;
         Choice next;

@@ -1,4 +1,4 @@
-// A mixture of experts in the oracle, copy by copy.
+// A mixture of experts in the oracle, one routed token after the other.
 #pragma once
 
 #include "exec/oracle/reference_operators.h"

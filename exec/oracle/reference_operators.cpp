@@ -71,8 +71,8 @@ bool drops(std::uint64_t key, size_t element, double probability) {
 // them is a NaN.
 constexpr double below_all = -1e300;
 
-// Mean and deviation of each group of elements that is normalised together; `index(group, i)` says where its
-// i-th element lies.
+// Groups of elements that are normalised together; `index(group, i)` is the index of the i-th element of a
+// group.
 struct Norm {
     size_t groups, size;
     bool has_mean;

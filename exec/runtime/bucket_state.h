@@ -22,7 +22,7 @@ struct FlatArray {
     std::size_t count = 0;
 };
 
-// Which of the equal parts of a bucket's state rank `rank` keeps: its place among those that share it.
+// Which of the equal parts of a bucket's state rank `rank` keeps: its position among the ranks that share it.
 int piece_of(const schedule::Plan& plan, const schedule::ParameterBucket& bucket, int rank);
 
 class BucketState {

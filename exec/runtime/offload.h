@@ -1,5 +1,5 @@
-// Where activations of a rank wait outside its own memory: the host's, or a file of its own that nobody else
-// sees. A backend whose arrays the host cannot read has a store of its own (Backend::make_offload_store).
+// Stores for activations that wait outside a rank's own memory: the host's memory, or an unnamed file of the
+// rank. A backend whose arrays the host cannot read has a store of its own (Backend::make_offload_store).
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,7 @@ private:
     std::map<std::size_t, std::vector<std::uint64_t>> unused_;  // by size
 };
 
-// A file in TMPDIR that nobody else sees and that disappears with the process, however it ends. Calls throw
+// An unnamed file in TMPDIR that disappears with the process, however it ends. Calls throw
 // core::MachineError with what was wanted and the system's word.
 class OffloadFile {
 public:

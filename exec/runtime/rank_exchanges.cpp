@@ -1,4 +1,4 @@
-// What leaves a rank in parts: copies of tokens for experts elsewhere, keys of a context-parallel group,
+// Exchanges in parts: routed tokens for experts of other ranks, keys of a context-parallel group,
 // activations that wait outside its memory.
 #include "exec/runtime/rank_executor.h"
 
@@ -20,9 +20,9 @@ std::int32_t RankExecutor::dispatch_of(const model::Operator& op) const {
                                             : graph_.tensor(op.output).producer.index;
 }
 
-// After `dispatch` copies stand in the order of experts, and so of the ranks that have them; what comes
-// stands in the order of its sources, each in the order of this rank's experts. Results, and gradients of
-// copies, go the same ways back.
+// Routed tokens are sent in the order of experts, and so of the ranks that have them. They are received in
+// the order of the source ranks, each in the order of this rank's experts. Results, and gradients of routed
+// tokens, go the same ways back.
 void RankExecutor::exchange_routed_tokens(const Instruction& instruction, MicroBatch& state, Tag tag) {
     const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
     const std::int32_t index = instruction.operators.begin;
@@ -52,7 +52,7 @@ void RankExecutor::exchange_routed_tokens(const Instruction& instruction, MicroB
     const auto storage = static_cast<std::size_t>(
         (is_gradient ? plan.gradient_storage : plan.storage)[static_cast<std::size_t>(op.output.index)]);
     BufferPointer& from = (is_gradient ? state.gradients : state.tensors)[storage];
-    core::require(from != nullptr, "copies are there before they are exchanged");
+    core::require(from != nullptr, "routed tokens are there before they are exchanged");
     const bool is_outward = is_dispatch != is_gradient;
     const std::size_t bytes_to = is_outward ? activation_bytes(exchange.room) : bytes(op.output);
     const BufferPointer to =

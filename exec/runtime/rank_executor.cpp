@@ -29,7 +29,7 @@ bool reads_parameters(const model::Operator& op, ComputePhase phase) {
     return phase != ComputePhase::backward_weight || model::weight_gradients_read_parameters(op);
 }
 
-// A gathered copy lives until the last computation that reads it before it is gathered anew.
+// Gathered parameters live until the last computation that reads them before they are gathered anew.
 std::vector<std::vector<std::int32_t>> releases_of(const schedule::RankProgram& list,
                                                    const model::ModelGraph& graph,
                                                    const std::vector<std::optional<std::size_t>>& bucket_of) {
@@ -283,7 +283,7 @@ BufferPointer& RankExecutor::gradient(MicroBatch& state, const StagePlan& plan, 
     const auto storage = static_cast<std::size_t>(plan.gradient_storage[static_cast<std::size_t>(id.index)]);
     BufferPointer& buffer = state.gradients[storage];
     if (!buffer) {
-        // The gradient of copies begins where they came to.
+        // The gradient of routed tokens is first computed on the rank that received them.
         const model::OperatorId producer = graph_.tensors[storage].producer;
         const bool is_of_copies =
             context_.expert_parallel > 1 && graph_.op(producer).kind == OperatorKind::dispatch;
@@ -403,7 +403,7 @@ void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
             state.saved_contexts[static_cast<std::size_t>(i - plan.operators.begin)];
         if (own.saved_context_bytes > 0 && !saved_context) {
             std::size_t saved_context_bytes = own.saved_context_bytes;
-            if (has_exchanged_experts(op)) {  // as many copies as came
+            if (has_exchanged_experts(op)) {  // as many as were received
                 const model::MixtureShape shape = model::mixture_shape(graph_, op, context_);
                 const auto rows =
                     state.exchanges.at(dispatch_of(op)).room / static_cast<std::size_t>(shape.hidden);

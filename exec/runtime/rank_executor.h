@@ -37,14 +37,13 @@ public:
     core::Bytes offloaded_peak() const { return offload_ ? offload_->peak() : core::Bytes(0); }
 
 private:
-    // Copies of tokens that went to other ranks' experts and came from other ranks' tokens, by member of the
-    // group.
+    // Routed tokens sent to other ranks' experts and received from other ranks, by member of the group.
     struct ExpertExchange {
         std::vector<std::size_t> sent, received;  // elements
         std::vector<std::int64_t> rows;           // Operands::expert_rows
         std::size_t room = 0;                     // elements, at least what was received
     };
-    // An array that waits outside: a tensor's, or an operator's saved context.
+    // An array that is offloaded: a tensor's, or an operator's saved context.
     struct OffloadedArray {
         bool is_saved_context = false;
         std::size_t index = 0, bytes = 0;

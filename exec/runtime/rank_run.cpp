@@ -42,8 +42,8 @@ RunPreparation prepare_run(const schedule::Program& program, const model::ModelG
 
 namespace {
 
-// The communicator of a process outlives the run and the texts of its instructions, and tells whoever asks
-// what this rank is at.
+// The communicator of a process outlives the run and the texts of its instructions, and answers another rank
+// that asks what this rank is at.
 class EndOfActivity {
 public:
     explicit EndOfActivity(Communicator& communicator) : communicator_(communicator) {}

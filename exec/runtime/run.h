@@ -61,7 +61,7 @@ struct RunOptions {
 struct OperatorSample {
     std::int32_t op = 0, step = 0, rank = 0;
     model::Phase phase = model::Phase::forward;
-    core::Seconds time, on_core;  // by the clock, and of that on a core (zero where nobody counts)
+    core::Seconds time, on_core;  // by the clock, and of that on a core (zero where it is not measured)
 };
 
 // How good a step was to measure.
@@ -99,7 +99,7 @@ void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph,
 RunResult run(const schedule::Program& program, const model::ModelGraph& graph,
               std::shared_ptr<const DataSource> data, const RunOptions& options);
 
-// Steps after the warm-up that tell how long one takes: those in which somebody else (other processes, or
+// Steps after the warm-up that tell how long one takes: those in which other processes (or
 // other machines of a virtual one's host) had the ranks' cores for at most 2 % of their computing time, where
 // they are at least a quarter of all and three; else all. `has_core_each`: ranks beyond the cores take them
 // from each other in every step, so that none is left out.

@@ -30,7 +30,7 @@ std::vector<RankRecord> run_alone(const schedule::Program& program, const model:
         cpu::free_scratch();
     };
     run_in_threads(static_cast<int>(ranks.size()), work,
-                   [](const std::string&) {});  // they wait for nobody: each comes to its end
+                   [](const std::string&) {});  // no rank waits for another: each comes to its end
     for (const std::exception_ptr& failure : failures)
         if (failure) std::rethrow_exception(failure);
     return records;

@@ -35,10 +35,11 @@ public:
                               std::shared_ptr<const void> keeper) = 0;
     virtual void finish(Ticket ticket) = 0;
     // Waits for the message; a length that differs is a broken promise. Waiting longer than the time limit is
-    // a core::MachineError that says who waits for whom and what for; it stops every other rank.
+    // a core::MachineError that names the rank that waits, its peer and the message; it stops every other
+    // rank.
     virtual void receive(int peer, Tag tag, std::span<float> into, Arrival arrival) = 0;
-    // What this thread of the rank is at, for that message. The text stays as it is until another, or null,
-    // has taken its place.
+    // What this thread of the rank is at, for that message. The text stays valid until another one, or
+    // null, is set.
     virtual void set_activity(const std::string* activity) = 0;
     // This rank has failed for that reason (or was stopped): the others are told, and the arrays of its open
     // sends and receives are not touched any more.

@@ -1,4 +1,4 @@
-// A communicator of a rank that has nobody to talk to: what it sends is gone, what it receives is zero.
+// A communicator of a rank without peers: what it sends is dropped, what it receives is zero.
 #pragma once
 
 #include <algorithm>

@@ -47,14 +47,14 @@ public:
     void stop(const std::string& reason);
     // True on rank 0, and when rank 0 is gone on the lowest rank that is not: the one that tells the user.
     bool is_speaker();
-    // Everybody has come to its end: the last frames are exchanged, at most for `patience`.
+    // All ranks have come to their end: the last frames are exchanged, at most for `patience`.
     void leave(core::Seconds patience);
 
 private:
     struct Message : Incoming {
-        std::vector<std::byte> own;  // where it lies when nobody asked for it yet
+        std::vector<std::byte> own;  // the payload while no receive is posted
         bool is_taken = false;       // by a receive
-        bool is_direct = false;      // lies where it was asked for
+        bool is_direct = false;      // received straight into the array of the receive
     };
     struct Posted {
         int peer = 0;
@@ -71,7 +71,7 @@ private:
 
     void work_in_background();
     void stop_all(const std::string& reason);  // with the lock held
-    bool move_messages();                      // Wire::progress; its failure stops everybody
+    bool move_messages();                      // Wire::progress; its failure stops all ranks
     void send_control(int peer, FrameKind kind, const std::string& text);
     std::string activity_text();  // of this rank
     void ask(std::unique_lock<std::mutex>& lock,
@@ -96,9 +96,10 @@ private:
     std::vector<std::vector<std::byte>> unused_;  // buffers of messages that were taken
     std::map<Ticket, std::shared_ptr<const void>> open_sends_;
     Ticket next_ticket_ = 1;
-    std::map<std::thread::id, std::string> activities_;  // a rank computes in one thread and exchanges
-                                                         // buckets in another; copies: others may ask late
-    std::vector<std::string> answers_;                   // to `ask`, by rank
+    std::map<std::thread::id, std::string>
+        activities_;                    // a rank computes in one thread and exchanges
+                                        // buckets in another; by value: other ranks may ask late
+    std::vector<std::string> answers_;  // to `ask`, by rank
     std::vector<char> has_answered_, has_left_, is_lost_;
     bool is_stopped_ = false, is_leaving_ = false, is_ending_ = false, is_abandoned_ = false;
     std::string reason_;

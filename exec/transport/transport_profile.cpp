@@ -45,7 +45,8 @@ private:
     std::string path_;
 };
 
-// Free a moment ago: who takes it in between makes the connection fail with a message.
+// A port that was free a moment ago. Where another process takes it in between, the connection fails with a
+// message.
 int free_port() {
     const int descriptor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address{};

@@ -14,7 +14,7 @@ namespace exec::transport {
 
 enum class FrameKind : std::uint32_t {
     data,     // a message of Communicator
-    stop,     // payload: why everybody must stop
+    stop,     // payload: why all ranks must stop
     ask,      // what are you at?
     answer,   // payload: the instruction
     goodbye,  // the sender's last frame: that its connection closes then is no failure
@@ -50,7 +50,7 @@ public:
     virtual int rank() const = 0;
     virtual int size() const = 0;
     // Queues a frame behind those before it to this peer and moves what moves at once. `payload` stays as it
-    // is until receiver.sent(ticket); with ticket 0 it is copied and nobody is told.
+    // is until receiver.sent(ticket); with ticket 0 it is copied and no sent() follows.
     virtual void send(Receiver& receiver, int peer, const FrameHeader& header,
                       std::span<const std::byte> payload, Communicator::Ticket ticket) = 0;
     // Moves what can be moved without waiting; true when something was.

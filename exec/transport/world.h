@@ -1,4 +1,4 @@
-// The processes of one job: who is where, how they talk, and a run of a Program on them.
+// The processes of one job: their hosts, their communicator, and a run of a Program on them.
 #pragma once
 
 #include <memory>
@@ -42,7 +42,7 @@ private:
     std::unique_ptr<ProcessCommunicator> communicator_;
 };
 
-// This process performs its rank; rank 0 gets everybody's measurements, by its own clock.
+// This process performs its rank; rank 0 gets the measurements of all ranks, by its own clock.
 std::optional<RunResult> run(const schedule::Program& program, const model::ModelGraph& graph,
                              std::shared_ptr<const DataSource> data, const RunOptions& options, World& world);
 

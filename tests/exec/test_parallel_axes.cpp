@@ -76,7 +76,7 @@ TEST_CASE("clipping counts the gradients of every expert once, however experts a
     CHECK(comparison.parameters < 1e-5);
 }
 
-TEST_CASE("copies of tokens cross to their experts and back, forward and backward") {
+TEST_CASE("routed tokens cross to their experts and back, forward and backward") {
     // Two layers, 4 micro-batches of 2 samples x 8 tokens x 2 copies x 16 values x 4 bytes; two exchanges
     // forward, two backward.
     schedule::Plan plan = tiny::plan();

@@ -319,16 +319,16 @@ TEST_CASE("experts in bf16 on an emulated GPU stay near the CPU's") {
         CHECK(std::abs(gpu.run.losses[i] - cpu.run.losses[i]) < 4e-3 * cpu.run.losses[i]);
 }
 
-TEST_CASE("more copies of tokens than a rank has room for end the run with their number") {
+TEST_CASE("more routed tokens than a rank has room for end the run with their number") {
     schedule::Plan plan = tiny::plan();
     plan.layout.data = plan.layout.expert = 4;
     CHECK_THROWS_WITH(
         tiny::compare(plan, tiny::mixtral(2, "experts_per_token = 1"), 1,
                       emulated::backend({.expert_room = 1})),
-        Catch::Contains("times the copies of tokens") && Catch::Contains("has room for 1.00 times"));
+        Catch::Contains("times the routed tokens") && Catch::Contains("has room for 1.00 times"));
 }
 
-TEST_CASE("memory is planned for no more copies of tokens than capacity lets come") {
+TEST_CASE("memory is planned for no more routed tokens than capacity lets come") {
     schedule::Plan plan = tiny::plan();
     plan.layout.data = plan.layout.expert = 4;
     const auto bytes = [&](const std::string& more, double room) {

@@ -102,7 +102,7 @@ TEST_CASE("what is stuck is named") {
                Catch::Contains("rank 0: ") && Catch::Contains("send"));
 }
 
-TEST_CASE("whatever a backend waits for beyond a Program's order, no rank of any schedule stands still") {
+TEST_CASE("whatever a backend waits for beyond a Program's order, no rank of any schedule deadlocks") {
     const model::ModelGraph tied = tiny::gpt(16), untied = tiny::llama(16);
     for_each_schedule({2, 3, 4}, {1, 4, 8, 12}, tied.units.size(),
                       [&](const schedule::PipelineSchedule& candidate, const schedule::Plan& plan) {
@@ -118,7 +118,7 @@ TEST_CASE("whatever a backend waits for beyond a Program's order, no rank of any
 
 TEST_CASE(
     "with the waits that memory adds on every rank and the host's own, no rank of any schedule and layout "
-    "stands still") {
+    "deadlocks") {
     const model::ModelGraph tied = tiny::gpt(8), untied = tiny::llama(8), mixture = tiny::mixtral(8);
     std::size_t reused = 0;
     const int plans = for_each_schedule(
@@ -176,7 +176,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "where receives wait for the memory of what was sent before them, 1F1B stands still: two neighbours each "
+    "where receives wait for the memory of what was sent before them, 1F1B deadlocks: two neighbours each "
     "wait for the other's message to be taken") {
     schedule::Plan plan = tiny::plan();
     plan.schedule = "1f1b";

@@ -262,7 +262,7 @@ struct AddPartials {
     static constexpr const char* name = "add_partials";
     std::int64_t columns, chunks, stride;
     const float* partials;
-    Sums first, second;  // null data: nobody wants them
+    Sums first, second;  // null data: not wanted
 
     template <class Thread>
     SMSIM_DEVICE void operator()(const Thread& t) const {

@@ -207,7 +207,7 @@ public:
     }
     bool loads_kernels_late() const override {
         return true;
-    }  // CUDA_MODULE_LOADING is LAZY unless somebody says otherwise
+    }  // CUDA_MODULE_LOADING is LAZY unless the environment sets it
 
     void begin_range(const char* name) override { nvtxRangePushA(name); }
     void end_range() override { nvtxRangePop(); }

@@ -29,7 +29,7 @@ public:
     Coroutine(const Coroutine&) = delete;  // a context points into itself
     Coroutine& operator=(const Coroutine&) = delete;
 
-    // The next who leaves for it begins here.
+    // The next leave_for() of this coroutine begins at `enter`.
     void begin(void* stack, std::size_t bytes, void (*enter)(unsigned, unsigned, unsigned),
                std::uintptr_t object, unsigned index) {
         getcontext(&context_);
@@ -41,7 +41,7 @@ public:
         is_new_ = true;
     }
 
-    // Until somebody leaves for this place again.
+    // Returns when another coroutine leaves for this one again.
     void leave_for(Coroutine& other) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
         swapcontext(&context_, &other.context_);

@@ -72,8 +72,8 @@ void fused_attention_backward(Machine& machine, Stream stream, Type type, const 
         machine.fused_attention_backward(stream, type, part.shape,
                                          arrays_of(s, part, type, qkv, memory, y, log_sums), gradients);
     };
-    // The last part sees the most keys; what nobody sees has no gradient, and to the others comes that of the
-    // part before.
+    // The last part sees the most keys. Keys that no query sees have no gradient; to those that the part
+    // before sees its gradient is added.
     const FusedPart& last = parts.back();
     if (memory && last.shape.keys < s.keys)
         machine.fill_zero(stream, dmemory,

@@ -1,5 +1,5 @@
 // Launches that become one with what the next operator asks for, and gradients that are copies of others and
-// are copied only where somebody must have them.
+// are copied only where a launch needs an array of its own.
 //
 // A held launch goes when the operator after it takes it over, or as it is when it does not. Planning is told
 // at that moment what is read and written, so that arrays live as long as they are really used.
@@ -40,12 +40,12 @@ public:
     void drop_held();  // it has become part of another launch
     void flush();
 
-    // Later `to` is to be a copy of `from`, which nobody writes any more.
+    // Later `to` is to be a copy of `from`, which no launch writes any more.
     void copy_later(void* to, const void* from, std::size_t bytes);
-    // Where the contents of `array` are: there, or where they are to be copied from. `is_last`: nobody reads
-    // the array after the operator at work.
+    // Where the contents of `array` are: there, or where they are to be copied from. `is_last`: no launch
+    // reads the array after the operator at work.
     const void* contents_of(const void* array, bool is_last);
-    // The same for one who writes the array next: no copy is due any more.
+    // The same for a launch that writes the array next: no copy is due any more.
     const void* take_contents(void* array);
     void copy_now(void* array);
     void forget(void* data, std::size_t bytes);  // new contents are on their way
@@ -56,7 +56,7 @@ private:
     struct Copy {
         const void* from;
         std::size_t bytes;
-        bool is_done = false;  // everybody has read it where it comes from
+        bool is_done = false;  // every reader has read it where it comes from
     };
     void copy(void* to, const Copy& due);
 

@@ -53,7 +53,7 @@ public:
     virtual std::vector<float> fetch(const float* from, std::size_t count) = 0;
 };
 
-// Copies of tokens over as many blocks, the first ones one more.
+// Routed tokens divided over blocks as evenly as can be: the first blocks get one more.
 std::vector<std::int64_t> divided_evenly(std::int64_t routed_tokens, std::size_t blocks);
 
 // Slots of scratch. Those of one operator's call must differ.
@@ -99,7 +99,7 @@ public:
     void split_key_gradients(model::OperatorId attention, const float* dkeys, float* pieces) const override;
     void add_key_gradients(model::OperatorId attention, const float* piece, float* dpacked) const override;
     void choices(model::OperatorId router, const Operands& operands, float* all) const override;
-    // Copies that this rank has for each expert, in fp32.
+    // Routed tokens that this rank has for each expert, in fp32.
     void count_rows(model::OperatorId dispatch, const float* probabilities, float* counts) const;
     // Launches that wait for the operator after theirs.
     Fusion& fusion() const { return *fusion_; }
@@ -142,7 +142,7 @@ private:
         return fusion_->contents_of(dy, op.parameters.empty() || !execution_.keeps_gradients());
     }
 
-    // Neither launches nor moves anything: its output is its input's array.
+    // True for an operator that neither launches nor moves anything: its output is its input's array.
     bool is_identity(const model::Operator& op) const;
     const model::Operator* only_reader(
         model::TensorId tensor) const;  // seen through identities; null: several, or none

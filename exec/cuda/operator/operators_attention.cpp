@@ -229,7 +229,8 @@ void Operators::attention_backward(model::OperatorId id, const Operands& x, cons
     const AttentionInput in = attention_input(x, shape, rotation);
     const bool adds = accumulates(op(id).inputs[0], dqkv), turns = rotation.dimension > 0;
     void* result = turns || adds ? execution_.scratch(gradient_slot, bytes) : dqkv;
-    // Keys and values of their own have a gradient of their own, which goes to those who gave them.
+    // Keys and values of their own have a gradient of their own, which goes to the ranks or segments that
+    // they came from.
     const std::int64_t key_elements = shape.samples * shape.keys * shape.key_row();
     const std::size_t key_bytes = static_cast<std::size_t>(key_elements) * size_of(type_);
     const bool is_joined = !x.earlier.empty(),

@@ -95,7 +95,7 @@ void Operators::add(const model::Operator& o, const Operands& x) const {
     kernels_.add(execution_.stream(), type_, sizes_of(o.output).count(), x.inputs[0], x.inputs[1], x.output);
 }
 
-// Both terms' gradients are the sum's: as a rule nobody has to copy it.
+// The gradient of both terms is that of the sum: as a rule no copy is made.
 void Operators::add_backward(const model::Operator& o, const void* dy, const std::vector<float*>& dx) const {
     const std::int64_t count = sizes_of(o.output).count();
     for (std::size_t i = 0; i < dx.size(); ++i) {
@@ -183,8 +183,8 @@ void Operators::linear_weights(model::OperatorId id, const Operands& x, const vo
                 weights_in_fp8(id, p, {type_, y.rows, y.columns, dy}, {type_, y.rows, inputs, x.inputs[0]}))
             p = *low;
     if (!o.attributes.has_bias) return fusion_->launch(p);
-    // The bias along with the weight where that is to be had; both rooms are asked for whatever the answer,
-    // since it may be another one when planning.
+    // The gradient of the bias comes with that of the weight where the library can fuse them. Scratch for
+    // both cases is reserved always, since the machine of planning may answer otherwise.
     const Sums bias = sums(o.parameters[1], dparameters[1]);
     void* workspace = execution_.scratch(sums_slot, norm_workspace(y.rows, y.columns));
     void* own =

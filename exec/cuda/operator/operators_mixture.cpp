@@ -1,8 +1,8 @@
-// A mixture of experts as launches: routing, copies of tokens, and a product for each block of copies that go
-// to one expert.
+// A mixture of experts as launches: routing, routed tokens, and a product for each block of routed tokens
+// that go to one expert.
 //
-// How many copies an expert gets is known on the device only, and the sizes of products on the host only:
-// forward waits for these numbers, once for each mixture and micro-batch. Backward has them.
+// How many routed tokens an expert gets is known on the device only, and the sizes of products on the host
+// only: forward waits for these numbers, once for each mixture and micro-batch. Backward has them.
 #include <numeric>
 
 #include "core/diagnostics.h"
@@ -167,7 +167,7 @@ void Operators::combine_backward(const model::Operator& o, const Operands& x, co
                                  const std::vector<float*>& dx) const {
     const RoutingShape shape = routing_shape(o);
     bool adds = true;
-    if (dx[0] && shape.capacity < shape.tokens) {  // rows that no copy has stay clear
+    if (dx[0] && shape.capacity < shape.tokens) {  // rows without a routed token stay clear
         execution_.clear_zeros(dx[0], tensor_bytes(o.inputs[0]));
         fusion_->copy_now(dx[0]);
     } else if (dx[0]) {
@@ -277,7 +277,7 @@ void Operators::experts_weights(model::OperatorId id, const Operands& x, const v
     const Stream s = execution_.stream();
     const std::int64_t total = total_of(rows);
     const void *first = x.saved_context, *activated = at(x.saved_context, total * shape.first_width, type_);
-    // c += a^T b over the rows of every block; an expert that nobody chose has a gradient of zeros.
+    // c += a^T b over the rows of every block; an expert that no token chose has a gradient of zeros.
     const auto add_up = [&](std::size_t parameter, const void* a, std::int64_t m, const void* b,
                             std::int64_t n) {
         const bool adds = sums(o.parameters[parameter], dparameters[parameter]).accumulates;

@@ -1,5 +1,5 @@
 // Frames over MPI. Every frame is a message with tag 0 that holds its header and, when it is short, its
-// payload; a long payload follows by itself, straight from the sender's array to its place at the receiver,
+// payload; a long payload follows by itself, straight from the sender's array to the receiver's,
 // under a tag that the header announces. All calls are nonblocking and made by one thread at a time.
 #include "exec/transport/mpi/mpi_wire.h"
 

@@ -1,4 +1,5 @@
-// How ranks find each other: everybody reports to rank 0, which answers with a table of who listens where.
+// How ranks find each other: every rank reports to rank 0, which answers with a table of the addresses at
+// which ranks listen.
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -95,7 +96,7 @@ bool send_all(int descriptor, const void* from, std::size_t bytes) {
 }
 
 Socket listen_at(int port) {
-    // Who is announced may be gone when it is to be accepted: that must not wait.
+    // A caller may be gone before accept(), which must not wait then.
     Socket socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     const bool has_version_6 = socket.is_open();
     if (!has_version_6) socket = Socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -153,8 +154,8 @@ std::string address_of_peer(const Socket& socket) {
     return text;
 }
 
-// Connections whose first words are still coming. Who connects may be a stranger that says nothing, or a rank
-// that ends half-way: nobody waits for it alone.
+// Connections whose first words are still coming. A caller may be a program of another kind that sends
+// nothing, or a rank that ends half-way: no caller is waited for alone.
 class PendingConnections {
 public:
     explicit PendingConnections(const Socket& listener) : listener_(listener) {}
@@ -207,7 +208,7 @@ private:
     std::vector<std::pair<int, std::string>> watched_;
 };
 
-// Tries again until somebody listens there.
+// Tries again until a process listens there.
 Socket connect_to(const std::string& address, int port, const Deadline& deadline, const std::string& whom) {
     std::string last = "nobody answers";
     do {
@@ -265,7 +266,7 @@ struct Member {
     std::string address;
 };
 
-// Rank 0's part: everybody's report, by launch rank.
+// Rank 0's part: the reports of all ranks, by launch rank.
 std::vector<Member> collect(const Launch& launch, const Socket& listener, const Deadline& deadline) {
     std::vector<Member> members(static_cast<std::size_t>(launch.size));
     PendingConnections pending(listener);

@@ -130,7 +130,7 @@ private:
         Peer& peer = peers_[static_cast<std::size_t>(rank)];
         if (!peer.socket.is_open()) return;
         peer.socket.close();
-        // Nobody will take what was for it; arrays may go.
+        // What was queued for it is dropped; the arrays may be freed.
         std::deque<Outgoing> dropped;
         dropped.swap(peer.queue);
         for (const Outgoing& out : dropped)

@@ -15,7 +15,7 @@ namespace exec::transport {
 
 // Every rank reports to rank 0 at launch.address:launch.port, learns where the others listen and connects to
 // all of lower number. Ranks are renumbered so that those of one host follow one another; `hosts` is by the
-// new number. Throws core::MachineError when somebody does not come within the limit.
+// new number. Throws core::MachineError when a rank does not come within the limit.
 std::unique_ptr<Wire> connect_all(const Launch& launch, core::Seconds time_limit,
                                   std::vector<std::string>& hosts);
 
