@@ -15,6 +15,7 @@
 #include "exec/runtime/offload.h"
 #include "exec/runtime/run.h"
 #include "exec/runtime/stage_plan.h"
+#include "exec/transport/collective.h"
 
 namespace exec {
 
@@ -88,6 +89,12 @@ private:
     void receive(const schedule::Instruction& instruction);
     void collective(const schedule::Instruction& instruction);
     void activation_collective(const schedule::Instruction& instruction);
+    void tensor_collective(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
+    void tensor_gradient_collective(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
+    PieceRange tensor_piece(const Buffer& whole) const;
+    char* address_of_piece(Buffer& whole) const;
+    void reduce_tensor(const schedule::Instruction& instruction, Buffer& buffer, core::DataType type,
+                       Tag tag);
     void bucket_collective(const schedule::Instruction& instruction);
     void exchange_routed_tokens(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
     // Keys and values of a context-parallel group, and this rank's among them.

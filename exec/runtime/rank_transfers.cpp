@@ -105,12 +105,9 @@ void RankExecutor::collective(const Instruction& instruction) {
 // statistics.
 void RankExecutor::activation_collective(const Instruction& instruction) {
     MicroBatch& state = micro_batch(instruction.stage, instruction.micro_batch);
-    const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
-    const std::int32_t index = instruction.operators.begin;
-    const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
-    const Tag tag =
-        tag_of(true, static_cast<std::uint64_t>(instruction.group), instruction.payload,
-               static_cast<std::uint64_t>(index), static_cast<std::uint64_t>(instruction.micro_batch));
+    const Tag tag = tag_of(true, static_cast<std::uint64_t>(instruction.group), instruction.payload,
+                           static_cast<std::uint64_t>(instruction.operators.begin),
+                           static_cast<std::uint64_t>(instruction.micro_batch));
     if (instruction.collective == CollectiveKind::all_to_all)
         return exchange_routed_tokens(instruction, state, tag);
     if (instruction.group == GroupKind::context && instruction.collective == CollectiveKind::all_reduce)
@@ -119,52 +116,68 @@ void RankExecutor::activation_collective(const Instruction& instruction) {
         return instruction.collective == CollectiveKind::all_gather
                    ? gather_keys(instruction, state, tag)
                    : scatter_key_gradients(instruction, state, tag);
-    // This rank's piece of an array that the group shares, in bytes.
-    const auto own_piece = [&](const Buffer& whole) {
-        return piece_range(whole.bytes(), context_.tensor_parallel, coordinates_.tensor, 1);
-    };
-    const auto address_of_piece = [&](Buffer& whole) {
-        return reinterpret_cast<char*>(whole.data()) + own_piece(whole).begin;
-    };
-    const auto reduce_tensor = [&](Buffer& buffer, core::DataType type) {
-        reduce(instruction, type, buffer.data(),
-               buffer.bytes() / static_cast<std::size_t>(core::size_of(type).value), tag);
-    };
+    if (instruction.payload == PayloadKind::activation) tensor_collective(instruction, state, tag);
+    else tensor_gradient_collective(instruction, state, tag);
+}
+
+// This rank's piece of an array that its tensor-parallel group shares, in bytes.
+PieceRange RankExecutor::tensor_piece(const Buffer& whole) const {
+    return piece_range(whole.bytes(), context_.tensor_parallel, coordinates_.tensor, 1);
+}
+
+char* RankExecutor::address_of_piece(Buffer& whole) const {
+    return reinterpret_cast<char*>(whole.data()) + tensor_piece(whole).begin;
+}
+
+void RankExecutor::reduce_tensor(const Instruction& instruction, Buffer& buffer, core::DataType type,
+                                 Tag tag) {
+    reduce(instruction, type, buffer.data(),
+           buffer.bytes() / static_cast<std::size_t>(core::size_of(type).value), tag);
+}
+
+void RankExecutor::tensor_collective(const Instruction& instruction, MicroBatch& state, Tag tag) {
+    const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
+    const std::int32_t index = instruction.operators.begin;
+    const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
     const core::DataType type = type_of(op.output);
-    if (instruction.payload == PayloadKind::activation) {
-        take_over_activations(instruction.stage, instruction.micro_batch);
-        const auto input =
-            static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(op.inputs[0].index)]);
-        const auto output = static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(op.output.index)]);
-        if (op.kind == OperatorKind::loss_statistics) {
-            const BufferPointer part = state.tensors[output];
-            const BufferPointer all =
-                make_buffer(account_, MemoryKind::activations,
-                            part->bytes() * static_cast<std::size_t>(context_.tensor_parallel));
-            backend_.copy(address_of_piece(*all), part->data(), part->bytes());
-            reduce_tensor(*all, type);
-            state.tensors[output] = all;
-            return;
-        }
-        if (instruction.collective == CollectiveKind::all_reduce) {
-            reduce_tensor(*state.tensors[input], type);  // in place: the output is a view
-        } else if (instruction.collective == CollectiveKind::all_gather) {
-            Buffer& whole = *tensor(state, plan, op.output);
-            backend_.copy(address_of_piece(whole), state.tensors[input]->data(),
-                          state.tensors[input]->bytes());
-            reduce_tensor(whole, type);
-        } else {
-            const BufferPointer whole = state.tensors[input];
-            reduce_tensor(*whole, type);
-            Buffer& share = *tensor(state, plan, op.output);
-            backend_.copy(share.data(), address_of_piece(*whole), share.bytes());
-        }
-        const bool is_gathered_for_weights =
-            instruction.phase == ComputePhase::recompute && !plan.plan_of(index).is_recomputed;
-        if (!is_gathered_for_weights)
-            finish_forward(state, plan, index, instruction.phase == ComputePhase::recompute);
+    take_over_activations(instruction.stage, instruction.micro_batch);
+    const auto input = static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(op.inputs[0].index)]);
+    const auto output = static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(op.output.index)]);
+    if (op.kind == OperatorKind::loss_statistics) {
+        const BufferPointer part = state.tensors[output];
+        const BufferPointer all =
+            make_buffer(account_, MemoryKind::activations,
+                        part->bytes() * static_cast<std::size_t>(context_.tensor_parallel));
+        backend_.copy(address_of_piece(*all), part->data(), part->bytes());
+        reduce_tensor(instruction, *all, type, tag);
+        state.tensors[output] = all;
         return;
     }
+    if (instruction.collective == CollectiveKind::all_reduce) {
+        reduce_tensor(instruction, *state.tensors[input], type, tag);  // in place: the output is a view
+    } else if (instruction.collective == CollectiveKind::all_gather) {
+        Buffer& whole = *tensor(state, plan, op.output);
+        backend_.copy(address_of_piece(whole), state.tensors[input]->data(), state.tensors[input]->bytes());
+        reduce_tensor(instruction, whole, type, tag);
+    } else {
+        core::require(instruction.collective == CollectiveKind::reduce_scatter,
+                      "activations are reduced, gathered or scattered");
+        const BufferPointer whole = state.tensors[input];
+        reduce_tensor(instruction, *whole, type, tag);
+        Buffer& share = *tensor(state, plan, op.output);
+        backend_.copy(share.data(), address_of_piece(*whole), share.bytes());
+    }
+    const bool is_gathered_for_weights =
+        instruction.phase == ComputePhase::recompute && !plan.plan_of(index).is_recomputed;
+    if (!is_gathered_for_weights)
+        finish_forward(state, plan, index, instruction.phase == ComputePhase::recompute);
+}
+
+void RankExecutor::tensor_gradient_collective(const Instruction& instruction, MicroBatch& state, Tag tag) {
+    const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
+    const std::int32_t index = instruction.operators.begin;
+    const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
+    const core::DataType type = type_of(op.output);
     take_over_gradients(instruction.stage, instruction.micro_batch);
     const auto output =
         static_cast<std::size_t>(plan.gradient_storage[static_cast<std::size_t>(op.output.index)]);
@@ -175,12 +188,12 @@ void RankExecutor::activation_collective(const Instruction& instruction) {
     if (instruction.collective == CollectiveKind::all_gather) {
         const BufferPointer whole = gradient(state, plan, op.inputs[0]);
         backend_.copy(address_of_piece(*whole), dy->data(), dy->bytes());
-        reduce_tensor(*whole, type);
+        reduce_tensor(instruction, *whole, type, tag);
     } else {
-        reduce_tensor(*dy, type);
+        reduce_tensor(instruction, *dy, type, tag);
         if (input != output) {
             const bool is_scattered = instruction.collective == CollectiveKind::reduce_scatter;
-            const PieceRange range = is_scattered ? own_piece(*dy) : PieceRange{0, dy->bytes()};
+            const PieceRange range = is_scattered ? tensor_piece(*dy) : PieceRange{0, dy->bytes()};
             backend_.accumulate(
                 type,
                 static_cast<std::int64_t>((range.end - range.begin) /
