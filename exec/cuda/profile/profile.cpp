@@ -398,9 +398,8 @@ void time_streams(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
     });
 }
 
-// The same at the shapes of GPT-2 124M, GPT-2 1.5B and a Llama of a billion, where rows are short or lie
-// badly.
-void time_model_shapes(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
+// Norms at the shapes of GPT-2 124M, GPT-2 1.5B and a Llama of a billion, where rows are short or lie badly.
+void time_norms(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
     const Stream s = watch.stream();
     const Kernels& k = machine.kernels();
     for (const auto& [rows, width] :
@@ -447,8 +446,12 @@ void time_model_shapes(Machine& machine, Stopwatch& watch, GpuProfile& profile) 
             k.column_sums(s, Type::bf16, rows, width, at(x), {scale.at(), Type::bf16}, workspace.at());
         });
     }
+}
 
-    // GPT-2's own vocabulary, which lies across, and its table.
+// The loss over GPT-2's own vocabulary, which lies across, and its table.
+void time_vocabulary(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
+    const Stream s = watch.stream();
+    const Kernels& k = machine.kernels();
     constexpr std::int64_t rows = 8192, classes = 50257, width = 768;
     ClassShape shape{rows, classes, classes, 0, 1};
     shape.is_across = true;
@@ -475,7 +478,18 @@ void time_model_shapes(Machine& machine, Stopwatch& watch, GpuProfile& profile) 
                                  k.embedding_weight(s, Type::bf16, rows, width, 0, classes, own, dy.at(),
                                                     {table.at(), Type::bf16}, sorted.at());
                              })});
+}
 
+// Updates of parameters in bf16 with fp32 master weights and moments. Bytes an element: AdamW reads gradient,
+// master and moments and writes master, moments and parameter; the first half of LAMB reads the same and
+// writes the moments; its second half reads master and moments and writes master and parameter.
+void time_updates(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
+    constexpr double half = 2, single = 4;
+    constexpr double adam_bytes = half + 3 * single + 3 * single + half,
+                     lamb_norm_bytes = half + 3 * single + 2 * single,
+                     lamb_step_bytes = 3 * single + single + half;
+    const Stream s = watch.stream();
+    const Kernels& k = machine.kernels();
     constexpr std::int64_t elements = 128 << 20;
     const Block parameters(machine, 2 * elements), gradients(machine, 2 * elements),
         master(machine, 4 * elements), first(machine, 4 * elements), second(machine, 4 * elements),
@@ -499,17 +513,15 @@ void time_model_shapes(Machine& machine, Stopwatch& watch, GpuProfile& profile) 
     const auto* device_chunks = static_cast<const UpdateChunk*>(chunks.at());
     const auto* device_factors = static_cast<const StepFactors*>(factors.at());
     const auto count = static_cast<std::int64_t>(list.size());
-    add_rate(profile, fmt::format("AdamW bf16 with fp32 master weights, {}", elements), 28.0 * elements,
+    add_rate(profile, fmt::format("AdamW bf16 with fp32 master weights, {}", elements), adam_bytes * elements,
              watch.time(
                  [&] {
                      k.update(s, UpdateRule::adam, Type::bf16, Type::bf16, device_ranges, device_chunks,
                               count, device_factors, nullptr, nullptr);
                  },
                  3));
-    // Gradient, moments and master read, moments written; then master and moments read, master and parameter
-    // written.
     auto* const sums = static_cast<float*>(norm.at());
-    add_rate(profile, fmt::format("LAMB bf16, moments and norms, {}", elements), 22.0 * elements,
+    add_rate(profile, fmt::format("LAMB bf16, moments and norms, {}", elements), lamb_norm_bytes * elements,
              watch.time(
                  [&] {
                      k.update_norms(s, Type::bf16, Type::bf16, device_ranges, 1, device_chunks, count,
@@ -517,14 +529,14 @@ void time_model_shapes(Machine& machine, Stopwatch& watch, GpuProfile& profile) 
                                     sums);
                  },
                  3));
-    add_rate(profile, fmt::format("LAMB bf16, step, {}", elements), 18.0 * elements,
+    add_rate(profile, fmt::format("LAMB bf16, step, {}", elements), lamb_step_bytes * elements,
              watch.time(
                  [&] {
                      k.lamb(s, Type::bf16, device_ranges, device_chunks, count, device_factors, nullptr,
                             sums);
                  },
                  3));
-    add_rate(profile, fmt::format("norm of gradients bf16, {}", elements), 2.0 * elements,
+    add_rate(profile, fmt::format("norm of gradients bf16, {}", elements), half * elements,
              watch.time(
                  [&] {
                      k.gradient_norm(s, Type::bf16, device_ranges, device_chunks, count, device_factors,
@@ -566,7 +578,9 @@ GpuProfile profile_gpu(Machine& machine) {
     Stopwatch watch(machine);
     time_launches(machine, watch, profile);
     time_streams(machine, watch, profile);
-    time_model_shapes(machine, watch, profile);
+    time_norms(machine, watch, profile);
+    time_vocabulary(machine, watch, profile);
+    time_updates(machine, watch, profile);
     time_products(machine, watch, profile);
     time_fp8_products(machine, watch, profile);
     time_attention(machine, watch, profile);
