@@ -6,6 +6,7 @@
 #include <set>
 
 #include <fmt/core.h>
+#include <boost/pending/disjoint_sets.hpp>
 
 #include "model/operators/cost.h"
 #include "partition/reader/components.h"
@@ -73,20 +74,17 @@ std::vector<int> group_operators(const model::ModelGraph& graph, Granularity gra
     return group;
 }
 
+// Of every group the smallest of those that must stay on its device.
 std::vector<int> united(int count, const std::vector<std::vector<int>>& together) {
-    std::vector<int> root(static_cast<std::size_t>(count));
-    std::iota(root.begin(), root.end(), 0);
-    auto find = [&](int v) {
-        while (root[static_cast<std::size_t>(v)] != v) v = root[static_cast<std::size_t>(v)];
-        return v;
-    };
+    std::vector<int> groups(static_cast<std::size_t>(count)), rank(groups.size()), parent(groups.size());
+    std::iota(groups.begin(), groups.end(), 0);
+    boost::disjoint_sets<int*, int*> sets(rank.data(), parent.data());
+    for (int group : groups) sets.make_set(group);
     for (const std::vector<int>& set : together)
-        for (int v : set) {
-            const int a = find(set.front()), b = find(v);
-            root[static_cast<std::size_t>(std::max(a, b))] = std::min(a, b);
-        }
-    for (int v = 0; v < count; ++v) root[static_cast<std::size_t>(v)] = find(v);
-    return root;
+        for (int group : set) sets.union_set(set.front(), group);
+    sets.compress_sets(groups.begin(), groups.end());
+    sets.normalize_sets(groups.begin(), groups.end());
+    return parent;
 }
 
 }  // namespace

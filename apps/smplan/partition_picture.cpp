@@ -1,9 +1,13 @@
 #include "apps/smplan/partition_picture.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 
 #include <fmt/core.h>
+#include <boost/graph/adjacency_list.hpp>
+#include <boost/graph/topological_sort.hpp>
+#include <boost/range/iterator_range.hpp>
 
 namespace apps {
 
@@ -29,6 +33,21 @@ std::string escaped(const std::string& text, bool is_xml) {
         else result += c;
     }
     return result;
+}
+
+// Edges of the longest path from any source to each node.
+std::vector<int> depths(const Picture& picture) {
+    using Graph = boost::adjacency_list<boost::vecS, boost::vecS, boost::directedS>;
+    const Graph graph(picture.edges.begin(), picture.edges.end(), picture.nodes.size());
+    std::vector<Graph::vertex_descriptor> sinks_first;
+    boost::topological_sort(graph, std::back_inserter(sinks_first));
+    std::vector<int> depth(picture.nodes.size(), 0);
+    for (auto node = sinks_first.rbegin(); node != sinks_first.rend(); ++node)
+        for (const auto edge : boost::make_iterator_range(boost::out_edges(*node, graph))) {
+            int& below = depth[boost::target(edge, graph)];
+            below = std::max(below, depth[*node] + 1);
+        }
+    return depth;
 }
 
 }  // namespace
@@ -58,20 +77,7 @@ std::string to_svg(const Picture& picture) {
     // Row = longest path from a source, so edges run down; columns = stages; nodes of one stage and row side
     // by side in the order of the graph.
     const std::size_t n = picture.nodes.size();
-    std::vector<int> row(n, 0), waiting(n, 0), order;
-    std::vector<std::vector<int>> next(n);
-    for (auto [from, to] : picture.edges) {
-        next[static_cast<std::size_t>(from)].push_back(to);
-        ++waiting[static_cast<std::size_t>(to)];
-    }
-    for (std::size_t v = 0; v < n; ++v)
-        if (waiting[v] == 0) order.push_back(static_cast<int>(v));
-    for (std::size_t i = 0; i < order.size(); ++i)
-        for (int to : next[static_cast<std::size_t>(order[i])]) {
-            row[static_cast<std::size_t>(to)] =
-                std::max(row[static_cast<std::size_t>(to)], row[static_cast<std::size_t>(order[i])] + 1);
-            if (--waiting[static_cast<std::size_t>(to)] == 0) order.push_back(to);
-        }
+    const std::vector<int> row = depths(picture);
     std::map<std::pair<int, int>, int> taken;  // (stage, row): nodes there
     std::map<int, int> columns;                // of a stage
     std::vector<int> slot(n);

@@ -10,6 +10,9 @@
 #include <limits>
 #include <numeric>
 
+#include <boost/graph/adjacency_list.hpp>
+#include <boost/graph/boykov_kolmogorov_max_flow.hpp>
+
 #include "partition/placement.h"
 
 namespace partition {
@@ -18,69 +21,40 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-// Maximum flow by Dinic's algorithm (1970): level graphs and blocking flows.
-class FlowNetwork {
+// Directed edges with capacities, for minimum cuts by Boykov and Kolmogorov's algorithm (PAMI 2004).
+class CutNetwork {
 public:
-    explicit FlowNetwork(std::size_t vertices) : first_(vertices, -1) {}
+    explicit CutNetwork(std::size_t vertices) : graph_(vertices) {}
 
-    void connect(int from, int to, double capacity) {
-        edges_.push_back({to, first_[static_cast<std::size_t>(from)], capacity, capacity});
-        first_[static_cast<std::size_t>(from)] = static_cast<int>(edges_.size()) - 1;
-        edges_.push_back({from, first_[static_cast<std::size_t>(to)], 0, 0});
-        first_[static_cast<std::size_t>(to)] = static_cast<int>(edges_.size()) - 1;
+    void connect(std::size_t from, std::size_t to, double capacity) {
+        const auto forth = boost::add_edge(from, to, graph_).first;
+        const auto back = boost::add_edge(to, from, graph_).first;
+        graph_[forth] = {.capacity = capacity, .residual = 0, .reverse = back};
+        graph_[back] = {.capacity = 0, .residual = 0, .reverse = forth};
     }
-    // Stops as soon as the flow reaches `enough`.
-    double largest_flow(int source, int sink, double enough) {
-        for (Edge& edge : edges_) edge.left = edge.capacity;
-        double flow = 0;
-        while (flow < enough && find_levels(source, sink)) {
-            at_ = first_;
-            while (double pushed = push(source, sink, infinity)) flow += pushed;
-        }
-        return flow;
+    double minimum_cut(std::size_t source, std::size_t sink) {
+        std::vector<boost::default_color_type> colour(boost::num_vertices(graph_));
+        std::vector<long> distance(boost::num_vertices(graph_));
+        std::vector<Edge> predecessor(boost::num_vertices(graph_));
+        const auto index = boost::get(boost::vertex_index, graph_);
+        return boost::boykov_kolmogorov_max_flow(
+            graph_, boost::get(&Properties::capacity, graph_), boost::get(&Properties::residual, graph_),
+            boost::get(&Properties::reverse, graph_),
+            boost::make_iterator_property_map(predecessor.begin(), index),
+            boost::make_iterator_property_map(colour.begin(), index),
+            boost::make_iterator_property_map(distance.begin(), index), index, source, sink);
     }
 
 private:
-    struct Edge {
-        int to, next;
-        double capacity, left;
+    // Bidirectional: of a directed list g++ 12 warns falsely when it inlines the iteration over all edges.
+    using Traits = boost::adjacency_list_traits<boost::vecS, boost::vecS, boost::bidirectionalS>;
+    using Edge = Traits::edge_descriptor;
+    struct Properties {
+        double capacity, residual;
+        Edge reverse;
     };
-    static constexpr double least =
-        1e-15;  // of a residual capacity that still counts, in the unit of the capacities
-
-    bool find_levels(int source, int sink) {
-        level_.assign(first_.size(), -1);
-        std::vector<int> queue{source};
-        level_[static_cast<std::size_t>(source)] = 0;
-        for (std::size_t q = 0; q < queue.size(); ++q)
-            for (int e = first_[static_cast<std::size_t>(queue[q])]; e >= 0;
-                 e = edges_[static_cast<std::size_t>(e)].next) {
-                const Edge& edge = edges_[static_cast<std::size_t>(e)];
-                if (edge.left <= least || level_[static_cast<std::size_t>(edge.to)] >= 0) continue;
-                level_[static_cast<std::size_t>(edge.to)] = level_[static_cast<std::size_t>(queue[q])] + 1;
-                queue.push_back(edge.to);
-            }
-        return level_[static_cast<std::size_t>(sink)] >= 0;
-    }
-    double push(int vertex, int sink, double amount) {
-        if (vertex == sink) return amount;
-        for (int& e = at_[static_cast<std::size_t>(vertex)]; e >= 0;
-             e = edges_[static_cast<std::size_t>(e)].next) {
-            Edge& edge = edges_[static_cast<std::size_t>(e)];
-            if (edge.left <= least ||
-                level_[static_cast<std::size_t>(edge.to)] != level_[static_cast<std::size_t>(vertex)] + 1)
-                continue;
-            const double pushed = push(edge.to, sink, std::min(amount, edge.left));
-            if (pushed <= 0) continue;
-            edge.left -= pushed;
-            edges_[static_cast<std::size_t>(e ^ 1)].left += pushed;
-            return pushed;
-        }
-        return 0;
-    }
-
-    std::vector<int> first_, level_, at_;
-    std::vector<Edge> edges_;
+    boost::adjacency_list<boost::vecS, boost::vecS, boost::bidirectionalS, boost::no_property, Properties>
+        graph_;
 };
 
 // Of any stage that holds the heaviest items: the largest of their lightest sets.
@@ -120,28 +94,28 @@ double heaviest_item_bound(const PlacementProblem& problem, const std::vector<De
     if (n == 0 || reach[order.front()] <= known) return known;
 
     // Vertices: items, then two a transfer, then the sink.
-    const int sink = static_cast<int>(n + 2 * problem.transfers.size());
-    FlowNetwork network(static_cast<std::size_t>(sink) + 1);
+    const std::size_t sink = n + 2 * problem.transfers.size();
+    CutNetwork network(sink + 1);
     for (std::size_t i = 0; i < n; ++i)
         if (problem.items[i].accelerator_time.value > 0)
-            network.connect(static_cast<int>(i), sink, problem.items[i].accelerator_time.value * slowness);
+            network.connect(i, sink, problem.items[i].accelerator_time.value * slowness);
     for (std::size_t e = 0; e < problem.transfers.size(); ++e) {
         const Transfer& transfer = problem.transfers[e];
-        const int inner = static_cast<int>(n + 2 * e), outer = inner + 1;
+        const std::size_t inner = n + 2 * e, outer = inner + 1;
         network.connect(inner, outer, transfer.time.value * transfer_slowness);
-        auto tie = [&](int item) {
+        auto tie = [&](std::size_t item) {
             network.connect(item, inner, infinity);
             network.connect(outer, item, infinity);
         };
-        tie(transfer.source);
-        for (int d : transfer.destinations) tie(d);
+        tie(static_cast<std::size_t>(transfer.source));
+        for (int d : transfer.destinations) tie(static_cast<std::size_t>(d));
     }
     constexpr int most_tried = 200;  // heavy items are few; a bound may stay open
     int tried = 0;
     for (std::size_t i : order) {
         if (reach[i] <= known || ++tried > most_tried) break;
         // The flow may overshoot by rounding: the margin keeps the bound valid.
-        const double lightest = network.largest_flow(static_cast<int>(i), sink, reach[i]) * (1 - 1e-12);
+        const double lightest = network.minimum_cut(i, sink) * (1 - 1e-12);
         known = std::max(known, std::min(lightest, reach[i]));
     }
     return known;
