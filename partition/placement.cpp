@@ -23,8 +23,7 @@ std::vector<DeviceClass> device_classes(const PlacementProblem& problem) {
 }
 
 std::string node_name(const PlacementProblem& problem, std::int64_t node) {
-    if (node >= 0 && node < std::ssize(problem.node_names))
-        return problem.node_names[static_cast<std::size_t>(node)];
+    if (node >= 0 && node < std::ssize(problem.node_names)) return problem.node_names[node];
     return std::to_string(node);
 }
 
@@ -38,20 +37,19 @@ std::string hash_of(const PlacementProblem& problem) {
         hash.add_number(item.activations.value);
         hash.add(item.runs_on_accelerator);
     }
-    for (auto [before, after] : problem.precedence)
-        hash.add(static_cast<std::uint64_t>(before) << 32 | static_cast<std::uint64_t>(after));
+    for (auto [before, after] : problem.precedence) hash.add(before << 32 | after);
     for (const Transfer& transfer : problem.transfers) {
-        hash.add(static_cast<std::uint64_t>(transfer.source));
-        for (int d : transfer.destinations) hash.add(static_cast<std::uint64_t>(d) | std::uint64_t{1} << 40);
+        hash.add(transfer.source);
+        for (std::size_t d : transfer.destinations) hash.add(d | std::uint64_t{1} << 40);
         hash.add_number(transfer.time.value);
     }
     for (const std::string& name : problem.node_names) hash.add_letters(name);
     return hash.text();
 }
 
-PlacedStage stage_of(const PlacementProblem& problem, std::vector<int> items, int device_class,
-                     int in_flight) {
-    const DeviceClass device = device_classes(problem)[static_cast<std::size_t>(device_class)];
+PlacedStage stage_of(const PlacementProblem& problem, std::vector<std::size_t> items,
+                     std::size_t device_class, int in_flight) {
+    const DeviceClass device = device_classes(problem)[device_class];
     PlacedStage stage{.device_class = device_class,
                       .is_cpu = device.is_cpu,
                       .items = std::move(items),
@@ -60,18 +58,17 @@ PlacedStage stage_of(const PlacementProblem& problem, std::vector<int> items, in
     std::sort(stage.items.begin(), stage.items.end());
     std::vector<char> inside(problem.items.size(), 0);
     core::Seconds work, moved;
-    for (int i : stage.items) {
-        const PlacementItem& item = problem.items[static_cast<std::size_t>(i)];
-        inside[static_cast<std::size_t>(i)] = 1;
+    for (std::size_t i : stage.items) {
+        const PlacementItem& item = problem.items[i];
+        inside[i] = 1;
         stage.memory += item.memory + item.activations * in_flight;
         work += device.work(item);
     }
     for (const Transfer& transfer : problem.transfers) {
         auto held = std::count_if(transfer.destinations.begin(), transfer.destinations.end(),
-                                  [&](int d) { return inside[static_cast<std::size_t>(d)]; });
-        bool sends =
-            inside[static_cast<std::size_t>(transfer.source)] && held < std::ssize(transfer.destinations);
-        bool receives = !inside[static_cast<std::size_t>(transfer.source)] && held > 0;
+                                  [&](std::size_t d) { return inside[d]; });
+        bool sends = inside[transfer.source] && held < std::ssize(transfer.destinations);
+        bool receives = !inside[transfer.source] && held > 0;
         if (sends || receives) moved += transfer.time;
     }
     stage.load = device.load(work, moved);
@@ -82,8 +79,8 @@ void settle_memory(const PlacementProblem& problem, std::vector<PlacedStage>& st
     for (std::size_t s = 0; s < stages.size(); ++s) {
         const int in_flight = std::min(problem.micro_batches, static_cast<int>(stages.size() - s));
         stages[s].memory = {};
-        for (int i : stages[s].items) {
-            const PlacementItem& item = problem.items[static_cast<std::size_t>(i)];
+        for (std::size_t i : stages[s].items) {
+            const PlacementItem& item = problem.items[i];
             stages[s].memory += item.memory + item.activations * in_flight;
         }
     }
@@ -93,7 +90,7 @@ core::Seconds largest_load(const PlacementProblem& problem, const std::vector<Pl
     std::vector<int> placed(problem.items.size(), 0);
     core::Seconds largest;
     for (const PlacedStage& stage : stages) {
-        for (int i : stage.items) ++placed[static_cast<std::size_t>(i)];
+        for (std::size_t i : stage.items) ++placed[i];
         largest = std::max(largest, stage_of(problem, stage.items, stage.device_class).load);
     }
     core::require(std::all_of(placed.begin(), placed.end(), [](int n) { return n == 1; }),
@@ -127,8 +124,8 @@ std::string placement_infeasibility(const PlacementProblem& problem) {
         devices += c.count;
         cpus += c.is_cpu ? c.count : 0;
         if (c.is_cpu || c.count == 0) continue;
-        room += c.memory_limit * static_cast<double>(c.count);
-        largest_device = std::max(largest_device, c.memory_limit);
+        room += c.most_memory() * static_cast<double>(c.count);
+        largest_device = std::max(largest_device, c.most_memory());
     }
     if (devices == 0 && !problem.items.empty()) return "no device is allowed";
     for (const PlacementItem& item : problem.items) {

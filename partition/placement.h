@@ -2,9 +2,11 @@
 // format.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,8 +29,8 @@ struct PlacementItem {
 // lies elsewhere, and once to every other device that holds a destination (Tarnawski et al., NeurIPS 2020, as
 // their published code has it).
 struct Transfer {
-    int source = 0;
-    std::vector<int> destinations;  // ascending, without `source`
+    std::size_t source = 0;
+    std::vector<std::size_t> destinations;  // ascending, without `source`
     core::Seconds time;
     core::Bytes bytes = core::Bytes(0);  // for the cut report; zero where the file says times only
 };
@@ -41,8 +43,13 @@ struct DeviceClass {
     double slowness = 1,
            transfer_slowness =
                1;  // factors on an item's accelerator time (of a CPU: cpu_time) and on transfers
-    core::Bytes memory_limit{std::numeric_limits<double>::infinity()};
+    std::optional<core::Bytes> memory_limit = std::nullopt;  // none: holds any amount
 
+    // For sums and comparisons: infinite without a limit.
+    core::Bytes most_memory() const {
+        return memory_limit.value_or(core::Bytes(std::numeric_limits<double>::infinity()));
+    }
+    bool has_room_for(core::Bytes memory) const { return is_cpu || memory <= most_memory(); }
     core::Seconds work(const PlacementItem& item) const {
         return is_cpu ? item.cpu_time : item.accelerator_time;
     }
@@ -56,12 +63,12 @@ struct DeviceClass {
 inline constexpr std::size_t most_device_classes = 4;
 
 struct PlacementProblem {
-    std::vector<PlacementItem> items;             // in a topological order of `precedence`
-    std::vector<std::pair<int, int>> precedence;  // (before, after), before < after
+    std::vector<PlacementItem> items;                             // in a topological order of `precedence`
+    std::vector<std::pair<std::size_t, std::size_t>> precedence;  // (before, after), before < after
     std::vector<Transfer> transfers;
     int accelerators = 1;
     int cpus = 0;  // a CPU pays cpu_time, no transfer, and has no memory limit
-    core::Bytes memory_limit{std::numeric_limits<double>::infinity()};
+    std::optional<core::Bytes> memory_limit = std::nullopt;  // of an accelerator
     std::vector<DeviceClass> devices;  // devices that differ; empty: the three fields above
     // Of a step. Stage s of p keeps the activations of min(micro_batches, p - s) at once (1F1B); 1: memory
     // does not depend on the place in the pipeline.
@@ -77,9 +84,9 @@ std::string hash_of(const PlacementProblem& problem);
 std::vector<DeviceClass> device_classes(const PlacementProblem& problem);
 
 struct PlacedStage {
-    int device_class = 0;
+    std::size_t device_class = 0;
     bool is_cpu = false;
-    std::vector<int> items;  // ascending
+    std::vector<std::size_t> items;  // ascending
     core::Seconds load;
     core::Bytes memory;
 };
@@ -101,15 +108,15 @@ struct PlacementProgress {
 };
 
 struct PlacementOptions {
-    core::Seconds time_limit{std::numeric_limits<double>::infinity()};
+    std::optional<core::Seconds> time_limit = std::nullopt;
     int threads = 0;  // 0: all cores; the answer does not depend on it
     std::function<void(const PlacementProgress&)> progress =
         {};  // called when a bound moves, from the calling thread
 };
 
 // Load and memory of one device of a class that holds `items`, with activations of `in_flight` micro-batches.
-PlacedStage stage_of(const PlacementProblem& problem, std::vector<int> items, int device_class,
-                     int in_flight = 1);
+PlacedStage stage_of(const PlacementProblem& problem, std::vector<std::size_t> items,
+                     std::size_t device_class, int in_flight = 1);
 // Sets what the place in the pipeline decides: micro-batches in flight and so memory.
 void settle_memory(const PlacementProblem& problem, std::vector<PlacedStage>& stages);
 // The largest load of a complete placement by the definition above: the checker that every search result

@@ -70,12 +70,12 @@ PartitionAnswer answer_of(const partition::PlacementProblem& problem,
     const std::vector<partition::DeviceClass> classes = partition::device_classes(problem);
     for (const partition::PlacedStage& stage : result.stages) {
         core::Value nodes = core::Value::array();
-        for (int item : stage.items)
-            for (std::int64_t node : problem.items[static_cast<std::size_t>(item)].nodes) {
+        for (std::size_t item : stage.items)
+            for (std::int64_t node : problem.items[item].nodes) {
                 if (problem.node_names.empty()) nodes.append(node);
                 else nodes.append(partition::node_name(problem, node));
             }
-        const std::string& device = classes[static_cast<std::size_t>(stage.device_class)].name;
+        const std::string& device = classes[stage.device_class].name;
         answer.text += fmt::format("  {:<11} {:>12.6f} ms  {:>10}  {}\n",
                                    stage.is_cpu && device == "cpu" ? "CPU" : device, stage.load.value * 1e3,
                                    core::format(stage.memory), list_nodes(nodes));
@@ -97,10 +97,9 @@ PartitionAnswer answer_of(const partition::ReplicatedProblem& problem,
     for (const partition::ReplicatedStage& stage : result.stages) {
         core::Value nodes = core::Value::array(), configurations = core::Value::array();
         for (std::size_t i = 0; i < stage.nodes.size(); ++i) {
-            const partition::ConfigurableNode& node = problem.nodes[static_cast<std::size_t>(stage.nodes[i])];
+            const partition::ConfigurableNode& node = problem.nodes[stage.nodes[i]];
             nodes.append(node.id);
-            configurations.append(
-                node.configurations.at(stage.tensor)[static_cast<std::size_t>(stage.configurations[i])].name);
+            configurations.append(node.configurations.at(stage.tensor)[stage.configurations[i]].name);
         }
         answer.text +=
             fmt::format("  data {:>3} x tensor {:>2} {:>14.9f} s  {:>10}  {}\n", stage.data, stage.tensor,
@@ -129,13 +128,13 @@ PartitionAnswer answer_of(const partition::HierarchicalProblem& problem,
     for (const partition::HierarchicalStage& stage : result.stages) {
         core::Value nodes = core::Value::array(), replicas = core::Value::array();
         std::string degrees;
-        for (int v : stage.nodes) nodes.append(problem.nodes[static_cast<std::size_t>(v)].id);
+        for (std::size_t v : stage.nodes) nodes.append(problem.nodes[v].id);
         for (int r : stage.replicas) {
             replicas.append(static_cast<std::int64_t>(r));
             degrees += fmt::format("{}{}", degrees.empty() ? "" : " x ", r);
         }
-        const std::string &first = problem.nodes[static_cast<std::size_t>(stage.nodes.front())].id,
-                          &last = problem.nodes[static_cast<std::size_t>(stage.nodes.back())].id;
+        const std::string &first = problem.nodes[stage.nodes.front()].id,
+                          &last = problem.nodes[stage.nodes.back()].id;
         answer.text +=
             fmt::format("  replicas {:<8} {:>12.6f} s  {:>10}  {} ... {} ({} nodes)\n", degrees,
                         stage.load.value, core::format(stage.memory), first, last, stage.nodes.size());

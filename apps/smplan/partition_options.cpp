@@ -183,7 +183,8 @@ PartitionRequest read_partition_request(const std::vector<std::string>& argument
     request.micro_batches = whole(options, "--micro-batches", 1, 1 << 20);
     request.memory = memory_option(options);
     request.bandwidths = bandwidths(options);
-    request.time_limit = core::Seconds(options.real("--time-limit", 0, 1e7).value_or(1e9));
+    if (const auto seconds = options.real("--time-limit", 0, 1e7))
+        request.time_limit = core::Seconds(*seconds);
     request.is_contiguous = !options.has("--non-contiguous");
     if (const auto algorithm = options.choice("--algorithm", {"exact", "smp_tree", "chain", "multilevel"}))
         request.algorithm = *algorithm == "smp_tree"     ? PartitionAlgorithm::smp_tree

@@ -20,7 +20,7 @@ struct PartitionRequest {
     std::optional<int> cpus, micro_batches, devices_per_instance;
     std::optional<core::Bytes> memory;
     std::vector<core::BytesPerSecond> bandwidths;
-    core::Seconds time_limit{1e9};
+    std::optional<core::Seconds> time_limit;
     bool is_contiguous = true;
     PartitionAlgorithm algorithm = PartitionAlgorithm::exact;
     std::optional<double> memory_weight;

@@ -17,8 +17,8 @@ namespace {
 constexpr const char* colours[] = {"#56B4E9", "#E69F00", "#009E73", "#F0E442",
                                    "#CC79A7", "#D55E00", "#0072B2", "#999999"};
 
-const char* colour_of(int stage) {
-    return stage < 0 ? "#ffffff" : colours[static_cast<std::size_t>(stage) % std::size(colours)];
+const char* colour_of(std::optional<std::size_t> stage) {
+    return !stage ? "#ffffff" : colours[*stage % std::size(colours)];
 }
 
 std::string escaped(const std::string& text, bool is_xml) {
@@ -60,13 +60,13 @@ std::string to_dot(const Picture& picture) {
         text += fmt::format("  subgraph cluster_{} {{\n    label=\"{}\";\n", s,
                             escaped(picture.stages[s], false));
         for (std::size_t n = 0; n < picture.nodes.size(); ++n)
-            if (picture.nodes[n].stage == static_cast<int>(s))
+            if (picture.nodes[n].stage == s)
                 text += fmt::format("    n{} [label=\"{}\", fillcolor=\"{}\"];\n", n,
-                                    escaped(picture.nodes[n].name, false), colour_of(static_cast<int>(s)));
+                                    escaped(picture.nodes[n].name, false), colour_of(s));
         text += "  }\n";
     }
     for (std::size_t n = 0; n < picture.nodes.size(); ++n)
-        if (picture.nodes[n].stage < 0)
+        if (!picture.nodes[n].stage)
             text += fmt::format("  n{} [label=\"{}\"];\n", n, escaped(picture.nodes[n].name, false));
     for (auto [from, to] : picture.edges) text += fmt::format("  n{} -> n{};\n", from, to);
     return text + "}\n";
@@ -78,8 +78,9 @@ std::string to_svg(const Picture& picture) {
     // by side in the order of the graph.
     const std::size_t n = picture.nodes.size();
     const std::vector<int> row = depths(picture);
-    std::map<std::pair<int, int>, int> taken;  // (stage, row): nodes there
-    std::map<int, int> columns;                // of a stage
+    using Stage = std::optional<std::size_t>;    // none comes first
+    std::map<std::pair<Stage, int>, int> taken;  // (stage, row): nodes there
+    std::map<Stage, int> columns;                // of a stage
     std::vector<int> slot(n);
     int rows = 0;
     for (std::size_t v = 0; v < n; ++v) {
@@ -87,7 +88,7 @@ std::string to_svg(const Picture& picture) {
         columns[picture.nodes[v].stage] = std::max(columns[picture.nodes[v].stage], slot[v] + 1);
         rows = std::max(rows, row[v] + 1);
     }
-    std::map<int, int> left;
+    std::map<Stage, int> left;
     int x = margin;
     for (auto [stage, count] : columns) {
         left[stage] = x;
@@ -100,11 +101,11 @@ std::string to_svg(const Picture& picture) {
         "font-size=\"11\">\n<title>{}</title>\n",
         x + margin, top + rows * (height + gap_y) + margin, escaped(picture.title, true));
     for (auto [stage, count] : columns)
-        if (stage >= 0 && stage < static_cast<int>(picture.stages.size()))
+        if (stage && *stage < picture.stages.size())
             text += fmt::format("<text x=\"{}\" y=\"{}\" font-weight=\"bold\">{}</text>\n", left[stage],
-                                top - 24, escaped(picture.stages[static_cast<std::size_t>(stage)], true));
+                                top - 24, escaped(picture.stages[*stage], true));
     for (auto [from, to] : picture.edges) {
-        const std::size_t a = static_cast<std::size_t>(from), b = static_cast<std::size_t>(to);
+        const std::size_t a = from, b = to;
         const bool is_cut = picture.nodes[a].stage != picture.nodes[b].stage;
         text +=
             fmt::format("<line x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\" stroke=\"{}\" stroke-width=\"{}\"/>\n",

@@ -2,20 +2,23 @@
 // depth).
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace apps {
 
 struct PictureNode {
     std::string name;
-    int stage = -1;
+    std::optional<std::size_t> stage;
     double share = 0;  // of the largest load, for the shade
 };
 struct Picture {
     std::string title;
     std::vector<PictureNode> nodes;
-    std::vector<std::pair<int, int>> edges;
+    std::vector<std::pair<std::size_t, std::size_t>> edges;
     std::vector<std::string> stages;  // captions
 };
 

@@ -15,13 +15,14 @@
 namespace apps {
 
 void add_cut_report(const partition::PlacementProblem& problem, const partition::PlacementResult& result,
-                    int devices_per_instance, PartitionAnswer& answer) {
+                    std::optional<int> devices_per_instance, PartitionAnswer& answer) {
     if (!result.is_feasible) return;
-    std::vector<int> stage_of(problem.items.size(), 0);
+    std::vector<std::size_t> stage_of(problem.items.size(), 0);
     for (std::size_t s = 0; s < result.stages.size(); ++s)
-        for (int item : result.stages[s].items)
-            stage_of[static_cast<std::size_t>(item)] = static_cast<int>(s);
-    auto instance_of = [&](int stage) { return devices_per_instance > 0 ? stage / devices_per_instance : 0; };
+        for (std::size_t item : result.stages[s].items) stage_of[item] = s;
+    auto instance_of = [&](std::size_t stage) {
+        return devices_per_instance ? stage / *devices_per_instance : 0;
+    };
     struct Cut {
         core::Bytes bytes;
         core::Seconds time;
@@ -29,20 +30,20 @@ void add_cut_report(const partition::PlacementProblem& problem, const partition:
     std::vector<Cut> cuts(result.stages.size());  // [s]: between stage s and s + 1
     Cut inside, between;
     for (const partition::Transfer& transfer : problem.transfers) {
-        const int from = stage_of[static_cast<std::size_t>(transfer.source)];
-        std::set<int> to;
-        int first = from, last = from;
-        for (int d : transfer.destinations) {
-            const int stage = stage_of[static_cast<std::size_t>(d)];
+        const std::size_t from = stage_of[transfer.source];
+        std::set<std::size_t> to;
+        std::size_t first = from, last = from;
+        for (std::size_t d : transfer.destinations) {
+            const std::size_t stage = stage_of[d];
             if (stage != from) to.insert(stage);
             first = std::min(first, stage);
             last = std::max(last, stage);
         }
-        for (int s = first; s < last; ++s) {
-            cuts[static_cast<std::size_t>(s)].bytes += transfer.bytes;
-            cuts[static_cast<std::size_t>(s)].time += transfer.time;
+        for (std::size_t s = first; s < last; ++s) {
+            cuts[s].bytes += transfer.bytes;
+            cuts[s].time += transfer.time;
         }
-        for (int stage : to) {
+        for (std::size_t stage : to) {
             Cut& sum = instance_of(stage) == instance_of(from) ? inside : between;
             sum.bytes += transfer.bytes;
             sum.time += transfer.time;
@@ -53,7 +54,7 @@ void add_cut_report(const partition::PlacementProblem& problem, const partition:
     core::Value list = core::Value::array();
     for (std::size_t s = 0; s + 1 < result.stages.size(); ++s) {
         core::Value entry = core::Value::table();
-        const bool is_inside = instance_of(static_cast<int>(s)) == instance_of(static_cast<int>(s) + 1);
+        const bool is_inside = instance_of(s) == instance_of(s + 1);
         entry["after_stage"] = static_cast<std::int64_t>(s);
         entry["link"] = is_inside ? "inside instance" : "between instances";
         if (has_bytes) entry["bytes"] = cuts[s].bytes.value;
@@ -75,25 +76,24 @@ void add_cut_report(const partition::PlacementProblem& problem, const partition:
 
 Picture picture_of(const partition::PlacementProblem& problem, const partition::PlacementResult& result) {
     Picture picture;
-    std::vector<int> node_of_item(problem.items.size(), -1);
+    std::vector<std::size_t> node_of_item(problem.items.size());  // stages hold every item
     double heaviest = 0;
     for (const partition::PlacementItem& item : problem.items)
         heaviest = std::max(heaviest, item.accelerator_time.value);
     for (std::size_t s = 0; s < result.stages.size(); ++s) {
         picture.stages.push_back(fmt::format("stage {}: {}, {}", s, core::format(result.stages[s].load),
                                              core::format(result.stages[s].memory)));
-        for (int item : result.stages[s].items) {
-            const partition::PlacementItem& placed = problem.items[static_cast<std::size_t>(item)];
-            node_of_item[static_cast<std::size_t>(item)] = static_cast<int>(picture.nodes.size());
+        for (std::size_t item : result.stages[s].items) {
+            const partition::PlacementItem& placed = problem.items[item];
+            node_of_item[item] = picture.nodes.size();
             std::string name = partition::node_name(problem, placed.nodes.front());
             if (placed.nodes.size() > 1) name += fmt::format(" + {}", placed.nodes.size() - 1);
-            picture.nodes.push_back({std::move(name), static_cast<int>(s),
-                                     heaviest > 0 ? placed.accelerator_time.value / heaviest : 0});
+            picture.nodes.push_back(
+                {std::move(name), s, heaviest > 0 ? placed.accelerator_time.value / heaviest : 0});
         }
     }
     for (auto [from, to] : problem.precedence)
-        picture.edges.emplace_back(node_of_item[static_cast<std::size_t>(from)],
-                                   node_of_item[static_cast<std::size_t>(to)]);
+        picture.edges.emplace_back(node_of_item[from], node_of_item[to]);
     return picture;
 }
 
@@ -107,14 +107,14 @@ Picture picture_of(const partition::ReplicatedProblem& problem, const partition:
                                              stage.tensor, core::format(stage.time),
                                              core::format(stage.memory)));
         for (std::size_t i = 0; i < stage.nodes.size(); ++i) {
-            const partition::ConfigurableNode& node = problem.nodes[static_cast<std::size_t>(stage.nodes[i])];
+            const partition::ConfigurableNode& node = problem.nodes[stage.nodes[i]];
             const partition::NodeConfiguration& configuration =
-                node.configurations.at(stage.tensor)[static_cast<std::size_t>(stage.configurations[i])];
+                node.configurations.at(stage.tensor)[stage.configurations[i]];
             const double work = configuration.time_per_sample.value * stage.tensor;
             slowest = std::max(slowest, work);
-            picture.nodes[static_cast<std::size_t>(stage.nodes[i])] = {
-                (node.name.empty() ? std::to_string(node.id) : node.name) + ": " + configuration.name,
-                static_cast<int>(s), work};
+            picture.nodes[stage.nodes[i]] = {
+                (node.name.empty() ? std::to_string(node.id) : node.name) + ": " + configuration.name, s,
+                work};
         }
     }
     for (PictureNode& node : picture.nodes) node.share = slowest > 0 ? node.share / slowest : 0;
@@ -128,8 +128,8 @@ Picture picture_of(const partition::HierarchicalProblem& problem,
     Picture picture;
     double heaviest = 0;
     for (const partition::HierarchicalProblem::Node& node : problem.nodes) {
-        picture.nodes.push_back({node.id + (node.description.empty() ? "" : " ") + node.description, -1,
-                                 (node.forward + node.backward).value});
+        picture.nodes.push_back({node.id + (node.description.empty() ? "" : " ") + node.description,
+                                 std::nullopt, (node.forward + node.backward).value});
         heaviest = std::max(heaviest, picture.nodes.back().share);
     }
     for (PictureNode& node : picture.nodes) node.share = heaviest > 0 ? node.share / heaviest : 0;
@@ -138,7 +138,7 @@ Picture picture_of(const partition::HierarchicalProblem& problem,
         picture.stages.push_back(fmt::format("stage {}: replicas {}, {}, {}", s,
                                              fmt::join(stage.replicas, " x "), core::format(stage.load),
                                              core::format(stage.memory)));
-        for (int v : stage.nodes) picture.nodes[static_cast<std::size_t>(v)].stage = static_cast<int>(s);
+        for (std::size_t v : stage.nodes) picture.nodes[v].stage = s;
     }
     picture.edges = problem.edges;
     return picture;
@@ -157,8 +157,7 @@ std::function<void(const partition::PlacementProgress&)> progress_bar(bool as_js
         const double share = std::isfinite(p.objective) && p.objective > 0 ? p.lower_bound / p.objective : 0;
         const int filled = static_cast<int>(std::clamp(share, 0.0, 1.0) * width);
         std::cerr << fmt::format("\r\033[K[{}{}] bound {} of {}, gap {:.2f} %, {:.1f} s",
-                                 std::string(static_cast<std::size_t>(filled), '#'),
-                                 std::string(static_cast<std::size_t>(width - filled), '.'),
+                                 std::string(filled, '#'), std::string(width - filled, '.'),
                                  core::format(core::Seconds(p.lower_bound)),
                                  std::isfinite(p.objective) ? core::format(core::Seconds(p.objective)) : "?",
                                  100 * (1 - share), p.seconds)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
 #include "apps/smplan/partition_answer.h"
 #include "apps/smplan/partition_options.h"
@@ -14,9 +15,9 @@
 namespace apps {
 
 // Appends cuts[] and their sums to an answer: bytes a micro-batch (times where the format says times only),
-// inside an instance and between instances, stage s on device s.
+// inside an instance and between instances, stage s on device s; without a number of devices all are in one.
 void add_cut_report(const partition::PlacementProblem& problem, const partition::PlacementResult& result,
-                    int devices_per_instance, PartitionAnswer& answer);
+                    std::optional<int> devices_per_instance, PartitionAnswer& answer);
 
 // The graph with the stage of every node; shades tell how heavy a node is.
 Picture picture_of(const partition::PlacementProblem& problem, const partition::PlacementResult& result);

@@ -46,7 +46,7 @@ struct Placeable {
     std::vector<std::string> assumptions;
     std::optional<model::ModelGraph> graph;
     std::optional<partition::ModelPlacement> placement;
-    int devices_per_instance = 0;  // 0: all on one
+    std::optional<int> devices_per_instance;  // none: all on one
     PlacementUnit unit = PlacementUnit::seconds;
 };
 
@@ -199,7 +199,7 @@ private:
         return placeable_of(std::move(*problem), PlacementUnit::milliseconds);
     }
     std::optional<Placeable> read_costed() {
-        partition::CostedGraphOverrides overrides;
+        partition::CostedGraphOverrides overrides{.bandwidth = {}, .is_contiguous = request_.is_contiguous};
         if (!request_.bandwidths.empty()) overrides.bandwidth = request_.bandwidths.front();
         std::optional<partition::PlacementProblem> problem =
             partition::read_costed_graph(*document_, diagnostics_, overrides);
@@ -347,8 +347,10 @@ private:
         PartitionAnswer answer = answer_of(placeable.problem, result, request_.is_contiguous, placeable.unit);
         if (!result.is_feasible) return answer;
         if (weighed_objective_) answer.document["weighed_objective"] = *weighed_objective_;
-        add_cut_report(placeable.problem, result,
-                       request_.devices_per_instance.value_or(placeable.devices_per_instance), answer);
+        add_cut_report(
+            placeable.problem, result,
+            request_.devices_per_instance ? request_.devices_per_instance : placeable.devices_per_instance,
+            answer);
         answer.document["graph_hash"] = placeable.hash;
         if (placeable.graph) {
             const std::vector<std::int32_t> first =

@@ -2,6 +2,7 @@
 // multilevel partitioner in METIS's way.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "partition/model_placement.h"
@@ -12,8 +13,8 @@ namespace partition {
 // Modules over the items of a problem; children in order of execution.
 struct ModuleTree {
     struct Module {
-        std::vector<int> children;
-        std::vector<int> items;  // that the module holds itself: they run where it does
+        std::vector<std::size_t> children;
+        std::vector<std::size_t> items;  // that the module holds itself: they run where it does
     };
     std::vector<Module> modules;  // [0] is the root
 };
@@ -39,9 +40,10 @@ std::vector<PlacedStage> place_multilevel(const PlacementProblem& problem);
 
 // The class of each accelerator of a problem, and the stages of a division of its items over them
 // (`device_of_item`); devices without any are left out.
-std::vector<int> classes_of_accelerators(const PlacementProblem& problem);
-std::vector<PlacedStage> stages_of(const PlacementProblem& problem, const std::vector<int>& device_of_item,
-                                   const std::vector<int>& class_of_device);
+std::vector<std::size_t> classes_of_accelerators(const PlacementProblem& problem);
+std::vector<PlacedStage> stages_of(const PlacementProblem& problem,
+                                   const std::vector<std::size_t>& device_of_item,
+                                   const std::vector<std::size_t>& class_of_device);
 
 // Stages that respect order (no edge runs back), kinds and memory: may they be compared with the exact
 // search?

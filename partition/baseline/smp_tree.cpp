@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include "core/diagnostics.h"
 #include "partition/baseline/baseline_placement.h"
@@ -32,9 +33,9 @@ std::vector<std::size_t> cut(const std::vector<double>& cost, std::size_t segmen
 
 // D'Hondt after one each: the next device goes to the largest cost / (devices it has + 1); ties to the
 // earlier.
-std::vector<int> deal(const std::vector<double>& cost, int devices) {
-    std::vector<int> given(cost.size(), 1);
-    for (int d = static_cast<int>(cost.size()); d < devices; ++d) {
+std::vector<std::size_t> deal(const std::vector<double>& cost, std::size_t devices) {
+    std::vector<std::size_t> given(cost.size(), 1);
+    for (std::size_t d = cost.size(); d < devices; ++d) {
         std::size_t best = 0;
         for (std::size_t s = 1; s < cost.size(); ++s)
             if (cost[s] / (given[s] + 1) > cost[best] / (given[best] + 1)) best = s;
@@ -58,37 +59,37 @@ public:
                           (time > 0 ? (1 - memory_weight) * item.accelerator_time.value / time : 0));
         cost_.assign(tree.modules.size(), 0);
         for (std::size_t m = tree.modules.size(); m-- > 0;) {  // children are numbered after their parents
-            for (int item : tree.modules[m].items) cost_[m] += own[static_cast<std::size_t>(item)];
-            for (int child : tree.modules[m].children) cost_[m] += cost_[static_cast<std::size_t>(child)];
+            for (std::size_t item : tree.modules[m].items) cost_[m] += own[item];
+            for (std::size_t child : tree.modules[m].children) cost_[m] += cost_[child];
         }
     }
 
-    std::vector<int> run(int devices) {
+    // The device of each item.
+    std::vector<std::size_t> run(std::size_t devices) {
         divide({0}, 0, devices);
         return device_;
     }
 
 private:
-    void assign(int module, int device) {
-        for (int item : tree_.modules[static_cast<std::size_t>(module)].items)
-            device_[static_cast<std::size_t>(item)] = device;
-        for (int child : tree_.modules[static_cast<std::size_t>(module)].children) assign(child, device);
+    void assign(std::size_t module, std::size_t device) {
+        for (std::size_t item : tree_.modules[module].items) device_[item] = device;
+        for (std::size_t child : tree_.modules[module].children) assign(child, device);
     }
-    void divide(std::vector<int> modules, int first_device, int devices) {
+    void divide(std::vector<std::size_t> modules, std::size_t first_device, std::size_t devices) {
         // One module on several devices is its children; what it holds itself runs with the first.
         while (modules.size() == 1 && devices > 1) {
-            const ModuleTree::Module& module = tree_.modules[static_cast<std::size_t>(modules.front())];
+            const ModuleTree::Module& module = tree_.modules[modules.front()];
             if (module.children.empty()) break;
-            for (int item : module.items) device_[static_cast<std::size_t>(item)] = first_device;
+            for (std::size_t item : module.items) device_[item] = first_device;
             modules = module.children;
         }
         if (devices == 1 || modules.size() == 1) {
-            for (int module : modules) assign(module, first_device);
+            for (std::size_t module : modules) assign(module, first_device);
             return;
         }
         std::vector<double> cost;
-        for (int module : modules) cost.push_back(cost_[static_cast<std::size_t>(module)]);
-        const std::size_t segments = std::min(modules.size(), static_cast<std::size_t>(devices));
+        for (std::size_t module : modules) cost.push_back(cost_[module]);
+        const std::size_t segments = std::min(modules.size(), devices);
         std::vector<std::size_t> first = cut(cost, segments);
         first.push_back(modules.size());
         std::vector<double> segment_cost;
@@ -96,11 +97,11 @@ private:
             segment_cost.push_back(std::accumulate(cost.begin() + static_cast<std::ptrdiff_t>(first[s]),
                                                    cost.begin() + static_cast<std::ptrdiff_t>(first[s + 1]),
                                                    0.0));
-        const std::vector<int> given = deal(segment_cost, devices);
-        int device = first_device;
+        const std::vector<std::size_t> given = deal(segment_cost, devices);
+        std::size_t device = first_device;
         for (std::size_t s = 0; s < segments; ++s) {
-            std::vector<int> part(modules.begin() + static_cast<std::ptrdiff_t>(first[s]),
-                                  modules.begin() + static_cast<std::ptrdiff_t>(first[s + 1]));
+            std::vector<std::size_t> part(modules.begin() + static_cast<std::ptrdiff_t>(first[s]),
+                                          modules.begin() + static_cast<std::ptrdiff_t>(first[s + 1]));
             divide(std::move(part), device, given[s]);
             device += given[s];
         }
@@ -108,7 +109,7 @@ private:
 
     const ModuleTree& tree_;
     std::vector<double> cost_;
-    std::vector<int> device_;
+    std::vector<std::size_t> device_;
 };
 
 }  // namespace
@@ -117,8 +118,8 @@ ModuleTree flat_tree(const PlacementProblem& problem) {
     ModuleTree tree;
     tree.modules.resize(problem.items.size() + 1);
     for (std::size_t i = 0; i < problem.items.size(); ++i) {
-        tree.modules[0].children.push_back(static_cast<int>(i) + 1);
-        tree.modules[i + 1].items.push_back(static_cast<int>(i));
+        tree.modules[0].children.push_back(i + 1);
+        tree.modules[i + 1].items.push_back(i);
     }
     return tree;
 }
@@ -134,32 +135,31 @@ ModuleTree module_tree(const model::ModelGraph& graph, const ModelPlacement& pla
     }
     // Innermost module of an item's first operator.
     for (std::size_t i = 0; i < placement.problem.items.size(); ++i) {
-        int first = std::numeric_limits<int>::max(), last = -1;
+        std::optional<int> first;
         for (std::int64_t node : placement.problem.items[i].nodes)
-            for (int op : placement.operators[static_cast<std::size_t>(node)])
-                first = std::min(first, op), last = std::max(last, op);
+            for (int op : placement.operators[node]) first = std::min(op, first.value_or(op));
         std::size_t at = 0;
-        for (bool goes_deeper = last >= 0; goes_deeper;) {
+        for (bool goes_deeper = first.has_value(); goes_deeper;) {
             goes_deeper = false;
             for (std::int32_t child : graph.modules[at].children) {
-                const model::OperatorRange range = graph.modules[static_cast<std::size_t>(child)].operators;
-                if (first < range.begin || first >= range.end) continue;
-                at = static_cast<std::size_t>(child);
+                const model::OperatorRange range = graph.modules[child].operators;
+                if (*first < range.begin || *first >= range.end) continue;
+                at = child;
                 goes_deeper = true;
                 break;
             }
         }
-        tree.modules[at].items.push_back(static_cast<int>(i));
+        tree.modules[at].items.push_back(i);
     }
     return tree;
 }
 
 std::vector<PlacedStage> place_smp_tree(const PlacementProblem& problem, const ModuleTree& tree,
                                         double memory_weight) {
-    const std::vector<int> class_of_device = classes_of_accelerators(problem);
+    const std::vector<std::size_t> class_of_device = classes_of_accelerators(problem);
     if (class_of_device.empty()) return {};
     TreePartitioner partitioner(problem, tree, memory_weight);
-    return stages_of(problem, partitioner.run(static_cast<int>(class_of_device.size())), class_of_device);
+    return stages_of(problem, partitioner.run(class_of_device.size()), class_of_device);
 }
 
 }  // namespace partition

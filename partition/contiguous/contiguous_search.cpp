@@ -17,6 +17,7 @@
 #include "partition/contiguous/lattice_pass.h"
 #include "partition/contiguous/linear_placement.h"
 #include "partition/contiguous/placement_reduction.h"
+#include "partition/deadline.h"
 #include "partition/placement.h"
 
 namespace partition {
@@ -25,7 +26,10 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-using Clock = std::chrono::steady_clock;
+// Relative. What fills a device to the byte fits, in whatever order its bytes were added.
+constexpr double rounding = 1e-13;
+// Relative. Incumbent and lower bound that differ by no more are one: sums of the same times in other orders.
+constexpr double met = 1e-11;
 
 constexpr std::size_t most_enumerated_downsets = 20000;  // some hundred million comparisons a pass
 
@@ -40,21 +44,21 @@ struct Search {
     }
 };
 
-// What is known before a search: no placement is better than `lower`, none of `upper` or above is wanted.
-struct Known {
+// Of the objective before a search: no placement is better than `lower`, none of `upper` or above is wanted.
+struct ObjectiveBounds {
     double lower = 0, upper = infinity;
 };
 
-Known with_lower_bound(Known known, const PlacementProblem& problem) {
-    known.lower = std::max(known.lower, placement_lower_bound(problem).value);
-    return known;
+ObjectiveBounds with_lower_bound(ObjectiveBounds bounds, const PlacementProblem& problem) {
+    bounds.lower = std::max(bounds.lower, placement_lower_bound(problem).value);
+    return bounds;
 }
 
 // The exact search on the items as they are, from an incumbent (none: empty).
-PlacementResult solve(const PlacementProblem& problem, std::vector<PlacedStage> incumbent, const Known& known,
-                      const Search& search) {
+PlacementResult solve(const PlacementProblem& problem, std::vector<PlacedStage> incumbent,
+                      const ObjectiveBounds& bounds, const Search& search) {
     PlacementResult result;
-    double lower = known.lower, upper = infinity;
+    double lower = bounds.lower, upper = infinity;
     result.stages = std::move(incumbent);
     if (!result.stages.empty()) {
         upper = largest_load(problem, result.stages).value;
@@ -75,9 +79,9 @@ PlacementResult solve(const PlacementProblem& problem, std::vector<PlacedStage> 
     const std::optional<DownsetLattice> lattice =
         graph.has_memory_limit ? downset_lattice(problem, graph, most_enumerated_downsets) : std::nullopt;
     // Steps grow fourfold: a pass costs little less below the optimum than above it, so few may fail.
-    const double wanted = std::min(upper, known.upper), top = std::min(wanted, ceiling);
+    const double wanted = std::min(upper, bounds.upper), top = std::min(wanted, ceiling);
     double threshold = lower, step = std::isinf(wanted) ? lower / 16 : (top - lower) / 64;
-    bool is_done = wanted <= lower * (1 + 1e-11);
+    bool is_done = wanted <= lower * (1 + met);
     while (!is_done) {
         threshold = std::min(top, threshold + step);
         step *= 4;
@@ -86,7 +90,7 @@ PlacementResult solve(const PlacementProblem& problem, std::vector<PlacedStage> 
                                   : contiguous_pass(problem, graph, threshold, lower, search.options.threads,
                                                     search.deadline);
         result.expanded += pass.expanded;
-        if (!pass.stages.empty() && pass.value < std::min(upper, known.upper)) {
+        if (!pass.stages.empty() && pass.value < std::min(upper, bounds.upper)) {
             upper = pass.value;
             result.stages = std::move(pass.stages);
             result.is_feasible = true;
@@ -111,15 +115,15 @@ PlacementResult solve(const PlacementProblem& problem, std::vector<PlacedStage> 
 std::vector<PlacedStage> unreduced(const PlacementProblem& problem, const ReducedPlacement& reduced,
                                    const std::vector<PlacedStage>& stages) {
     std::vector<char> is_placed(problem.items.size(), 0);
-    std::vector<std::vector<int>> items(stages.size());
+    std::vector<std::vector<std::size_t>> items(stages.size());
     for (std::size_t s = 0; s < stages.size(); ++s)
-        for (int i : stages[s].items)
-            for (int member : reduced.members[static_cast<std::size_t>(i)]) {
+        for (std::size_t i : stages[s].items)
+            for (std::size_t member : reduced.members[i]) {
                 items[s].push_back(member);
-                is_placed[static_cast<std::size_t>(member)] = 1;
+                is_placed[member] = 1;
             }
     for (std::size_t i = 0; i < problem.items.size(); ++i)
-        if (!is_placed[i]) items[0].push_back(static_cast<int>(i));
+        if (!is_placed[i]) items[0].push_back(i);
     std::vector<PlacedStage> result;
     for (std::size_t s = 0; s < stages.size(); ++s)
         result.push_back(stage_of(problem, std::move(items[s]), stages[s].device_class,
@@ -130,8 +134,7 @@ std::vector<PlacedStage> unreduced(const PlacementProblem& problem, const Reduce
 bool respects_memory(const PlacementProblem& problem, const std::vector<PlacedStage>& stages) {
     const std::vector<DeviceClass> classes = device_classes(problem);
     return std::all_of(stages.begin(), stages.end(), [&](const PlacedStage& s) {
-        return s.is_cpu ||
-               s.memory <= classes[static_cast<std::size_t>(s.device_class)].memory_limit * (1 + 1e-13);
+        return s.is_cpu || s.memory <= classes[s.device_class].most_memory() * (1 + rounding);
     });
 }
 
@@ -139,14 +142,14 @@ bool respects_memory(const PlacementProblem& problem, const std::vector<PlacedSt
 // lies in front of it.
 PlacementProblem reversed(const PlacementProblem& problem) {
     PlacementProblem result = problem;
-    const int n = static_cast<int>(problem.items.size());
+    const std::size_t n = problem.items.size();
     std::reverse(result.items.begin(), result.items.end());
     for (auto& [before, after] : result.precedence)
         std::tie(before, after) = std::pair(n - 1 - after, n - 1 - before);
     std::sort(result.precedence.begin(), result.precedence.end());
     for (Transfer& transfer : result.transfers) {
         transfer.source = n - 1 - transfer.source;
-        for (int& d : transfer.destinations) d = n - 1 - d;
+        for (std::size_t& d : transfer.destinations) d = n - 1 - d;
         std::reverse(transfer.destinations.begin(), transfer.destinations.end());
     }
     return result;
@@ -157,50 +160,49 @@ PlacementProblem reversed(const PlacementProblem& problem) {
 PlacementProblem without_moved_memory(const PlacementProblem& problem, const ReducedPlacement& reduced) {
     PlacementProblem relaxed = reduced.problem;
     for (std::size_t i = 0; i < relaxed.items.size(); ++i) {
-        const PlacementItem& own = problem.items[static_cast<std::size_t>(reduced.own[i])];
+        const PlacementItem& own = problem.items[reduced.own[i]];
         relaxed.items[i].memory = own.memory;
         relaxed.items[i].activations = own.activations;
     }
     return relaxed;
 }
 
-// Of the merged items in stages that hold too much, the largest become items by themselves: as many as would
-// relieve the stage. False: none is left.
-bool part_largest(const PlacementProblem& problem, const ReducedPlacement& reduced,
-                  const std::vector<PlacedStage>& stages, std::vector<char>& stays) {
+// Marks merged items that stay by themselves from now on: of every stage that exceeds its memory, the largest
+// ones, as many as would relieve it. False where no merged item is left in such a stage.
+bool separate_largest(const PlacementProblem& problem, const ReducedPlacement& reduced,
+                      const std::vector<PlacedStage>& stages, std::vector<char>& stays) {
     const std::vector<DeviceClass> classes = device_classes(problem);
     std::vector<char> is_own(problem.items.size(), 0);
-    for (int i : reduced.own) is_own[static_cast<std::size_t>(i)] = 1;
-    bool has_parted = false;
+    for (std::size_t i : reduced.own) is_own[i] = 1;
+    bool has_separated = false;
     for (std::size_t s = 0; s < stages.size(); ++s) {
         if (stages[s].is_cpu) continue;
-        core::Bytes excess =
-            stages[s].memory - classes[static_cast<std::size_t>(stages[s].device_class)].memory_limit;
+        core::Bytes excess = stages[s].memory - classes[stages[s].device_class].most_memory();
         const int in_flight = std::min(problem.micro_batches, static_cast<int>(s) + 1);
-        const auto kept = [&](int i) {
-            return problem.items[static_cast<std::size_t>(i)].memory +
-                   problem.items[static_cast<std::size_t>(i)].activations * in_flight;
+        const auto kept = [&](std::size_t i) {
+            return problem.items[i].memory + problem.items[i].activations * in_flight;
         };
-        std::vector<int> merged;
-        for (int i : stages[s].items)
-            if (!is_own[static_cast<std::size_t>(i)] && kept(i).value > 0) merged.push_back(i);
-        std::stable_sort(merged.begin(), merged.end(), [&](int a, int b) { return kept(a) > kept(b); });
+        std::vector<std::size_t> merged;
+        for (std::size_t i : stages[s].items)
+            if (!is_own[i] && kept(i).value > 0) merged.push_back(i);
+        std::stable_sort(merged.begin(), merged.end(),
+                         [&](std::size_t a, std::size_t b) { return kept(a) > kept(b); });
         for (std::size_t m = 0; m < merged.size() && excess.value > 0; ++m) {
-            stays[static_cast<std::size_t>(merged[m])] = 1;
+            stays[merged[m]] = 1;
             excess -= kept(merged[m]);
-            has_parted = true;
+            has_separated = true;
         }
     }
-    return has_parted;
+    return has_separated;
 }
 
-// Merged work-free items make the graph small, but their memory lies where they were merged to. Without that
-// memory the optimum is a bound, and the answer when its stages hold the items all the same. Otherwise the
-// merged optimum is an incumbent, and some of the items become items by themselves until bound and incumbent
-// meet.
+// The search where memory binds. Merging work-free items makes the graph small, but moves their memory to
+// where they were merged. Without the moved memory the optimum is a lower bound; it is the answer when its
+// stages have room for the moved items as well. Otherwise the optimum with the moved memory is an incumbent,
+// and some merged items are separated again, until lower bound and incumbent meet.
 PlacementResult place_in_memory(const PlacementProblem& problem, const Search& search) {
     PlacementResult best;
-    Known known;
+    ObjectiveBounds bounds;
     const auto take = [&](const std::vector<PlacedStage>& stages) {
         if (stages.empty() || !respects_memory(problem, stages)) return false;
         const core::Seconds objective = largest_load(problem, stages);
@@ -208,44 +210,44 @@ PlacementResult place_in_memory(const PlacementProblem& problem, const Search& s
             best.is_feasible = true;
             best.stages = stages;
             best.objective = objective;
-            known.upper = objective.value;
+            bounds.upper = objective.value;
         }
         return true;
     };
-    const auto is_met = [&] { return best.is_feasible && best.objective.value <= known.lower * (1 + 1e-11); };
+    const auto is_met = [&] { return best.is_feasible && best.objective.value <= bounds.lower * (1 + met); };
     take(place_on_orders(problem, search.deadline));
     PlacementOptions quiet = search.options;
     quiet.progress = {};
     const Search unseen{.options = quiet, .begin = search.begin, .deadline = search.deadline};
     std::vector<char> stays(problem.items.size(), 0);
     for (bool is_open = true; is_open;) {
-        search.report(known.upper, known.lower);
+        search.report(bounds.upper, bounds.lower);
         const ReducedPlacement reduced = reduce(problem, stays);
         const PlacementProblem relaxed = without_moved_memory(problem, reduced);
-        PlacementResult bound = solve(relaxed, {}, with_lower_bound(known, relaxed), unseen);
-        best.expanded += bound.expanded;
-        known.lower = std::max(known.lower, bound.lower_bound.value);
+        PlacementResult relaxation = solve(relaxed, {}, with_lower_bound(bounds, relaxed), unseen);
+        best.expanded += relaxation.expanded;
+        bounds.lower = std::max(bounds.lower, relaxation.lower_bound.value);
         is_open = false;
-        if (bound.is_proven_infeasible) {  // below the best
+        if (relaxation.is_proven_infeasible) {  // below the best
             best.is_proven_optimal = best.is_feasible;
             best.is_proven_infeasible = !best.is_feasible;
-        } else if (bound.is_feasible) {
-            bound.stages = unreduced(problem, reduced, bound.stages);
-            if (take(bound.stages)) {
-                best.is_proven_optimal = bound.is_proven_optimal || is_met();
-            } else if (bound.is_proven_optimal) {
+        } else if (relaxation.is_feasible) {
+            relaxation.stages = unreduced(problem, reduced, relaxation.stages);
+            if (take(relaxation.stages)) {
+                best.is_proven_optimal = relaxation.is_proven_optimal || is_met();
+            } else if (relaxation.is_proven_optimal) {
                 const PlacementResult merged =
-                    solve(reduced.problem, {}, with_lower_bound(known, reduced.problem), unseen);
+                    solve(reduced.problem, {}, with_lower_bound(bounds, reduced.problem), unseen);
                 best.expanded += merged.expanded;
                 if (merged.is_feasible) take(unreduced(problem, reduced, merged.stages));
                 best.is_proven_optimal = is_met();
                 is_open = !best.is_proven_optimal && Clock::now() < search.deadline &&
-                          part_largest(problem, reduced, bound.stages, stays);
+                          separate_largest(problem, reduced, relaxation.stages, stays);
             }
         }
     }
     best.lower_bound =
-        best.is_proven_optimal ? best.objective : core::Seconds(std::min(known.lower, known.upper));
+        best.is_proven_optimal ? best.objective : core::Seconds(std::min(bounds.lower, bounds.upper));
     return best;
 }
 
@@ -258,16 +260,15 @@ PlacementResult place(const PlacementProblem& given, const Search& search) {
     problem.devices = device_classes(problem);
     bool has_limit = false;
     for (DeviceClass& device : problem.devices) {
-        if (total_memory <= device.memory_limit) device.memory_limit = core::Bytes(infinity);
-        has_limit =
-            has_limit || (!device.is_cpu && device.count > 0 && std::isfinite(device.memory_limit.value));
+        if (total_memory <= device.most_memory()) device.memory_limit = std::nullopt;
+        has_limit = has_limit || (!device.is_cpu && device.count > 0 && device.memory_limit);
     }
     if (has_limit) return place_in_memory(problem, search);
     const ReducedPlacement reduced = reduce(problem);
-    const Known known = with_lower_bound({}, reduced.problem);
+    const ObjectiveBounds bounds = with_lower_bound({}, reduced.problem);
     PlacementResult result =
-        solve(reduced.problem, place_on_orders(reduced.problem, search.deadline, core::Seconds(known.lower)),
-              known, search);
+        solve(reduced.problem, place_on_orders(reduced.problem, search.deadline, core::Seconds(bounds.lower)),
+              bounds, search);
     if (result.is_feasible) result.stages = unreduced(problem, reduced, result.stages);
     return result;
 }
@@ -277,9 +278,7 @@ PlacementResult place(const PlacementProblem& given, const Search& search) {
 PlacementResult place_contiguous(const PlacementProblem& given, const PlacementOptions& options) {
     PlacementResult result;
     Search search{.options = options};
-    if (options.time_limit.value < 1e8)
-        search.deadline = search.begin + std::chrono::duration_cast<Clock::duration>(
-                                             std::chrono::duration<double>(options.time_limit.value));
+    search.deadline = deadline_after(search.begin, options.time_limit);
     result.reason = placement_infeasibility(given);
     if (!result.reason.empty()) {
         result.is_proven_infeasible = true;
@@ -288,9 +287,9 @@ PlacementResult place_contiguous(const PlacementProblem& given, const PlacementO
     if (given.micro_batches > 1) {
         result = place(reversed(given), search);
         std::reverse(result.stages.begin(), result.stages.end());
-        const int n = static_cast<int>(given.items.size());
+        const std::size_t n = given.items.size();
         for (PlacedStage& stage : result.stages) {
-            for (int& item : stage.items) item = n - 1 - item;
+            for (std::size_t& item : stage.items) item = n - 1 - item;
             std::reverse(stage.items.begin(), stage.items.end());
         }
     } else {
@@ -307,7 +306,7 @@ PlacementResult place_contiguous(const PlacementProblem& given, const PlacementO
         std::string room;
         for (const DeviceClass& device : device_classes(given))
             if (!device.is_cpu && device.count > 0)
-                room += (room.empty() ? "" : ", ") + core::format(device.memory_limit) + " on each of " +
+                room += (room.empty() ? "" : ", ") + core::format(device.most_memory()) + " on each of " +
                         std::to_string(device.count) + " devices";
         result.reason =
             "no contiguous placement respects the memory of every device (the search is exhaustive): " +

@@ -7,24 +7,24 @@ namespace partition {
 
 namespace {
 
-// Keeps the ways that no other beats.
-void insert(std::vector<Way>& ways, const Way& way) {
-    for (std::size_t i = 0; i < ways.size();) {
-        Way& known = ways[i];
-        if (known.used == way.used && known.value == way.value) {
-            if (std::tie(way.parent, way.device_class) < std::tie(known.parent, known.device_class))
-                known = way;
+// Keeps the labels that no other dominates.
+void insert(std::vector<Label>& labels, const Label& label) {
+    for (std::size_t i = 0; i < labels.size();) {
+        Label& other = labels[i];
+        if (other.used == label.used && other.value == label.value) {
+            if (std::tie(label.parent, label.device_class) < std::tie(other.parent, other.device_class))
+                other = label;
             return;
         }
-        if (known.value <= way.value && is_within(known.used, way.used)) return;
-        if (way.value <= known.value && is_within(way.used, known.used)) {
-            known = ways.back();
-            ways.pop_back();
+        if (other.value <= label.value && is_within(other.used, label.used)) return;
+        if (label.value <= other.value && is_within(label.used, other.used)) {
+            other = labels.back();
+            labels.pop_back();
         } else {
             ++i;
         }
     }
-    ways.push_back(way);
+    labels.push_back(label);
 }
 
 }  // namespace
@@ -33,48 +33,45 @@ DownsetTable::DownsetTable(std::size_t words, std::size_t items) : words_(words)
     for (Shard& shard : shards_) shard.by_size.resize(items + 1);
 }
 
-std::int32_t DownsetTable::find_in(const Shard& shard, const std::uint64_t* set, std::uint64_t hash) const {
+std::uint32_t DownsetTable::find_in(const Shard& shard, const std::uint64_t* set, std::uint64_t hash) const {
     for (std::size_t slot = (hash >> 6) & (shard.slots.size() - 1);;
          slot = (slot + 1) & (shard.slots.size() - 1)) {
-        const std::int32_t i = shard.slots[slot];
-        if (i < 0) return -1;
-        const std::size_t at = static_cast<std::size_t>(i);
-        if (shard.hashes[at] == hash &&
-            (!set || std::equal(set, set + words_, shard.pool.data() + at * words_)))
+        const std::uint32_t i = shard.slots[slot];
+        if (i == empty_slot) return empty_slot;
+        if (shard.hashes[i] == hash &&
+            (!set || std::equal(set, set + words_, shard.pool.data() + i * words_)))
             return i;
     }
 }
 
-void DownsetTable::offer(const std::uint64_t* set, std::uint64_t hash, int size, const Way& way) {
+void DownsetTable::offer(const std::uint64_t* set, std::uint64_t hash, std::size_t size, const Label& label) {
     Shard& shard = shards_[hash % shard_count];
     const std::lock_guard lock(shard.mutex);
-    const std::int32_t i = find_in(shard, set, hash);
-    if (i >= 0) {
-        insert(shard.ways[static_cast<std::size_t>(i)], way);
+    if (const std::uint32_t i = find_in(shard, set, hash); i != empty_slot) {
+        insert(shard.labels[i], label);
         return;
     }
-    auto place = [&](std::uint64_t h, std::size_t index) {
+    auto put = [&](std::uint64_t h, std::size_t index) {
         std::size_t slot = (h >> 6) & (shard.slots.size() - 1);
-        while (shard.slots[slot] >= 0) slot = (slot + 1) & (shard.slots.size() - 1);
-        shard.slots[slot] = static_cast<std::int32_t>(index);
+        while (shard.slots[slot] != empty_slot) slot = (slot + 1) & (shard.slots.size() - 1);
+        shard.slots[slot] = static_cast<std::uint32_t>(index);
     };
     if (2 * (shard.hashes.size() + 1) > shard.slots.size()) {
-        shard.slots.assign(shard.slots.size() * 2, -1);
-        for (std::size_t k = 0; k < shard.hashes.size(); ++k) place(shard.hashes[k], k);
+        shard.slots.assign(shard.slots.size() * 2, empty_slot);
+        for (std::size_t k = 0; k < shard.hashes.size(); ++k) put(shard.hashes[k], k);
     }
     const std::size_t index = shard.hashes.size();
-    place(hash, index);
+    put(hash, index);
     shard.pool.insert(shard.pool.end(), set, set + words_);
     shard.hashes.push_back(hash);
-    shard.ways.emplace_back(1, way);
-    shard.by_size[static_cast<std::size_t>(size)].push_back(static_cast<std::uint32_t>(index));
+    shard.labels.emplace_back(1, label);
+    shard.by_size[size].push_back(static_cast<std::uint32_t>(index));
 }
 
-std::vector<std::pair<std::uint32_t, std::uint32_t>> DownsetTable::of_size(int size) const {
+std::vector<std::pair<std::uint32_t, std::uint32_t>> DownsetTable::of_size(std::size_t size) const {
     std::vector<std::pair<std::uint32_t, std::uint32_t>> positions;
-    for (std::size_t s = 0; s < shard_count; ++s)
-        for (std::uint32_t i : shards_[s].by_size[static_cast<std::size_t>(size)])
-            positions.emplace_back(static_cast<std::uint32_t>(s), i);
+    for (std::uint32_t s = 0; s < shard_count; ++s)
+        for (std::uint32_t i : shards_[s].by_size[size]) positions.emplace_back(s, i);
     return positions;
 }
 
@@ -82,7 +79,7 @@ Downset DownsetTable::copy_of(const Shard& shard, std::size_t i) const {
     const std::uint64_t* begin = shard.pool.data() + i * words_;
     return {.bits = std::vector<std::uint64_t>(begin, begin + words_),
             .hash = shard.hashes[i],
-            .ways = shard.ways[i]};
+            .labels = shard.labels[i]};
 }
 
 Downset DownsetTable::copy(std::pair<std::uint32_t, std::uint32_t> position) const {
@@ -91,12 +88,11 @@ Downset DownsetTable::copy(std::pair<std::uint32_t, std::uint32_t> position) con
     return copy_of(shard, position.second);
 }
 
-bool DownsetTable::find(std::uint64_t hash, Downset& found) const {
+std::optional<Downset> DownsetTable::find(std::uint64_t hash) const {
     const Shard& shard = shards_[hash % shard_count];
     const std::lock_guard lock(shard.mutex);
-    const std::int32_t i = find_in(shard, nullptr, hash);
-    if (i >= 0) found = copy_of(shard, static_cast<std::size_t>(i));
-    return i >= 0;
+    const std::uint32_t i = find_in(shard, nullptr, hash);
+    return i == empty_slot ? std::nullopt : std::optional(copy_of(shard, i));
 }
 
 }  // namespace partition

@@ -1,13 +1,16 @@
-// The states of the contiguous search: downsets of the precedence order, each with the ways to reach it that
-// none other beats.
+// The states of the contiguous search: downsets of the precedence order, each with its nondominated labels.
 //
-// Sharded by hash so that threads add to it at once. What it holds does not depend on the order of offers: of
-// two ways one may dominate the other, and of equal ones the smaller parent stays.
+// A label is a sequence of stages that ends at the downset, as in label-setting shortest paths: devices used
+// and the largest load. One label dominates another when it uses no more devices of any class and has no
+// larger load. The table is sharded by hash so that threads add to it at once. What it holds does not depend
+// on the order of offers: of equal labels the one with the smaller parent stays.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <mutex>
+#include <optional>
+#include <utility>
 #include <vector>
 
 namespace partition {
@@ -30,40 +33,45 @@ inline constexpr bool is_within(DevicesUsed a, DevicesUsed b) {
     return (((b | borrows) - a) & borrows) == borrows;
 }
 
-struct Way {
+// Of the label that no stage leads to, the empty downset's.
+inline constexpr std::uint8_t no_class = 0xff;
+
+struct Label {
     DevicesUsed used = 0;
-    double value = 0;          // largest load so far
-    std::uint64_t parent = 0;  // hash of the downset before the last stage
-    std::int8_t device_class = -1;
+    double value = 0;                      // largest load so far
+    std::uint64_t parent = 0;              // hash of the downset before the last stage
+    std::uint8_t device_class = no_class;  // of the last stage; no optional: there are millions of labels
 };
 
 struct Downset {
     std::vector<std::uint64_t> bits;
     std::uint64_t hash = 0;
-    std::vector<Way> ways;
+    std::vector<Label> labels;
 };
 
 class DownsetTable {
 public:
     explicit DownsetTable(std::size_t words, std::size_t items);
 
-    void offer(const std::uint64_t* set, std::uint64_t hash, int size, const Way& way);
+    void offer(const std::uint64_t* set, std::uint64_t hash, std::size_t size, const Label& label);
     // Positions of all downsets of one size; complete once every smaller downset has made its offers.
-    std::vector<std::pair<std::uint32_t, std::uint32_t>> of_size(int size) const;
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> of_size(std::size_t size) const;
     Downset copy(std::pair<std::uint32_t, std::uint32_t> position) const;
     // By hash alone: 64 bits of Zobrist keys; the caller checks what it gets.
-    bool find(std::uint64_t hash, Downset& found) const;
+    std::optional<Downset> find(std::uint64_t hash) const;
 
 private:
     static constexpr std::size_t shard_count = 64;
+    static constexpr std::uint32_t empty_slot = 0xffffffff;
     struct Shard {
         mutable std::mutex mutex;
         std::vector<std::uint64_t> pool, hashes;
-        std::vector<std::vector<Way>> ways;
-        std::vector<std::int32_t> slots = std::vector<std::int32_t>(16, -1);
+        std::vector<std::vector<Label>> labels;
+        std::vector<std::uint32_t> slots = std::vector<std::uint32_t>(16, empty_slot);
         std::vector<std::vector<std::uint32_t>> by_size;
     };
-    std::int32_t find_in(const Shard& shard, const std::uint64_t* set, std::uint64_t hash) const;
+    // Position in the shard, or empty_slot. Any set of that hash where `set` is null.
+    std::uint32_t find_in(const Shard& shard, const std::uint64_t* set, std::uint64_t hash) const;
     Downset copy_of(const Shard& shard, std::size_t i) const;
 
     std::size_t words_;

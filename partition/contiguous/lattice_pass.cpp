@@ -1,6 +1,6 @@
 // A stage is a pair of downsets, one inside the other. For every downset the pairs are tried cheapest test
-// first: work, memory, inclusion, then transfers; each keeps the ways to reach it (devices used, largest
-// load) that none other beats. O(downsets^2) word operations, and loads only for pairs that may be stages.
+// first: work, memory, inclusion, then transfers. Each downset keeps its nondominated labels (devices used,
+// largest load). O(downsets^2) word operations, and loads only for pairs that may be stages.
 #include "partition/contiguous/lattice_pass.h"
 
 #include <algorithm>
@@ -18,20 +18,54 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 // Sums of differences may end a rounding error above the exact sum: the margin keeps bounds valid.
 constexpr double margin = 1e-12;
+// What fills a device to the byte fits, in whatever order its bytes were added.
+constexpr double rounding = 1e-14;
 
-struct LatticeWay {
+bool holds(const std::uint64_t* set, std::size_t item) { return (set[item / 64] >> (item % 64) & 1) != 0; }
+
+// As Label, but the downset before the last stage is told by its position.
+struct LatticeLabel {
     DevicesUsed used = 0;
     double value = 0;
-    std::int32_t parent = -1, device_class = -1;
+    std::uint32_t parent = 0, device_class = no_class;
 };
 
-void offer(std::vector<LatticeWay>& ways, const LatticeWay& way) {
-    for (const LatticeWay& known : ways)
-        if (known.value <= way.value && is_within(known.used, way.used)) return;
-    std::erase_if(ways, [&](const LatticeWay& known) {
-        return way.value <= known.value && is_within(way.used, known.used);
+void offer(std::vector<LatticeLabel>& labels, const LatticeLabel& label) {
+    for (const LatticeLabel& other : labels)
+        if (other.value <= label.value && is_within(other.used, label.used)) return;
+    std::erase_if(labels, [&](const LatticeLabel& other) {
+        return label.value <= other.value && is_within(label.used, other.used);
     });
-    ways.push_back(way);
+    labels.push_back(label);
+}
+
+// Appends the downset that adds an item to the one at `from`; `from` none: the empty one.
+void append(DownsetLattice& lattice, const SearchGraph& graph, const std::vector<std::uint64_t>& set,
+            std::optional<std::size_t> from, std::size_t item) {
+    const auto before = [&](const auto& sums) {
+        return from ? sums[*from] : typename std::decay_t<decltype(sums)>::value_type{};
+    };
+    lattice.bits.insert(lattice.bits.end(), set.begin(), set.end());
+    lattice.work.push_back(before(lattice.work) + (from ? graph.work[item] : 0));
+    lattice.cpu_work.push_back(before(lattice.cpu_work) + (from ? graph.cpu_work[item] : 0));
+    lattice.memory.push_back(before(lattice.memory) + (from ? graph.memory[item] : 0));
+    lattice.activations.push_back(before(lattice.activations) + (from ? graph.activations[item] : 0));
+    lattice.items.push_back(before(lattice.items) + (from ? 1 : 0));
+    lattice.cpu_only.push_back(before(lattice.cpu_only) + (from && graph.is_cpu_only[item] ? 1 : 0));
+}
+
+void list_torn_transfers(DownsetLattice& lattice, const PlacementProblem& problem, std::size_t words) {
+    lattice.torn.resize(lattice.size());
+    for (std::size_t d = 0; d < lattice.size(); ++d) {
+        const std::uint64_t* set = lattice.bits.data() + d * words;
+        for (std::size_t e = 0; e < problem.transfers.size(); ++e) {
+            const bool is_inside = holds(set, problem.transfers[e].source);
+            const std::vector<std::size_t>& ends = problem.transfers[e].destinations;
+            if (std::any_of(ends.begin(), ends.end(),
+                            [&](std::size_t end) { return holds(set, end) != is_inside; }))
+                lattice.torn[d].push_back(static_cast<std::uint32_t>(e));
+        }
+    }
 }
 
 }  // namespace
@@ -40,199 +74,223 @@ std::optional<DownsetLattice> downset_lattice(const PlacementProblem& problem, c
                                               std::size_t most) {
     DownsetLattice lattice;
     const std::size_t words = graph.words;
-    std::vector<std::vector<int>> predecessors(graph.count);
+    std::vector<std::vector<std::size_t>> predecessors(graph.count);
     for (std::size_t i = 0; i < graph.count; ++i)
-        for (int s : graph.successors[i])
-            predecessors[static_cast<std::size_t>(s)].push_back(static_cast<int>(i));
-    auto add = [&](const std::vector<std::uint64_t>& set, std::ptrdiff_t from, std::size_t item) {
-        const auto of = [&](const auto& list) {
-            return from < 0 ? typename std::decay_t<decltype(list)>::value_type{}
-                            : list[static_cast<std::size_t>(from)];
-        };
-        lattice.bits.insert(lattice.bits.end(), set.begin(), set.end());
-        const bool is_some = from >= 0;
-        lattice.work.push_back(of(lattice.work) + (is_some ? graph.work[item] : 0));
-        lattice.cpu_work.push_back(of(lattice.cpu_work) + (is_some ? graph.cpu_work[item] : 0));
-        lattice.memory.push_back(of(lattice.memory) + (is_some ? graph.memory[item] : 0));
-        lattice.activations.push_back(of(lattice.activations) + (is_some ? graph.activations[item] : 0));
-        lattice.items.push_back(of(lattice.items) + is_some);
-        lattice.cpu_only.push_back(of(lattice.cpu_only) + (is_some && graph.is_cpu_only[item]));
-    };
-    add(std::vector<std::uint64_t>(words, 0), -1, 0);
+        for (std::uint32_t s : graph.successors[i]) predecessors[s].push_back(i);
+    append(lattice, graph, std::vector<std::uint64_t>(words, 0), std::nullopt, 0);
     std::unordered_multimap<std::uint64_t, std::size_t> known{{0, 0}};
     std::vector<std::uint64_t> hash{0}, set(words);
     for (std::size_t d = 0; d < lattice.size(); ++d) {
         for (std::size_t i = 0; i < graph.count; ++i) {
-            const auto holds = [&](std::size_t item) {
-                return (lattice.bits[d * words + item / 64] >> (item % 64) & 1) != 0;
-            };
-            if (holds(i) || !std::all_of(predecessors[i].begin(), predecessors[i].end(),
-                                         [&](int p) { return holds(static_cast<std::size_t>(p)); }))
+            const std::uint64_t* smaller = lattice.bits.data() + d * words;
+            if (holds(smaller, i) || !std::all_of(predecessors[i].begin(), predecessors[i].end(),
+                                                  [&](std::size_t p) { return holds(smaller, p); }))
                 continue;
-            std::copy_n(lattice.bits.begin() + static_cast<std::ptrdiff_t>(d * words), words, set.begin());
+            std::copy_n(smaller, words, set.begin());
             set[i / 64] |= std::uint64_t{1} << (i % 64);
             const std::uint64_t h = hash[d] ^ graph.key[i];
             const auto [begin, end] = known.equal_range(h);
             if (std::any_of(begin, end, [&](const auto& entry) {
-                    return std::equal(
-                        set.begin(), set.end(),
-                        lattice.bits.begin() + static_cast<std::ptrdiff_t>(entry.second * words));
+                    return std::equal(set.begin(), set.end(), lattice.bits.data() + entry.second * words);
                 }))
                 continue;
             if (lattice.size() == most) return std::nullopt;
             known.emplace(h, lattice.size());
             hash.push_back(h);
-            add(set, static_cast<std::ptrdiff_t>(d), i);
+            append(lattice, graph, set, d, i);
         }
     }
-    lattice.torn.resize(lattice.size());
-    for (std::size_t d = 0; d < lattice.size(); ++d)
-        for (std::size_t e = 0; e < problem.transfers.size(); ++e) {
-            const auto holds = [&](int item) {
-                return (lattice.bits[d * words + static_cast<std::size_t>(item) / 64] >> (item % 64) & 1) !=
-                       0;
-            };
-            const bool is_inside = holds(problem.transfers[e].source);
-            const std::vector<int>& ends = problem.transfers[e].destinations;
-            if (std::any_of(ends.begin(), ends.end(), [&](int end) { return holds(end) != is_inside; }))
-                lattice.torn[d].push_back(static_cast<std::int32_t>(e));
-        }
+    list_torn_transfers(lattice, problem, words);
     return lattice;
 }
+
+namespace {
+
+class LatticePass {
+public:
+    LatticePass(const PlacementProblem& problem, const SearchGraph& graph, const DownsetLattice& lattice,
+                double threshold)
+        : problem_(problem),
+          graph_(graph),
+          lattice_(lattice),
+          words_(graph.words),
+          most_(std::isinf(threshold) ? threshold : std::nextafter(threshold, 0.0)),
+          cpu_can_take_(graph.cpu_can_take(threshold)),
+          cpu_can_hold_(graph.cpu_can_hold(threshold)),
+          labels_(lattice.size()),
+          stage_(words_) {
+        for (std::size_t i = 0; i < graph.classes.size(); ++i) {
+            const DeviceClass& c = graph.classes[i];
+            if (c.count == 0) continue;
+            if (c.is_cpu) {
+                most_cpu_work_ = std::max(most_cpu_work_, most_ / c.slowness * (1 + margin));
+                continue;
+            }
+            most_work_ = std::max(most_work_, most_ / c.slowness * (1 + margin) + margin * graph.total_work);
+            most_memory_ =
+                std::max(most_memory_, graph.memory_limit[i] * (1 + margin) + margin * graph.total_memory);
+        }
+        destinations_.assign(problem.transfers.size() * words_, 0);
+        for (std::size_t e = 0; e < problem.transfers.size(); ++e)
+            for (std::size_t d : problem.transfers[e].destinations)
+                destinations_[e * words_ + d / 64] |= std::uint64_t{1} << (d % 64);
+    }
+
+    PassResult run(std::chrono::steady_clock::time_point deadline) {
+        labels_[0].push_back({});
+        std::vector<std::size_t> reached{0};
+        for (std::size_t to = 1; to < lattice_.size(); ++to) {
+            if ((to & 63) == 0 && std::chrono::steady_clock::now() > deadline) {
+                result_.outcome = PassResult::Outcome::out_of_time;
+                return std::move(result_);
+            }
+            for (std::size_t from : reached) try_stage(from, to);
+            if (!labels_[to].empty()) reached.push_back(to);
+        }
+        if (!labels_.back().empty()) trace_back();
+        return std::move(result_);
+    }
+
+private:
+    // Sums of what lies between two downsets.
+    struct Stage {
+        std::size_t from, to;
+        double work, cpu_work, memory, activations;
+    };
+
+    void try_stage(std::size_t from, std::size_t to) {
+        const Stage stage{from,
+                          to,
+                          lattice_.work[to] - lattice_.work[from],
+                          lattice_.cpu_work[to] - lattice_.cpu_work[from],
+                          lattice_.memory[to] - lattice_.memory[from],
+                          lattice_.activations[to] - lattice_.activations[from]};
+        const bool may_be_accelerator = stage.work <= most_work_ &&
+                                        stage.memory + stage.activations <= most_memory_ &&
+                                        lattice_.cpu_only[to] == lattice_.cpu_only[from];
+        const bool may_be_cpu = stage.cpu_work <= most_cpu_work_;
+        if ((!may_be_accelerator && !may_be_cpu) || lattice_.items[from] == lattice_.items[to]) return;
+        const std::uint64_t* outer = lattice_.bits.data() + to * words_;
+        const std::uint64_t* inner = lattice_.bits.data() + from * words_;
+        for (std::size_t w = 0; w < words_; ++w)
+            if ((inner[w] & ~outer[w]) != 0) return;
+        ++result_.expanded;
+        double paid = 0;
+        if (may_be_accelerator) {
+            for (std::size_t w = 0; w < words_; ++w) stage_[w] = outer[w] & ~inner[w];
+            paid = paid_transfers(lattice_.torn[from], lattice_.torn[to]);
+        }
+        for (std::size_t c = 0; c < graph_.classes.size(); ++c) {
+            const DeviceClass& device = graph_.classes[c];
+            if (device.count == 0 || !(device.is_cpu ? may_be_cpu : may_be_accelerator)) continue;
+            const double load = device.load(device.is_cpu ? stage.cpu_work : stage.work, paid);
+            if (load <= most_) extend_labels(stage, c, load);
+        }
+    }
+
+    // Of stage_: transfers that it sends or receives are torn by the downset before it or by the one after
+    // it.
+    double paid_transfers(const std::vector<std::uint32_t>& a, const std::vector<std::uint32_t>& b) const {
+        double paid = 0;
+        for (std::size_t i = 0, j = 0; i < a.size() || j < b.size();) {  // the union of two sorted lists
+            const std::uint32_t e = j == b.size() || (i < a.size() && a[i] <= b[j]) ? a[i] : b[j];
+            const bool sends = holds(stage_.data(), problem_.transfers[e].source);
+            const std::uint64_t* ends = destinations_.data() + e * words_;
+            for (std::size_t w = 0; w < words_; ++w)
+                if (sends ? (ends[w] & ~stage_[w]) != 0 : (ends[w] & stage_[w]) != 0) {
+                    paid += graph_.transfer_time[e];
+                    break;
+                }
+            i += i < a.size() && a[i] == e;
+            j += j < b.size() && b[j] == e;
+        }
+        return paid;
+    }
+
+    void extend_labels(const Stage& stage, std::size_t device_class, double load) {
+        const DeviceClass& device = graph_.classes[device_class];
+        for (const LatticeLabel& label : labels_[stage.from]) {
+            if (used_of(label.used, device_class) >= device.count) continue;
+            const DevicesUsed used = label.used + one_of(device_class);
+            const int in_flight = std::min(graph_.micro_batches, all_used(used));
+            if (!device.is_cpu && stage.memory + stage.activations * in_flight >
+                                      graph_.memory_limit[device_class] * (1 + rounding))
+                continue;
+            if (!may_complete(used, stage.to)) continue;
+            offer(labels_[stage.to],
+                  {used, std::max(label.value, load), static_cast<std::uint32_t>(stage.from),
+                   static_cast<std::uint32_t>(device_class)});
+        }
+    }
+
+    // Can the devices left take what lies behind the downset?
+    bool may_complete(DevicesUsed used, std::size_t downset) const {
+        double room = margin * graph_.total_work, memory_room = margin * graph_.total_memory;
+        bool has_cpu_left = false;
+        for (std::size_t c = 0; c < graph_.classes.size(); ++c) {
+            const DeviceClass& device = graph_.classes[c];
+            const int left = device.count - used_of(used, c);
+            if (left == 0) continue;
+            room += device.is_cpu ? left * cpu_can_take_ : left * most_ / device.slowness;
+            memory_room += left * (device.is_cpu ? cpu_can_hold_ : graph_.memory_limit[c]);
+            has_cpu_left = has_cpu_left || device.is_cpu;
+        }
+        if (graph_.total_work - lattice_.work[downset] > room ||
+            (!has_cpu_left && lattice_.cpu_only[downset] < graph_.cpu_only_total))
+            return false;
+        return !graph_.has_memory_limit ||
+               graph_.total_memory - lattice_.memory[downset] - lattice_.activations[downset] <= memory_room;
+    }
+
+    void trace_back() {
+        LatticeLabel label = *std::min_element(
+            labels_.back().begin(), labels_.back().end(), [](const LatticeLabel& a, const LatticeLabel& b) {
+                return std::pair(a.value, a.used) < std::pair(b.value, b.used);
+            });
+        result_.outcome = PassResult::Outcome::found;
+        for (std::size_t at = lattice_.size() - 1; label.device_class != no_class;) {
+            const std::size_t from = label.parent;
+            std::vector<std::size_t> items;
+            for (std::size_t i = 0; i < graph_.count; ++i)
+                if (holds(lattice_.bits.data() + at * words_, i) &&
+                    !holds(lattice_.bits.data() + from * words_, i))
+                    items.push_back(i);
+            result_.stages.push_back(stage_of(problem_, std::move(items), label.device_class,
+                                              std::min(graph_.micro_batches, all_used(label.used))));
+            const DevicesUsed used = label.used - one_of(label.device_class);
+            const auto before = std::find_if(
+                labels_[from].begin(), labels_[from].end(),
+                [&](const LatticeLabel& other) { return other.used == used && other.value <= label.value; });
+            core::require(before != labels_[from].end(),
+                          "a stage's beginning is reached with one device less");
+            label = *before;
+            at = from;
+        }
+        std::reverse(result_.stages.begin(), result_.stages.end());
+        result_.value = largest_load(problem_, result_.stages).value;
+    }
+
+    const PlacementProblem& problem_;
+    const SearchGraph& graph_;
+    const DownsetLattice& lattice_;
+    const std::size_t words_;
+    const double most_;  // load of a stage: below the threshold
+    const double cpu_can_take_, cpu_can_hold_;
+    // With loads up to `most_` no stage of accelerators does more work or holds more memory, and none of a
+    // CPU takes longer. Negative without such devices.
+    double most_work_ = -infinity, most_memory_ = -infinity, most_cpu_work_ = -infinity;
+    std::vector<std::uint64_t> destinations_;  // of each transfer, `words_` each
+    std::vector<std::vector<LatticeLabel>> labels_;
+    std::vector<std::uint64_t> stage_;  // the items between the two downsets being tried
+    PassResult result_;
+};
+
+}  // namespace
 
 PassResult lattice_pass(const PlacementProblem& problem, const SearchGraph& graph,
                         const DownsetLattice& lattice, double threshold,
                         std::chrono::steady_clock::time_point deadline) {
-    const std::size_t words = graph.words, count = lattice.size(), classes = graph.classes.size();
-    const double most = std::isinf(threshold) ? threshold : std::nextafter(threshold, 0.0);
-    const double cpu_can_take = graph.cpu_can_take(threshold), cpu_can_hold = graph.cpu_can_hold(threshold);
-    // Below `most` no stage of accelerators does more work, holds more memory, or on a CPU takes longer.
-    double work_limit = -1, memory_limit = -1, cpu_limit = -1;
-    for (const DeviceClass& c : graph.classes) {
-        if (c.count == 0) continue;
-        if (c.is_cpu) {
-            cpu_limit = std::max(cpu_limit, most / c.slowness * (1 + margin));
-        } else {
-            work_limit = std::max(work_limit, most / c.slowness * (1 + margin) + margin * graph.total_work);
-            memory_limit =
-                std::max(memory_limit, c.memory_limit.value * (1 + margin) + margin * graph.total_memory);
-        }
-    }
-    std::vector<std::uint64_t> ends(problem.transfers.size() * words, 0);  // destinations
-    for (std::size_t e = 0; e < problem.transfers.size(); ++e)
-        for (int d : problem.transfers[e].destinations)
-            ends[e * words + static_cast<std::size_t>(d) / 64] |= std::uint64_t{1} << (d % 64);
-
-    PassResult result;
-    std::vector<std::vector<LatticeWay>> ways(count);
-    ways[0].push_back({});
-    std::vector<std::size_t> reached{0};
-    std::vector<std::uint64_t> stage(words);
-    for (std::size_t to = 1; to < count; ++to) {
-        if ((to & 63) == 0 && std::chrono::steady_clock::now() > deadline) {
-            result.outcome = PassResult::Outcome::out_of_time;
-            return result;
-        }
-        const std::uint64_t* outer = lattice.bits.data() + to * words;
-        for (std::size_t from : reached) {
-            const double work = lattice.work[to] - lattice.work[from],
-                         kept = lattice.memory[to] - lattice.memory[from];
-            const double cpu_work = lattice.cpu_work[to] - lattice.cpu_work[from],
-                         activations = lattice.activations[to] - lattice.activations[from];
-            const bool may_be_accelerator = work <= work_limit && kept + activations <= memory_limit &&
-                                            lattice.cpu_only[to] == lattice.cpu_only[from];
-            const bool may_be_cpu = cpu_work <= cpu_limit;
-            if ((!may_be_accelerator && !may_be_cpu) || lattice.items[from] == lattice.items[to]) continue;
-            const std::uint64_t* inner = lattice.bits.data() + from * words;
-            bool is_inside = true;
-            for (std::size_t w = 0; w < words && is_inside; ++w) is_inside = (inner[w] & ~outer[w]) == 0;
-            if (!is_inside) continue;
-            ++result.expanded;
-            double paid = 0;
-            if (may_be_accelerator) {
-                for (std::size_t w = 0; w < words; ++w) stage[w] = outer[w] & ~inner[w];
-                const auto pay = [&](std::int32_t e) {
-                    const int source = problem.transfers[static_cast<std::size_t>(e)].source;
-                    const bool sends =
-                        (stage[static_cast<std::size_t>(source) / 64] >> (source % 64) & 1) != 0;
-                    const std::uint64_t* list = ends.data() + static_cast<std::size_t>(e) * words;
-                    for (std::size_t w = 0; w < words; ++w)
-                        if (sends ? (list[w] & ~stage[w]) != 0 : (list[w] & stage[w]) != 0) {
-                            paid += graph.transfer_time[static_cast<std::size_t>(e)];
-                            return;
-                        }
-                };
-                const std::vector<std::int32_t>&a = lattice.torn[from], &b = lattice.torn[to];
-                for (std::size_t i = 0, j = 0;
-                     i < a.size() || j < b.size();) {  // the union of two sorted lists
-                    const std::int32_t e = j == b.size() || (i < a.size() && a[i] <= b[j]) ? a[i] : b[j];
-                    pay(e);
-                    i += i < a.size() && a[i] == e;
-                    j += j < b.size() && b[j] == e;
-                }
-            }
-            for (std::size_t c = 0; c < classes; ++c) {
-                const DeviceClass& device = graph.classes[c];
-                if (device.count == 0 || !(device.is_cpu ? may_be_cpu : may_be_accelerator)) continue;
-                const double load = device.load(device.is_cpu ? cpu_work : work, paid);
-                if (load > most) continue;
-                for (const LatticeWay& way : ways[from]) {
-                    if (used_of(way.used, c) >= device.count) continue;
-                    const DevicesUsed used = way.used + one_of(c);
-                    const int in_flight = std::min(graph.micro_batches, all_used(used));
-                    if (!device.is_cpu &&
-                        kept + activations * in_flight > device.memory_limit.value * (1 + 1e-14))
-                        continue;
-                    double room = margin * graph.total_work, memory_room = margin * graph.total_memory;
-                    bool has_cpu_left = false;
-                    for (std::size_t other = 0; other < classes; ++other) {
-                        const int left = graph.classes[other].count - used_of(used, other);
-                        if (left == 0) continue;
-                        room += graph.classes[other].is_cpu ? left * cpu_can_take
-                                                            : left * most / graph.classes[other].slowness;
-                        memory_room +=
-                            left * (graph.classes[other].is_cpu ? cpu_can_hold
-                                                                : graph.classes[other].memory_limit.value);
-                        has_cpu_left = has_cpu_left || graph.classes[other].is_cpu;
-                    }
-                    if (graph.total_work - lattice.work[to] > room ||
-                        (!has_cpu_left && lattice.cpu_only[to] < graph.cpu_only_total))
-                        continue;
-                    if (graph.has_memory_limit &&
-                        graph.total_memory - lattice.memory[to] - lattice.activations[to] > memory_room)
-                        continue;
-                    offer(ways[to], {used, std::max(way.value, load), static_cast<std::int32_t>(from),
-                                     static_cast<std::int32_t>(c)});
-                }
-            }
-        }
-        if (!ways[to].empty()) reached.push_back(to);
-    }
-    if (ways[count - 1].empty()) return result;
-    LatticeWay way = *std::min_element(ways[count - 1].begin(), ways[count - 1].end(),
-                                       [](const LatticeWay& a, const LatticeWay& b) {
-                                           return std::pair(a.value, a.used) < std::pair(b.value, b.used);
-                                       });
-    result.outcome = PassResult::Outcome::found;
-    for (std::size_t at = count - 1; way.device_class >= 0;) {
-        const auto from = static_cast<std::size_t>(way.parent);
-        std::vector<int> items;
-        for (std::size_t i = 0; i < graph.count; ++i)
-            if ((lattice.bits[at * words + i / 64] & ~lattice.bits[from * words + i / 64]) >> (i % 64) & 1)
-                items.push_back(static_cast<int>(i));
-        result.stages.push_back(stage_of(problem, std::move(items), way.device_class,
-                                         std::min(graph.micro_batches, all_used(way.used))));
-        const DevicesUsed used = way.used - one_of(static_cast<std::size_t>(way.device_class));
-        const auto before = std::find_if(ways[from].begin(), ways[from].end(), [&](const LatticeWay& w) {
-            return w.used == used && w.value <= way.value;
-        });
-        core::require(before != ways[from].end(), "a stage's beginning is reached with one device less");
-        way = *before;
-        at = from;
-    }
-    std::reverse(result.stages.begin(), result.stages.end());
-    result.value = largest_load(problem, result.stages).value;
-    return result;
+    return LatticePass(problem, graph, lattice, threshold).run(deadline);
 }
 
 }  // namespace partition

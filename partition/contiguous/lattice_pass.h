@@ -20,7 +20,7 @@ struct DownsetLattice {
     std::vector<std::uint64_t> bits;  // words each
     std::vector<double> work, cpu_work, memory, activations;
     std::vector<std::int32_t> items, cpu_only;
-    std::vector<std::vector<std::int32_t>> torn;  // transfers with ends on both sides
+    std::vector<std::vector<std::uint32_t>> torn;  // transfers with ends on both sides
 };
 // Nothing when there are more than `most`.
 std::optional<DownsetLattice> downset_lattice(const PlacementProblem& problem, const SearchGraph& graph,

@@ -1,12 +1,14 @@
 #include "partition/contiguous/linear_placement.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <deque>
 #include <limits>
 #include <numeric>
 #include <optional>
 
 #include "partition/baseline/baseline_placement.h"
+#include "partition/deadline.h"
 
 namespace partition {
 
@@ -14,37 +16,35 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-using Clock = std::chrono::steady_clock;
-
 // Of the dynamic program's table, 16 bytes each.
 constexpr std::size_t most_choices = std::size_t{1} << 24;
 
 // Kahn's algorithm with a stack or a queue of ready items; `from_sinks` walks the reversed graph and reverses
 // the answer.
-std::vector<int> topological_order(const PlacementProblem& problem, bool is_depth_first, bool from_sinks,
-                                   bool largest_first) {
+std::vector<std::size_t> topological_order(const PlacementProblem& problem, bool is_depth_first,
+                                           bool from_sinks, bool largest_first) {
     std::size_t n = problem.items.size();
-    std::vector<std::vector<int>> next(n);
+    std::vector<std::vector<std::size_t>> next(n);
     std::vector<int> waiting(n, 0);
     for (auto [before, after] : problem.precedence) {
-        int from = from_sinks ? after : before, to = from_sinks ? before : after;
-        next[static_cast<std::size_t>(from)].push_back(to);
-        ++waiting[static_cast<std::size_t>(to)];
+        const std::size_t from = from_sinks ? after : before, to = from_sinks ? before : after;
+        next[from].push_back(to);
+        ++waiting[to];
     }
-    std::deque<int> ready;
+    std::deque<std::size_t> ready;
     for (std::size_t i = 0; i < n; ++i)
-        if (waiting[i] == 0) ready.push_back(static_cast<int>(i));
-    std::vector<int> order;
+        if (waiting[i] == 0) ready.push_back(i);
+    std::vector<std::size_t> order;
     while (!ready.empty()) {
-        int item = is_depth_first ? ready.back() : ready.front();
+        const std::size_t item = is_depth_first ? ready.back() : ready.front();
         if (is_depth_first) ready.pop_back();
         else ready.pop_front();
         order.push_back(item);
-        std::vector<int>& list = next[static_cast<std::size_t>(item)];
+        std::vector<std::size_t>& list = next[item];
         std::sort(list.begin(), list.end());
         if (largest_first) std::reverse(list.begin(), list.end());
-        for (int s : list)
-            if (--waiting[static_cast<std::size_t>(s)] == 0) ready.push_back(s);
+        for (std::size_t s : list)
+            if (--waiting[s] == 0) ready.push_back(s);
     }
     if (from_sinks) std::reverse(order.begin(), order.end());
     return order;
@@ -52,8 +52,8 @@ std::vector<int> topological_order(const PlacementProblem& problem, bool is_dept
 
 struct Choice {
     double value = infinity;
-    int from = -1;
-    int device_class = 0;
+    std::uint32_t from = 0;  // meaningless while the value is infinite
+    std::uint32_t device_class = 0;
 };
 
 bool is_affordable(const std::vector<DeviceClass>& classes, std::size_t items) {
@@ -68,14 +68,13 @@ public:
     explicit Layers(const std::vector<DeviceClass>& classes) {
         for (const DeviceClass& c : classes) {
             stride_.push_back(size_);
-            size_ *= static_cast<std::size_t>(c.count) + 1;
+            size_ *= c.count + 1;
         }
         for (std::size_t l = 0; l < size_; ++l) {
             used_.emplace_back();
             total_.push_back(0);
             for (std::size_t c = 0; c < classes.size(); ++c) {
-                used_.back().push_back(
-                    static_cast<int>(l / stride_[c] % (static_cast<std::size_t>(classes[c].count) + 1)));
+                used_.back().push_back(static_cast<int>(l / stride_[c] % (classes[c].count + 1)));
                 total_.back() += used_.back().back();
             }
         }
@@ -100,9 +99,8 @@ struct Incidence {
 std::vector<std::vector<Incidence>> incidences_of(const PlacementProblem& problem) {
     std::vector<std::vector<Incidence>> incidences(problem.items.size());
     for (std::size_t e = 0; e < problem.transfers.size(); ++e) {
-        incidences[static_cast<std::size_t>(problem.transfers[e].source)].push_back({e, true});
-        for (int d : problem.transfers[e].destinations)
-            incidences[static_cast<std::size_t>(d)].push_back({e, false});
+        incidences[problem.transfers[e].source].push_back({e, true});
+        for (std::size_t d : problem.transfers[e].destinations) incidences[d].push_back({e, false});
     }
     return incidences;
 }
@@ -145,7 +143,7 @@ public:
     double least_load(const DeviceClass& c) const { return (c.is_cpu ? cpu_ : work_) * c.slowness; }
     bool fits(const DeviceClass& c, int in_flight) const {
         return c.is_cpu ||
-               (runs_on_accelerator_ && memory_ + activations_ * in_flight <= c.memory_limit.value);
+               (runs_on_accelerator_ && memory_ + activations_ * in_flight <= c.most_memory().value);
     }
 
 private:
@@ -157,7 +155,8 @@ private:
     bool runs_on_accelerator_ = true;
 };
 
-std::vector<int> items_between(const std::vector<int>& order, std::size_t begin, std::size_t end) {
+std::vector<std::size_t> items_between(const std::vector<std::size_t>& order, std::size_t begin,
+                                       std::size_t end) {
     return {order.begin() + static_cast<std::ptrdiff_t>(begin),
             order.begin() + static_cast<std::ptrdiff_t>(end)};
 }
@@ -165,7 +164,7 @@ std::vector<int> items_between(const std::vector<int>& order, std::size_t begin,
 // Stages of at most this load, each as long as it may be on the kind of device on which that is longest;
 // infinite when items are left over.
 double fill(const PlacementProblem& problem, const std::vector<DeviceClass>& classes,
-            const std::vector<int>& order, double most, GrowingStage& growing,
+            const std::vector<std::size_t>& order, double most, GrowingStage& growing,
             std::vector<PlacedStage>& stages) {
     stages.clear();
     std::vector<int> used(classes.size(), 0);
@@ -178,7 +177,7 @@ double fill(const PlacementProblem& problem, const std::vector<DeviceClass>& cla
             if (used[c] == classes[c].count) continue;
             growing.clear();
             for (std::size_t end = begin; end < order.size(); ++end) {
-                growing.add(static_cast<std::size_t>(order[end]));
+                growing.add(order[end]);
                 if (growing.least_load(classes[c]) > most || !growing.fits(classes[c], in_flight)) break;
                 if (growing.load(classes[c]) > most || end < furthest) continue;
                 furthest = end + 1;
@@ -189,8 +188,7 @@ double fill(const PlacementProblem& problem, const std::vector<DeviceClass>& cla
         if (furthest == begin) return infinity;
         ++used[device_class];
         largest = std::max(largest, load);
-        stages.push_back(stage_of(problem, items_between(order, begin, furthest),
-                                  static_cast<int>(device_class), in_flight));
+        stages.push_back(stage_of(problem, items_between(order, begin, furthest), device_class, in_flight));
         begin = furthest;
     }
     return largest;
@@ -198,7 +196,8 @@ double fill(const PlacementProblem& problem, const std::vector<DeviceClass>& cla
 
 // By bisection over that load. O(items + transfers) a trial where stages are short.
 double fill_on_order(const PlacementProblem& problem, const std::vector<DeviceClass>& classes,
-                     const std::vector<int>& order, double lower_bound, std::vector<PlacedStage>& stages) {
+                     const std::vector<std::size_t>& order, double lower_bound,
+                     std::vector<PlacedStage>& stages) {
     const std::vector<std::vector<Incidence>> incidences = incidences_of(problem);
     GrowingStage growing(problem, incidences);
     double high = fill(problem, classes, order, infinity, growing, stages), low = lower_bound;
@@ -220,7 +219,7 @@ double fill_on_order(const PlacementProblem& problem, const std::vector<DeviceCl
 // Smallest largest load with the items in this order: best[layer][i] for the first i items. Infinite after
 // the deadline.
 double place_on_order(const PlacementProblem& problem, const std::vector<DeviceClass>& classes,
-                      const Layers& layers, const std::vector<int>& order, Clock::time_point deadline,
+                      const Layers& layers, const std::vector<std::size_t>& order, Clock::time_point deadline,
                       std::vector<PlacedStage>& stages) {
     const std::size_t n = order.size();
     std::vector<std::vector<Choice>> best(layers.size(), std::vector<Choice>(n + 1));
@@ -235,7 +234,7 @@ double place_on_order(const PlacementProblem& problem, const std::vector<DeviceC
         if (reached.empty()) continue;
         growing.clear();
         for (std::size_t end = begin; end < n; ++end) {
-            growing.add(static_cast<std::size_t>(order[end]));
+            growing.add(order[end]);
             if (std::none_of(classes.begin(), classes.end(),
                              [&](const DeviceClass& c) { return c.count > 0 && growing.fits(c, 1); }))
                 break;
@@ -247,7 +246,8 @@ double place_on_order(const PlacementProblem& problem, const std::vector<DeviceC
                     if (!growing.fits(classes[c], in_flight)) continue;
                     Choice& to = best[l + layers.stride(c)][end + 1];
                     const double candidate = std::max(value, growing.load(classes[c]));
-                    if (candidate < to.value) to = {candidate, static_cast<int>(begin), static_cast<int>(c)};
+                    if (candidate < to.value)
+                        to = {candidate, static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(c)};
                 }
             }
         }
@@ -260,10 +260,10 @@ double place_on_order(const PlacementProblem& problem, const std::vector<DeviceC
     if (value == infinity) return value;
     for (std::size_t end = n; end > 0;) {
         const Choice& choice = best[layer][end];
-        std::size_t begin = static_cast<std::size_t>(choice.from);
+        std::size_t begin = choice.from;
         const int in_flight = std::min(problem.micro_batches, layers.total(layer));
         stages.push_back(stage_of(problem, items_between(order, begin, end), choice.device_class, in_flight));
-        layer -= layers.stride(static_cast<std::size_t>(choice.device_class));
+        layer -= layers.stride(choice.device_class);
         end = begin;
     }
     std::reverse(stages.begin(), stages.end());
@@ -281,7 +281,7 @@ public:
           lower_bound_(lower_bound) {
         if (is_affordable(classes_, problem.items.size())) layers_.emplace(classes_);
     }
-    double place(const std::vector<int>& order, std::vector<PlacedStage>& stages) {
+    double place(const std::vector<std::size_t>& order, std::vector<PlacedStage>& stages) {
         const double value =
             layers_ ? place_on_order(problem_, classes_, *layers_, order, deadline_, stages) : infinity;
         // No placement at all: filling would find none either.
@@ -301,8 +301,8 @@ private:
 }  // namespace
 
 std::vector<PlacedStage> place_chain(const PlacementProblem& problem) {
-    std::vector<int> order(problem.items.size());
-    std::iota(order.begin(), order.end(), 0);
+    std::vector<std::size_t> order(problem.items.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
     std::vector<PlacedStage> stages;
     OrderPlacer(problem, Clock::time_point::max()).place(order, stages);
     settle_memory(problem, stages);
@@ -311,13 +311,13 @@ std::vector<PlacedStage> place_chain(const PlacementProblem& problem) {
 
 std::vector<PlacedStage> place_on_orders(const PlacementProblem& problem, Clock::time_point deadline,
                                          std::optional<core::Seconds> lower_bound) {
-    std::vector<std::vector<int>> orders;
+    std::vector<std::vector<std::size_t>> orders;
     orders.emplace_back(problem.items.size());
-    std::iota(orders.back().begin(), orders.back().end(), 0);
+    std::iota(orders.back().begin(), orders.back().end(), std::size_t{0});
     for (bool is_depth_first : {true, false})
         for (bool from_sinks : {true, false})
             for (bool largest_first : {true, false}) {
-                std::vector<int> order =
+                std::vector<std::size_t> order =
                     topological_order(problem, is_depth_first, from_sinks, largest_first);
                 if (std::find(orders.begin(), orders.end(), order) == orders.end())
                     orders.push_back(std::move(order));
@@ -325,7 +325,7 @@ std::vector<PlacedStage> place_on_orders(const PlacementProblem& problem, Clock:
     OrderPlacer placer(problem, deadline, lower_bound);
     std::vector<PlacedStage> best, stages;
     double best_value = infinity;
-    for (const std::vector<int>& order : orders) {
+    for (const std::vector<std::size_t>& order : orders) {
         if (best_value < infinity && Clock::now() > deadline) break;
         const double value = placer.place(order, stages);
         if (value < best_value) {

@@ -76,9 +76,8 @@ double heaviest_item_bound(const PlacementProblem& problem, const std::vector<De
         n);  // an item by itself on an accelerator, no better than which its lightest set is
     for (std::size_t i = 0; i < n; ++i) alone[i] = problem.items[i].accelerator_time.value * slowness;
     for (const Transfer& transfer : problem.transfers) {
-        alone[static_cast<std::size_t>(transfer.source)] += transfer.time.value * transfer_slowness;
-        for (int d : transfer.destinations)
-            alone[static_cast<std::size_t>(d)] += transfer.time.value * transfer_slowness;
+        alone[transfer.source] += transfer.time.value * transfer_slowness;
+        for (std::size_t d : transfer.destinations) alone[d] += transfer.time.value * transfer_slowness;
     }
     std::vector<double> reach(n);
     for (std::size_t i = 0; i < n; ++i) {
@@ -107,8 +106,8 @@ double heaviest_item_bound(const PlacementProblem& problem, const std::vector<De
             network.connect(item, inner, infinity);
             network.connect(outer, item, infinity);
         };
-        tie(static_cast<std::size_t>(transfer.source));
-        for (int d : transfer.destinations) tie(static_cast<std::size_t>(d));
+        tie(transfer.source);
+        for (std::size_t d : transfer.destinations) tie(d);
     }
     constexpr int most_tried = 200;  // heavy items are few; a bound may stay open
     int tried = 0;

@@ -2,101 +2,157 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
+#include <optional>
 #include <set>
 
 #include "partition/reader/components.h"
 
 namespace partition {
 
+namespace {
+
+// Merges items into their neighbours until no rule of the header applies.
+class ItemMerger {
+public:
+    ItemMerger(const PlacementProblem& problem, const std::vector<char>& stays)
+        : problem_(problem),
+          before_(problem.items.size()),
+          after_(problem.items.size()),
+          sends_to_(problem.items.size()),
+          receives_from_(problem.items.size()),
+          stays_(problem.items.size()),
+          merged_into_(problem.items.size()) {
+        for (auto [a, b] : problem.precedence) {
+            after_[a].insert(b);
+            before_[b].insert(a);
+        }
+        for (const Transfer& transfer : problem.transfers)
+            for (std::size_t d : transfer.destinations) {
+                sends_to_[transfer.source].insert(d);
+                receives_from_[d].insert(transfer.source);
+            }
+        for (std::size_t i = 0; i < problem.items.size(); ++i) {
+            const PlacementItem& item = problem.items[i];
+            stays_[i] = item.accelerator_time.value > 0 || item.cpu_time.value > 0 ||
+                        !item.runs_on_accelerator || (!stays.empty() && stays[i]);
+            merged_into_[i] = i;
+        }
+    }
+
+    void run() {
+        for (bool has_changed = true; has_changed;) {
+            has_changed = false;
+            for (std::size_t i = 0; i < stays_.size(); ++i) has_changed = try_to_merge(i) || has_changed;
+        }
+    }
+
+    const std::set<std::size_t>& after(std::size_t item) const { return after_[item]; }
+    core::Bytes moved_memory() const { return moved_memory_; }
+    bool is_merged(std::size_t item) const { return merged_into_[item] != item; }
+    // The item that holds this one after all merges; none for an item that was freed of its order.
+    std::optional<std::size_t> holder_of(std::size_t item) const {
+        std::optional<std::size_t> at = item;
+        while (at && merged_into_[*at] != *at) at = merged_into_[*at];
+        return at;
+    }
+
+private:
+    using Neighbours = std::vector<std::set<std::size_t>>;
+
+    static bool is_within(const std::set<std::size_t>& set, std::size_t only) {
+        return set.empty() || (set.size() == 1 && *set.begin() == only);
+    }
+    bool try_to_merge(std::size_t i) {
+        if (stays_[i] || is_merged(i)) return false;
+        if (after_[i].size() == 1 && is_within(receives_from_[i], *after_[i].begin()) &&
+            is_within(sends_to_[i], *after_[i].begin())) {
+            merge(i, *after_[i].begin());
+        } else if (before_[i].size() == 1 && is_within(sends_to_[i], *before_[i].begin()) &&
+                   is_within(receives_from_[i], *before_[i].begin())) {
+            merge(i, *before_[i].begin());
+        } else if (before_[i].empty() && !after_[i].empty() && sends_to_[i].empty() &&
+                   receives_from_[i].empty()) {
+            // Successors in topological order: the smallest number has none of the others before it, but
+            // need not be before them. Only the constraint goes; the item is put back into the first stage,
+            // which is a downset with it.
+            for (std::size_t s : after_[i]) before_[s].erase(i);
+            after_[i].clear();
+            merged_into_[i] = std::nullopt;
+        } else {
+            return false;
+        }
+        moved_memory_ += problem_.items[i].memory + problem_.items[i].activations;
+        return true;
+    }
+    void merge(std::size_t v, std::size_t u) {
+        rename(v, u, before_, after_);
+        rename(v, u, after_, before_);
+        rename(v, u, sends_to_, receives_from_);
+        rename(v, u, receives_from_, sends_to_);
+        merged_into_[v] = u;
+    }
+    static void rename(std::size_t v, std::size_t u, Neighbours& mine, Neighbours& mirror) {
+        for (std::size_t other : mine[v]) {
+            mirror[other].erase(v);
+            if (other == u) continue;
+            mirror[other].insert(u);
+            mine[u].insert(other);
+        }
+        mine[v].clear();
+    }
+
+    const PlacementProblem& problem_;
+    Neighbours before_, after_, sends_to_, receives_from_;
+    std::vector<char> stays_;
+    std::vector<std::optional<std::size_t>> merged_into_;  // itself: not merged
+    core::Bytes moved_memory_;
+};
+
+// Adds up transfers between the same items; those inside one item vanish.
+std::vector<Transfer> merged_transfers(const PlacementProblem& problem,
+                                       const std::vector<std::optional<std::size_t>>& reduced_item) {
+    std::map<std::pair<std::size_t, std::vector<std::size_t>>, core::Seconds> merged;
+    for (const Transfer& transfer : problem.transfers) {
+        const std::optional<std::size_t> source = reduced_item[transfer.source];
+        if (!source) continue;  // items freed of their order exchange nothing with others
+        std::set<std::size_t> destinations;
+        for (std::size_t d : transfer.destinations)
+            if (reduced_item[d] && reduced_item[d] != source) destinations.insert(*reduced_item[d]);
+        if (!destinations.empty())
+            merged[{*source, {destinations.begin(), destinations.end()}}] += transfer.time;
+    }
+    std::vector<Transfer> transfers;
+    for (const auto& [ends, time] : merged) transfers.push_back({ends.first, ends.second, time});
+    return transfers;
+}
+
+}  // namespace
+
 ReducedPlacement reduce(const PlacementProblem& problem, const std::vector<char>& stays) {
     const std::size_t n = problem.items.size();
-    std::vector<std::set<int>> before(n), after(n), sends_to(n), receives_from(n);
-    for (auto [a, b] : problem.precedence) {
-        after[static_cast<std::size_t>(a)].insert(b);
-        before[static_cast<std::size_t>(b)].insert(a);
-    }
-    for (const Transfer& transfer : problem.transfers)
-        for (int d : transfer.destinations) {
-            sends_to[static_cast<std::size_t>(transfer.source)].insert(d);
-            receives_from[static_cast<std::size_t>(d)].insert(transfer.source);
-        }
-    auto within = [](const std::set<int>& set, int only) {
-        return set.empty() || (set.size() == 1 && *set.begin() == only);
-    };
-    std::vector<int> home(n);
-    for (std::size_t i = 0; i < n; ++i) home[i] = static_cast<int>(i);
-    std::vector<char> has_work(n);
-    for (std::size_t i = 0; i < n; ++i)
-        has_work[i] = problem.items[i].accelerator_time.value > 0 || problem.items[i].cpu_time.value > 0 ||
-                      !problem.items[i].runs_on_accelerator || (!stays.empty() && stays[i]);
-
-    auto merge = [&](int v, int u) {
-        auto rename = [&](std::vector<std::set<int>>& mine, std::vector<std::set<int>>& mirror) {
-            for (int other : mine[static_cast<std::size_t>(v)]) {
-                mirror[static_cast<std::size_t>(other)].erase(v);
-                if (other == u) continue;
-                mirror[static_cast<std::size_t>(other)].insert(u);
-                mine[static_cast<std::size_t>(u)].insert(other);
-            }
-            mine[static_cast<std::size_t>(v)].clear();
-        };
-        rename(before, after);
-        rename(after, before);
-        rename(sends_to, receives_from);
-        rename(receives_from, sends_to);
-        home[static_cast<std::size_t>(v)] = u;
-    };
-    ReducedPlacement reduced;
-    for (bool has_changed = true; has_changed;) {
-        has_changed = false;
-        for (std::size_t i = 0; i < n; ++i) {
-            if (has_work[i] || home[i] != static_cast<int>(i)) continue;
-            int v = static_cast<int>(i), target = -1;
-            if (after[i].size() == 1 && within(receives_from[i], *after[i].begin()) &&
-                within(sends_to[i], *after[i].begin()))
-                target = *after[i].begin();
-            else if (before[i].size() == 1 && within(sends_to[i], *before[i].begin()) &&
-                     within(receives_from[i], *before[i].begin()))
-                target = *before[i].begin();
-            else if (before[i].empty() && !after[i].empty() && sends_to[i].empty() &&
-                     receives_from[i].empty()) {
-                // Successors in topological order: the smallest number has none of the others before it, but
-                // need not be before them. Only the constraint goes; the item is put back into the first
-                // stage, which is a downset with it.
-                for (int s : after[i]) before[static_cast<std::size_t>(s)].erase(v);
-                after[i].clear();
-                home[i] = -1;
-                has_changed = true;
-                reduced.moved_memory += problem.items[i].memory + problem.items[i].activations;
-                continue;
-            }
-            if (target < 0) continue;
-            merge(v, target);
-            reduced.moved_memory += problem.items[i].memory + problem.items[i].activations;
-            has_changed = true;
-        }
-    }
+    ItemMerger merger(problem, stays);
+    merger.run();
 
     // New numbers in a topological order.
-    std::vector<int> kept;
-    std::vector<int> position(n, -1);
+    std::vector<std::size_t> kept, position(n);
     for (std::size_t i = 0; i < n; ++i)
-        if (home[i] == static_cast<int>(i)) {
-            position[i] = static_cast<int>(kept.size());
-            kept.push_back(static_cast<int>(i));
+        if (!merger.is_merged(i)) {
+            position[i] = kept.size();
+            kept.push_back(i);
         }
-    std::vector<std::pair<int, int>> edges;
-    for (int i : kept)
-        for (int s : after[static_cast<std::size_t>(i)])
-            edges.emplace_back(position[static_cast<std::size_t>(i)], position[static_cast<std::size_t>(s)]);
-    std::vector<int> component(kept.size());
-    for (std::size_t i = 0; i < kept.size(); ++i) component[i] = static_cast<int>(i);
-    std::vector<int> number = topological_numbers(component, edges);
-    auto final_item = [&](std::size_t i) {
-        int at = static_cast<int>(i);
-        while (at >= 0 && home[static_cast<std::size_t>(at)] != at) at = home[static_cast<std::size_t>(at)];
-        return at < 0 ? -1 : number[static_cast<std::size_t>(position[static_cast<std::size_t>(at)])];
-    };
+    std::vector<Edge> edges;
+    for (std::size_t i : kept)
+        for (std::size_t s : merger.after(i)) edges.emplace_back(position[i], position[s]);
+    std::vector<std::size_t> component(kept.size());
+    std::iota(component.begin(), component.end(), std::size_t{0});
+    const std::vector<std::size_t> number = topological_numbers(component, edges);
+    std::vector<std::optional<std::size_t>> reduced_item(n);
+    for (std::size_t i = 0; i < n; ++i)
+        if (const auto holder = merger.holder_of(i)) reduced_item[i] = number[position[*holder]];
+
+    ReducedPlacement reduced;
+    reduced.moved_memory = merger.moved_memory();
     reduced.problem.accelerators = problem.accelerators;
     reduced.problem.cpus = problem.cpus;
     reduced.problem.memory_limit = problem.memory_limit;
@@ -106,9 +162,8 @@ ReducedPlacement reduce(const PlacementProblem& problem, const std::vector<char>
     reduced.members.resize(kept.size());
     reduced.own.resize(kept.size());
     for (std::size_t i = 0; i < n; ++i) {
-        int f = final_item(i);
-        if (f < 0) continue;
-        PlacementItem& item = reduced.problem.items[static_cast<std::size_t>(f)];
+        if (!reduced_item[i]) continue;
+        PlacementItem& item = reduced.problem.items[*reduced_item[i]];
         const PlacementItem& original = problem.items[i];
         item.nodes.insert(item.nodes.end(), original.nodes.begin(), original.nodes.end());
         item.accelerator_time += original.accelerator_time;
@@ -116,24 +171,12 @@ ReducedPlacement reduce(const PlacementProblem& problem, const std::vector<char>
         item.memory += original.memory;
         item.activations += original.activations;
         item.runs_on_accelerator = item.runs_on_accelerator && original.runs_on_accelerator;
-        reduced.members[static_cast<std::size_t>(f)].push_back(static_cast<int>(i));
-        if (home[i] == static_cast<int>(i)) reduced.own[static_cast<std::size_t>(f)] = static_cast<int>(i);
+        reduced.members[*reduced_item[i]].push_back(i);
+        if (!merger.is_merged(i)) reduced.own[*reduced_item[i]] = i;
     }
-    for (auto& [a, b] : edges)
-        reduced.problem.precedence.emplace_back(number[static_cast<std::size_t>(a)],
-                                                number[static_cast<std::size_t>(b)]);
+    for (auto [a, b] : edges) reduced.problem.precedence.emplace_back(number[a], number[b]);
     std::sort(reduced.problem.precedence.begin(), reduced.problem.precedence.end());
-    std::map<std::pair<int, std::vector<int>>, core::Seconds> merged;
-    for (const Transfer& transfer : problem.transfers) {
-        int source = final_item(static_cast<std::size_t>(transfer.source));
-        std::set<int> destinations;
-        for (int d : transfer.destinations) destinations.insert(final_item(static_cast<std::size_t>(d)));
-        destinations.erase(source);
-        if (!destinations.empty())
-            merged[{source, std::vector<int>(destinations.begin(), destinations.end())}] += transfer.time;
-    }
-    for (const auto& [ends, time] : merged)
-        reduced.problem.transfers.push_back({ends.first, ends.second, time});
+    reduced.problem.transfers = merged_transfers(problem, reduced_item);
     return reduced;
 }
 

@@ -1,6 +1,7 @@
 // Fewer items, same optimum: work-free items that can always lie beside a neighbour without raising any load.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "partition/placement.h"
@@ -9,8 +10,8 @@ namespace partition {
 
 struct ReducedPlacement {
     PlacementProblem problem;
-    std::vector<std::vector<int>> members;  // of each reduced item, items of the original
-    std::vector<int> own;      // of each reduced item, the member that the others were merged into
+    std::vector<std::vector<std::size_t>> members;  // of each reduced item, items of the original
+    std::vector<std::size_t> own;  // of each reduced item, the member that the others were merged into
     core::Bytes moved_memory;  // of the items that were merged: with zero the reduction is exact whatever the
                                // memory limit
 };

@@ -2,11 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/diagnostics.h"
 #include "core/random.h"
 
 namespace partition {
+
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+}  // namespace
 
 SearchGraph::SearchGraph(const PlacementProblem& problem)
     : classes(device_classes(problem)),
@@ -19,16 +26,17 @@ SearchGraph::SearchGraph(const PlacementProblem& problem)
       everything(words, 0) {
     for (auto [before, after] : problem.precedence) {
         core::require(before < after, "items are in topological order");
-        successors[static_cast<std::size_t>(before)].push_back(after);
+        successors[before].push_back(static_cast<std::uint32_t>(after));
     }
-    for (std::vector<int>& list : successors) {
+    for (std::vector<std::uint32_t>& list : successors) {
         std::sort(list.begin(), list.end());
         list.erase(std::unique(list.begin(), list.end()), list.end());
-        for (int s : list) ++predecessor_count[static_cast<std::size_t>(s)];
+        for (std::uint32_t s : list) ++predecessor_count[s];
     }
     bool has_cpu = false;
     for (const DeviceClass& c : classes) {
-        if (!c.is_cpu && c.count > 0 && std::isfinite(c.memory_limit.value)) has_memory_limit = true;
+        memory_limit.push_back(c.is_cpu ? infinity : c.most_memory().value);
+        if (c.count > 0 && std::isfinite(memory_limit.back())) has_memory_limit = true;
         if (!c.is_cpu || c.count == 0) continue;
         least_cpu_slowness = has_cpu ? std::min(least_cpu_slowness, c.slowness) : c.slowness;
         has_cpu = true;
@@ -54,9 +62,9 @@ SearchGraph::SearchGraph(const PlacementProblem& problem)
         const Transfer& transfer = problem.transfers[e];
         transfer_time.push_back(transfer.time.value);
         destination_count.push_back(static_cast<std::int32_t>(transfer.destinations.size()));
-        incidences[static_cast<std::size_t>(transfer.source)].push_back({static_cast<std::int32_t>(e), true});
-        for (int d : transfer.destinations)
-            incidences[static_cast<std::size_t>(d)].push_back({static_cast<std::int32_t>(e), false});
+        incidences[transfer.source].push_back({static_cast<std::uint32_t>(e), true});
+        for (std::size_t d : transfer.destinations)
+            incidences[d].push_back({static_cast<std::uint32_t>(e), false});
     }
     // Last item first.
     below.assign(count * words, 0);
@@ -64,8 +72,8 @@ SearchGraph::SearchGraph(const PlacementProblem& problem)
     for (std::size_t i = count; i-- > 0;) {
         std::uint64_t* mine = below.data() + i * words;
         mine[i / 64] |= std::uint64_t{1} << (i % 64);
-        for (int s : successors[i])
-            for (std::size_t w = 0; w < words; ++w) mine[w] |= below[static_cast<std::size_t>(s) * words + w];
+        for (std::uint32_t s : successors[i])
+            for (std::size_t w = 0; w < words; ++w) mine[w] |= below[s * words + w];
         for (std::size_t j = i; j < count; ++j)
             if (mine[j / 64] >> (j % 64) & 1) work_below[i] += work[j];
     }

@@ -11,7 +11,7 @@ namespace partition {
 
 struct SearchGraph {
     struct Incidence {
-        std::int32_t transfer;
+        std::uint32_t transfer;
         bool is_source;
     };
 
@@ -22,13 +22,14 @@ struct SearchGraph {
     double cpu_can_hold(double load) const { return knapsack(by_memory, load / least_cpu_slowness); }
 
     std::vector<DeviceClass> classes;
+    std::vector<double> memory_limit;  // bytes of a device of each class; infinite: none
     int micro_batches;
     std::size_t count, words;
     std::vector<double> work, cpu_work, memory, activations;
     std::vector<std::uint64_t> below;  // bit sets of `words` each: an item and all its descendants
     std::vector<double> work_below;    // of those
     std::vector<char> is_cpu_only;
-    std::vector<std::vector<int>> successors;
+    std::vector<std::vector<std::uint32_t>> successors;
     std::vector<int> predecessor_count;
     std::vector<std::vector<Incidence>> incidences;
     std::vector<double> transfer_time;

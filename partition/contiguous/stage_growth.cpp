@@ -35,15 +35,13 @@ StageGrowth::StageGrowth(const SearchGraph& graph, DownsetTable& table, PassStat
       source_inside_(graph.transfer_time.size()),
       source_outside_(graph.transfer_time.size()) {}
 
-double StageGrowth::paid_of(std::int32_t e) const {
-    const std::size_t i = static_cast<std::size_t>(e);
+double StageGrowth::paid_of(std::size_t i) const {
     return (source_inside_[i] ? held_[i] < graph_.destination_count[i] : held_[i] > 0)
                ? graph_.transfer_time[i]
                : 0;
 }
 
-double StageGrowth::permanent_of(std::int32_t e) const {
-    const std::size_t i = static_cast<std::size_t>(e);
+double StageGrowth::permanent_of(std::size_t i) const {
     return ((source_inside_[i] && outside_[i] > 0) || (source_outside_[i] && held_[i] > 0))
                ? graph_.transfer_time[i]
                : 0;
@@ -58,8 +56,8 @@ void StageGrowth::offer(const Sums& sums, double load) {
         if (!by_cpu_ && sums.memory + sums.activations * start.in_flight > memory_limit_) continue;
         const double value = std::max(start.value, load);
         table_.offer(set_.data(), hash_, size_,
-                     {start.used_after, value, parent_, static_cast<std::int8_t>(class_)});
-        if (static_cast<std::size_t>(size_) == graph_.count)
+                     {start.used_after, value, parent_, static_cast<std::uint8_t>(class_)});
+        if (size_ == graph_.count)
             for (double most = pass_.most.load();
                  value < most && !pass_.most.compare_exchange_weak(most, value);) {
             }
@@ -72,7 +70,7 @@ bool StageGrowth::leave_behind(std::size_t item) {
     const std::uint64_t* below = graph_.below.data() + item * graph_.words;
     for (std::size_t w = 0; w < graph_.words; ++w)
         for (std::uint64_t fresh = below[w] & ~behind_[w]; fresh; fresh &= fresh - 1) {
-            const std::size_t i = w * 64 + static_cast<std::size_t>(std::countr_zero(fresh));
+            const std::size_t i = w * 64 + std::countr_zero(fresh);
             behind_[w] |= std::uint64_t{1} << (i % 64);
             behind_log_.push_back(i);
             behind_work_ += graph_.work[i];
@@ -97,8 +95,7 @@ void StageGrowth::grow(const Sums& sums, std::size_t available_begin, std::size_
     std::size_t excluded_end = available_begin;
     double permanent = sums.permanent;
     for (std::size_t a = available_begin; a < available_end; ++a) {
-        const int item = available_[a];
-        const std::size_t i = static_cast<std::size_t>(item);
+        const std::size_t i = available_[a];
         Sums next{.work = sums.work + (by_cpu_ ? graph_.cpu_work[i] : graph_.work[i]),
                   .paid = sums.paid,
                   .permanent = permanent,
@@ -113,25 +110,25 @@ void StageGrowth::grow(const Sums& sums, std::size_t available_begin, std::size_
                 for (auto [e, is_source] : graph_.incidences[i]) {
                     next.paid -= paid_of(e);
                     next.permanent -= permanent_of(e);
-                    if (is_source) source_inside_[static_cast<std::size_t>(e)] = 1;
-                    else ++held_[static_cast<std::size_t>(e)];
+                    if (is_source) source_inside_[e] = 1;
+                    else ++held_[e];
                     next.paid += paid_of(e);
                     next.permanent += permanent_of(e);
                 }
             if (by_cpu_ || device_->load(next.work, next.permanent) <= most * (1 + margin)) {
                 const std::size_t begin = available_.size();
                 for (std::size_t b = a + 1; b < available_end; ++b) available_.push_back(available_[b]);
-                for (int s : graph_.successors[i])
-                    if (--waiting_[static_cast<std::size_t>(s)] == 0) {
+                for (std::uint32_t s : graph_.successors[i])
+                    if (--waiting_[s] == 0) {
                         // By work below, largest first: what cannot be left behind comes first and leaves no
                         // choice.
-                        auto heavier = [&](int x) {
-                            return graph_.work_below[static_cast<std::size_t>(x)] >=
-                                   graph_.work_below[static_cast<std::size_t>(s)];
+                        auto heavier = [&](std::uint32_t x) {
+                            return graph_.work_below[x] >= graph_.work_below[s];
                         };
-                        auto place = std::find_if_not(available_.begin() + static_cast<std::ptrdiff_t>(begin),
-                                                      available_.end(), heavier);
-                        available_.insert(place, s);
+                        const auto position =
+                            std::find_if_not(available_.begin() + static_cast<std::ptrdiff_t>(begin),
+                                             available_.end(), heavier);
+                        available_.insert(position, s);
                     }
                 const double kept = graph_.memory[i] + graph_.activations[i];
                 set_[i / 64] |= std::uint64_t{1} << (i % 64);
@@ -149,13 +146,13 @@ void StageGrowth::grow(const Sums& sums, std::size_t available_begin, std::size_
                 inside_work_ -= graph_.work[i];
                 hash_ ^= graph_.key[i];
                 set_[i / 64] &= ~(std::uint64_t{1} << (i % 64));
-                for (int s : graph_.successors[i]) ++waiting_[static_cast<std::size_t>(s)];
+                for (std::uint32_t s : graph_.successors[i]) ++waiting_[s];
                 available_.resize(begin);
             }
             if (!by_cpu_)
                 for (auto [e, is_source] : graph_.incidences[i]) {
-                    if (is_source) source_inside_[static_cast<std::size_t>(e)] = 0;
-                    else --held_[static_cast<std::size_t>(e)];
+                    if (is_source) source_inside_[e] = 0;
+                    else --held_[e];
                 }
         }
         // Now without this item, and so without all its descendants.
@@ -164,8 +161,8 @@ void StageGrowth::grow(const Sums& sums, std::size_t available_begin, std::size_
         if (!by_cpu_) {
             for (auto [e, is_source] : graph_.incidences[i]) {
                 permanent -= permanent_of(e);
-                if (is_source) source_outside_[static_cast<std::size_t>(e)] = 1;
-                else ++outside_[static_cast<std::size_t>(e)];
+                if (is_source) source_outside_[e] = 1;
+                else ++outside_[e];
                 permanent += permanent_of(e);
             }
             if (device_->load(sums.work, permanent) > most * (1 + margin)) break;
@@ -178,9 +175,9 @@ void StageGrowth::grow(const Sums& sums, std::size_t available_begin, std::size_
     is_cpu_only_behind_ = is_cpu_only_behind;
     if (!by_cpu_)
         for (std::size_t a = available_begin; a < excluded_end; ++a)
-            for (auto [e, is_source] : graph_.incidences[static_cast<std::size_t>(available_[a])]) {
-                if (is_source) source_outside_[static_cast<std::size_t>(e)] = 0;
-                else --outside_[static_cast<std::size_t>(e)];
+            for (auto [e, is_source] : graph_.incidences[available_[a]]) {
+                if (is_source) source_outside_[e] = 0;
+                else --outside_[e];
             }
 }
 
@@ -190,15 +187,15 @@ void StageGrowth::expand(const Downset& from, std::size_t device_class) {
     class_ = device_class;
     by_cpu_ = device.is_cpu;
     device_ = &device;
-    memory_limit_ = device.is_cpu ? infinity : device.memory_limit.value;
+    memory_limit_ = graph_.memory_limit[device_class];
     starts_.clear();
     room_ = memory_room_ = 0;
     has_cpu_left_ = false;
     least_in_flight_ = std::numeric_limits<int>::max();
-    for (const Way& way : from.ways) {
-        if (way.value > most || used_of(way.used, device_class) >= device.count) continue;
-        Start start{.used_after = way.used + one_of(device_class),
-                    .value = way.value,
+    for (const Label& label : from.labels) {
+        if (label.value > most || used_of(label.used, device_class) >= device.count) continue;
+        Start start{.used_after = label.used + one_of(device_class),
+                    .value = label.value,
                     .room = margin * graph_.total_work,
                     .memory_room = 0,
                     .in_flight = 1,
@@ -209,7 +206,7 @@ void StageGrowth::expand(const Downset& from, std::size_t device_class) {
             start.room += graph_.classes[c].is_cpu ? left * pass_.cpu_can_take
                                                    : left * most / graph_.classes[c].slowness;
             start.memory_room +=
-                left * (graph_.classes[c].is_cpu ? pass_.cpu_can_hold : graph_.classes[c].memory_limit.value);
+                left * (graph_.classes[c].is_cpu ? pass_.cpu_can_hold : graph_.memory_limit[c]);
             start.has_cpu_left = start.has_cpu_left || graph_.classes[c].is_cpu;
         }
         start.memory_room =
@@ -243,17 +240,17 @@ void StageGrowth::expand(const Downset& from, std::size_t device_class) {
         inside_work_ += graph_.work[i];
         inside_memory_ += graph_.memory[i] + graph_.activations[i];
         inside_cpu_only_ += graph_.is_cpu_only[i];
-        for (int s : graph_.successors[i]) --waiting_[static_cast<std::size_t>(s)];
+        for (std::uint32_t s : graph_.successors[i]) --waiting_[s];
         for (auto [e, is_source] : graph_.incidences[i]) {
-            if (is_source) source_outside_[static_cast<std::size_t>(e)] = 1;
-            else ++outside_[static_cast<std::size_t>(e)];
+            if (is_source) source_outside_[e] = 1;
+            else ++outside_[e];
         }
     }
     for (std::size_t i = 0; i < graph_.count; ++i)
-        if (!(set_[i / 64] >> (i % 64) & 1) && waiting_[i] == 0) available_.push_back(static_cast<int>(i));
-    std::stable_sort(available_.begin(), available_.end(), [&](int a, int b) {
-        return graph_.work_below[static_cast<std::size_t>(a)] >
-               graph_.work_below[static_cast<std::size_t>(b)];
+        if (!(set_[i / 64] >> (i % 64) & 1) && waiting_[i] == 0)
+            available_.push_back(static_cast<std::uint32_t>(i));
+    std::stable_sort(available_.begin(), available_.end(), [&](std::uint32_t a, std::uint32_t b) {
+        return graph_.work_below[a] > graph_.work_below[b];
     });
     grow({}, 0, available_.size());
 }

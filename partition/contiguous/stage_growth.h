@@ -32,7 +32,7 @@ private:
     struct Sums {
         double work = 0, paid = 0, permanent = 0, memory = 0, activations = 0;
     };
-    // A way to the downset with a device of the class left, and what remains beyond it.
+    // A label of the downset with a device of the class left, and what the devices left beyond it can take.
     struct Start {
         DevicesUsed used_after;
         double value, room, memory_room;
@@ -43,8 +43,8 @@ private:
     void grow(const Sums& sums, std::size_t available_begin, std::size_t available_end);
     void offer(const Sums& sums, double load);
     bool leave_behind(std::size_t item);
-    double permanent_of(std::int32_t e) const;
-    double paid_of(std::int32_t e) const;
+    double permanent_of(std::size_t transfer) const;
+    double paid_of(std::size_t transfer) const;
 
     const SearchGraph& graph_;
     DownsetTable& table_;
@@ -61,7 +61,8 @@ private:
     bool has_cpu_left_ = false;
 
     double inside_work_ = 0, inside_memory_ = 0;  // of the downset and the stage
-    std::int32_t inside_cpu_only_ = 0, stage_size_ = 0, size_ = 0;
+    std::int32_t inside_cpu_only_ = 0;
+    std::size_t stage_size_ = 0, size_ = 0;
     std::vector<std::uint64_t>
         behind_;  // excluded items and all their descendants: later stages must take them
     std::vector<std::size_t> behind_log_;
@@ -72,7 +73,7 @@ private:
     std::vector<int> waiting_;                  // predecessors not yet inside
     std::vector<std::int32_t> held_, outside_;  // destinations in the stage; destinations that never will be
     std::vector<char> source_inside_, source_outside_;
-    std::vector<int> available_;
+    std::vector<std::uint32_t> available_;
     std::int64_t expanded_ = 0;
 };
 

@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "core/random.h"
+#include "partition/deadline.h"
 #include "partition/free/free_search.h"
 #include "partition/placement.h"
 
@@ -17,7 +18,9 @@ namespace partition {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+// The start of the local search is a contiguous placement, found in at most this and this share of the limit.
+constexpr core::Seconds most_for_contiguous{30};
+constexpr double share_for_contiguous = 0.3;
 
 // Some tens of items are enumerated below a good bound: about a second of it, several where they are so few
 // that the end is in sight.
@@ -36,44 +39,41 @@ public:
         for (std::size_t c = 0; c < classes.size(); ++c)
             for (int d = 0; d < classes[c].count; ++d) {
                 device_.push_back(classes[c]);
-                class_of_.push_back(static_cast<int>(c));
+                class_of_.push_back(c);
             }
-        devices_ = static_cast<int>(device_.size());
+        devices_ = device_.size();
         incidences_.resize(problem.items.size());
         for (std::size_t e = 0; e < problem.transfers.size(); ++e) {
-            incidences_[static_cast<std::size_t>(problem.transfers[e].source)].push_back({e, true});
-            for (int d : problem.transfers[e].destinations)
-                incidences_[static_cast<std::size_t>(d)].push_back({e, false});
+            incidences_[problem.transfers[e].source].push_back({e, true});
+            for (std::size_t d : problem.transfers[e].destinations) incidences_[d].push_back({e, false});
         }
     }
 
     // Devices are numbered class by class.
-    void set(const std::vector<int>& device_of) {
+    void set(const std::vector<std::size_t>& device_of) {
         device_of_ = device_of;
-        load_.assign(static_cast<std::size_t>(devices_), 0);
-        memory_.assign(static_cast<std::size_t>(devices_), 0);
-        held_.assign(problem_.transfers.size() * static_cast<std::size_t>(devices_), 0);
+        load_.assign(devices_, 0);
+        memory_.assign(devices_, 0);
+        held_.assign(problem_.transfers.size() * devices_, 0);
         for (std::size_t i = 0; i < problem_.items.size(); ++i) {
-            load_[static_cast<std::size_t>(device_of_[i])] += work(i, device_of_[i]);
-            memory_[static_cast<std::size_t>(device_of_[i])] += kept(i);
+            load_[device_of_[i]] += work(i, device_of_[i]);
+            memory_[device_of_[i]] += kept(i);
         }
         for (std::size_t e = 0; e < problem_.transfers.size(); ++e) {
-            for (int d : problem_.transfers[e].destinations)
-                ++held(e, device_of_[static_cast<std::size_t>(d)]);
-            for (int device = 0; device < devices_; ++device)
-                load_[static_cast<std::size_t>(device)] += paid(e, device);
+            for (std::size_t d : problem_.transfers[e].destinations) ++held(e, device_of_[d]);
+            for (std::size_t device = 0; device < devices_; ++device) load_[device] += paid(e, device);
         }
     }
 
-    bool may_hold_all(int device) const { return is_cpu(device); }
-    bool may_hold(std::size_t item, int device) const {
+    bool may_hold_all(std::size_t device) const { return is_cpu(device); }
+    bool may_hold(std::size_t item, std::size_t device) const {
         return is_cpu(device) || problem_.items[item].runs_on_accelerator;
     }
 
-    void move(std::size_t item, int to) {
-        int from = device_of_[item];
+    void move(std::size_t item, std::size_t to) {
+        const std::size_t from = device_of_[item];
         for (auto [e, is_source] : incidences_[item]) {
-            int holder = device_of_[static_cast<std::size_t>(problem_.transfers[e].source)];
+            const std::size_t holder = device_of_[problem_.transfers[e].source];
             change(e, from, to, holder, -1);
             if (is_source) {
                 device_of_[item] = to;
@@ -85,85 +85,79 @@ public:
             device_of_[item] =
                 from;  // until the last transfer is done: the others are still counted from this side
         }
-        load_[static_cast<std::size_t>(from)] -= work(item, from);
-        load_[static_cast<std::size_t>(to)] += work(item, to);
-        memory_[static_cast<std::size_t>(from)] -= kept(item);
-        memory_[static_cast<std::size_t>(to)] += kept(item);
+        load_[from] -= work(item, from);
+        load_[to] += work(item, to);
+        memory_[from] -= kept(item);
+        memory_[to] += kept(item);
         device_of_[item] = to;
     }
 
     double energy() const {
         double sum = 0;
-        for (int d = 0; d < devices_; ++d) {
-            sum += eighth_power(load_[static_cast<std::size_t>(d)] / reference_);
-            const double limit = device_[static_cast<std::size_t>(d)].memory_limit.value,
-                         over = memory_[static_cast<std::size_t>(d)] - limit;
+        for (std::size_t d = 0; d < devices_; ++d) {
+            sum += eighth_power(load_[d] / reference_);
+            const double limit = device_[d].most_memory().value, over = memory_[d] - limit;
             if (over > 0) sum += 10 * (1 + over / std::max(limit, 1.0));
         }
         return sum;
     }
     double largest() const { return *std::max_element(load_.begin(), load_.end()); }
     bool respects_memory() const {
-        for (int d = 0; d < devices_; ++d)
-            if (memory_[static_cast<std::size_t>(d)] >
-                device_[static_cast<std::size_t>(d)].memory_limit.value)
-                return false;
+        for (std::size_t d = 0; d < devices_; ++d)
+            if (memory_[d] > device_[d].most_memory().value) return false;
         return true;
     }
-    int device_of(std::size_t item) const { return device_of_[item]; }
-    const std::vector<int>& devices_of() const { return device_of_; }
-    int devices() const { return devices_; }
-    int class_of(int device) const { return class_of_[static_cast<std::size_t>(device)]; }
+    std::size_t device_of(std::size_t item) const { return device_of_[item]; }
+    const std::vector<std::size_t>& devices_of() const { return device_of_; }
+    std::size_t devices() const { return devices_; }
+    std::size_t class_of(std::size_t device) const { return class_of_[device]; }
 
 private:
-    bool is_cpu(int device) const { return device_[static_cast<std::size_t>(device)].is_cpu; }
+    bool is_cpu(std::size_t device) const { return device_[device].is_cpu; }
     // A device may be visited by a micro-batch many times: all of a step's micro-batches may be in flight on
     // it.
     double kept(std::size_t item) const {
         return (problem_.items[item].memory + problem_.items[item].activations * problem_.micro_batches)
             .value;
     }
-    double work(std::size_t item, int device) const {
-        const DeviceClass& of = device_[static_cast<std::size_t>(device)];
+    double work(std::size_t item, std::size_t device) const {
+        const DeviceClass& of = device_[device];
         return of.work(problem_.items[item]).value * of.slowness;
     }
-    int& held(std::size_t e, int device) {
-        return held_[e * static_cast<std::size_t>(devices_) + static_cast<std::size_t>(device)];
-    }
-    int held(std::size_t e, int device) const {
-        return held_[e * static_cast<std::size_t>(devices_) + static_cast<std::size_t>(device)];
-    }
-    double paid(std::size_t e, int device) const {
+    int& held(std::size_t e, std::size_t device) { return held_[e * devices_ + device]; }
+    int held(std::size_t e, std::size_t device) const { return held_[e * devices_ + device]; }
+    double paid(std::size_t e, std::size_t device) const {
         if (is_cpu(device)) return 0;
         const Transfer& transfer = problem_.transfers[e];
-        bool is_holder = device_of_[static_cast<std::size_t>(transfer.source)] == device;
+        bool is_holder = device_of_[transfer.source] == device;
         return (is_holder ? held(e, device) < std::ssize(transfer.destinations) : held(e, device) > 0)
-                   ? transfer.time.value * device_[static_cast<std::size_t>(device)].transfer_slowness
+                   ? transfer.time.value * device_[device].transfer_slowness
                    : 0;
     }
-    void change(std::size_t e, int from, int to, int holder, int sign) {
-        load_[static_cast<std::size_t>(from)] += sign * paid(e, from);
-        load_[static_cast<std::size_t>(to)] += sign * paid(e, to);
-        if (holder != from && holder != to) load_[static_cast<std::size_t>(holder)] += sign * paid(e, holder);
+    void change(std::size_t e, std::size_t from, std::size_t to, std::size_t holder, int sign) {
+        load_[from] += sign * paid(e, from);
+        load_[to] += sign * paid(e, to);
+        if (holder != from && holder != to) load_[holder] += sign * paid(e, holder);
     }
 
     const PlacementProblem& problem_;
     std::vector<DeviceClass> device_;  // of each device
-    std::vector<int> class_of_;
-    int devices_ = 0;
+    std::vector<std::size_t> class_of_;
+    std::size_t devices_ = 0;
     double reference_;
     std::vector<std::vector<std::pair<std::size_t, bool>>> incidences_;
-    std::vector<int> device_of_, held_;
+    std::vector<std::size_t> device_of_;
+    std::vector<int> held_;
     std::vector<double> load_, memory_;
 };
 
 std::vector<PlacedStage> stages_of(const PlacementProblem& problem, const Annealing& state,
-                                   const std::vector<int>& device_of) {
+                                   const std::vector<std::size_t>& device_of) {
     std::vector<PlacedStage> stages;
-    for (int d = 0; d < state.devices(); ++d) {
-        std::vector<int> items;
+    for (std::size_t d = 0; d < state.devices(); ++d) {
+        std::vector<std::size_t> items;
         for (std::size_t i = 0; i < device_of.size(); ++i)
-            if (device_of[i] == d) items.push_back(static_cast<int>(i));
+            if (device_of[i] == d) items.push_back(i);
         if (!items.empty())
             stages.push_back(stage_of(problem, std::move(items), state.class_of(d), problem.micro_batches));
     }
@@ -174,10 +168,13 @@ std::vector<PlacedStage> stages_of(const PlacementProblem& problem, const Anneal
 
 PlacementResult place_anywhere(const PlacementProblem& problem, const PlacementOptions& options) {
     const Clock::time_point begin = Clock::now();
+    const Clock::time_point deadline = deadline_after(begin, options.time_limit);
     auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
     PlacementOptions for_contiguous;
     for_contiguous.progress = options.progress;
-    for_contiguous.time_limit = core::Seconds(std::min(30.0, 0.3 * options.time_limit.value));
+    for_contiguous.time_limit = most_for_contiguous;
+    if (options.time_limit)
+        for_contiguous.time_limit = std::min(most_for_contiguous, *options.time_limit * share_for_contiguous);
     PlacementResult result = place_contiguous(problem, for_contiguous);
     if (!placement_infeasibility(problem).empty() || problem.items.empty()) return result;
     result.lower_bound = placement_lower_bound(problem);
@@ -186,38 +183,33 @@ PlacementResult place_anywhere(const PlacementProblem& problem, const PlacementO
     result.is_proven_infeasible = result.is_proven_optimal = false;
     const std::size_t n = problem.items.size();
     Annealing state(problem, std::max(result.lower_bound.value, 1e-300));
-    std::vector<int> start(n, 0);
+    std::vector<std::size_t> start(n, 0);
     double best = std::numeric_limits<double>::infinity();
     if (result.is_feasible) {
-        std::vector<char> is_taken(static_cast<std::size_t>(state.devices()), 0);
+        std::vector<char> is_taken(state.devices(), 0);
         for (const PlacedStage& stage : result.stages)
-            for (int d = 0; d < state.devices(); ++d) {
-                if (is_taken[static_cast<std::size_t>(d)] || state.class_of(d) != stage.device_class)
-                    continue;
-                is_taken[static_cast<std::size_t>(d)] = 1;
-                for (int i : stage.items) start[static_cast<std::size_t>(i)] = d;
+            for (std::size_t d = 0; d < state.devices(); ++d) {
+                if (is_taken[d] || state.class_of(d) != stage.device_class) continue;
+                is_taken[d] = 1;
+                for (std::size_t i : stage.items) start[i] = d;
                 break;
             }
         best = result.objective.value;
     } else {
         // A CPU holds whatever there is.
-        for (int d = 0; d < state.devices(); ++d)
+        for (std::size_t d = 0; d < state.devices(); ++d)
             if (state.may_hold_all(d)) start.assign(n, d);
     }
-    std::vector<int> best_devices = start;
+    std::vector<std::size_t> best_devices = start;
     bool has_improved = false, has_moved = false, is_complete = false;
     if (n <= most_enumerated) {
-        const auto deadline = options.time_limit.value < 1e8
-                                  ? begin + std::chrono::duration_cast<Clock::duration>(
-                                                std::chrono::duration<double>(options.time_limit.value))
-                                  : Clock::time_point::max();
         FreeSearchResult enumerated =
             search_free(problem, best, n <= few ? most_expanded_of_few : most_expanded, deadline);
         is_complete = enumerated.is_complete &&
                       (contiguous_is_proven || contiguous_is_excluded || problem.micro_batches == 1);
-        if (!enumerated.device_of.empty()) {
+        if (enumerated.device_of) {
             best = enumerated.value;
-            best_devices = std::move(enumerated.device_of);
+            best_devices = std::move(*enumerated.device_of);
             has_improved = true;
         }
     }
@@ -227,8 +219,7 @@ PlacementResult place_anywhere(const PlacementProblem& problem, const PlacementO
     const std::int64_t moves =
         std::min<std::int64_t>(20'000'000, 12'000 * static_cast<std::int64_t>(n) + 200'000);
     const int rounds = 12;
-    for (int round = 0;
-         round < rounds && !is_complete && elapsed() < options.time_limit.value && state.devices() > 1;
+    for (int round = 0; round < rounds && !is_complete && Clock::now() < deadline && state.devices() > 1;
          ++round) {
         if (best <= result.lower_bound.value * (1 + 1e-12)) break;
         state.set(round % 2 == 0 ? start : best_devices);
@@ -239,14 +230,14 @@ PlacementResult place_anywhere(const PlacementProblem& problem, const PlacementO
         for (std::int64_t m = 0; m < moves; ++m) {
             if (m % 1000 == 0) {
                 temperature *= cooling;
-                if (m % 10000 == 0 && elapsed() > options.time_limit.value) break;
+                if (m % 10000 == 0 && Clock::now() > deadline) break;
                 if (has_moved && options.progress)
                     options.progress({best, result.lower_bound.value, elapsed()});
                 has_moved = false;
             }
-            std::size_t item = static_cast<std::size_t>(random.below(n));
-            int to = static_cast<int>(random.below(static_cast<std::uint64_t>(state.devices())));
-            int from = state.device_of(item);
+            const std::size_t item = random.below(n);
+            const std::size_t to = random.below(state.devices());
+            const std::size_t from = state.device_of(item);
             if (to == from || !state.may_hold(item, to)) continue;
             state.move(item, to);
             double next = state.energy();

@@ -35,19 +35,19 @@ public:
         paid_.assign(devices, 0);
         memory_.assign(devices, 0);
         held_count_.assign(devices, 0);
-        holder_.assign(transfers, -1);
+        holder_.assign(transfers, unassigned);
         held_.assign(transfers * devices, 0);
         assigned_.assign(transfers, 0);
-        device_of_.assign(items, -1);
+        device_of_.assign(items, unassigned);
         incidences_.resize(items);
         std::vector<double> weight(items, 0);
         for (std::size_t e = 0; e < transfers; ++e) {
-            auto touch = [&](int item, bool is_source) {
-                incidences_[static_cast<std::size_t>(item)].push_back({e, is_source});
-                weight[static_cast<std::size_t>(item)] += problem.transfers[e].time.value;
+            auto touch = [&](std::size_t item, bool is_source) {
+                incidences_[item].push_back({e, is_source});
+                weight[item] += problem.transfers[e].time.value;
             };
             touch(problem.transfers[e].source, true);
-            for (int d : problem.transfers[e].destinations) touch(d, false);
+            for (std::size_t d : problem.transfers[e].destinations) touch(d, false);
         }
         for (std::size_t i = 0; i < items; ++i) weight[i] += problem.items[i].accelerator_time.value;
         order_.resize(items);
@@ -89,16 +89,16 @@ private:
     }
     // Of the ends assigned so far: what this device pays whatever comes.
     double owed(std::size_t e, std::size_t device) const {
-        if (holder_[e] < 0) return 0;
+        if (holder_[e] == unassigned) return 0;
         const int here = held_[e * class_of_.size() + device];
-        const bool pays = holder_[e] == static_cast<int>(device) ? here < assigned_[e] : here > 0;
+        const bool pays = holder_[e] == device ? here < assigned_[e] : here > 0;
         return pays ? problem_.transfers[e].time.value : 0;
     }
     void put(std::size_t item, std::size_t device, int sign) {
         for (auto [e, is_source] : incidences_[item]) {
             for (std::size_t d = 0; d < class_of_.size(); ++d) paid_[d] -= owed(e, d);
             if (is_source) {
-                holder_[e] = sign > 0 ? static_cast<int>(device) : -1;
+                holder_[e] = sign > 0 ? device : unassigned;
             } else {
                 held_[e * class_of_.size() + device] += sign;
                 assigned_[e] += sign;
@@ -108,7 +108,7 @@ private:
         work_[device] += sign * classes_[class_of_[device]].work(problem_.items[item]).value;
         memory_[device] += sign * kept(item);
         held_count_[device] += sign;
-        device_of_[item] = sign > 0 ? static_cast<int>(device) : -1;
+        device_of_[item] = sign > 0 ? device : unassigned;
     }
     bool may_go_on(std::size_t next) const {
         double work_room = 0, memory_room = 0;
@@ -119,7 +119,7 @@ private:
             work_room +=
                 c.is_cpu ? (gain_left_[next] > 0 ? (result_.value - here) / c.slowness * gain_left_[next] : 0)
                          : (result_.value - here) / c.slowness;
-            memory_room += c.is_cpu ? infinity : c.memory_limit.value - memory_[d];
+            memory_room += c.is_cpu ? infinity : c.most_memory().value - memory_[d];
         }
         return work_left_[next] <= work_room * (1 + margin) + margin * work_left_[0] &&
                memory_left_[next] <= memory_room * (1 + margin) + margin * memory_left_[0];
@@ -145,7 +145,7 @@ private:
                 has_tried_empty[c] = 1;
             }
             if (!classes_[c].is_cpu && (!problem_.items[item].runs_on_accelerator ||
-                                        memory_[d] + kept(item) > classes_[c].memory_limit.value))
+                                        memory_[d] + kept(item) > classes_[c].most_memory().value))
                 continue;
             const std::vector<double> paid = paid_;  // put back exactly: differences of sums would drift
             const double work = work_[d], memory = memory_[d];
@@ -171,13 +171,16 @@ private:
     const std::int64_t most_expanded_;
     const std::chrono::steady_clock::time_point deadline_;
     FreeSearchResult result_;
-    std::vector<std::size_t> class_of_, order_;
+    // Of flat arrays that the innermost loop reads: an optional would double them.
+    static constexpr std::size_t unassigned = std::numeric_limits<std::size_t>::max();
+
+    std::vector<std::size_t> class_of_, order_, holder_, device_of_;  // holder: device of a transfer's source
     std::vector<std::vector<Incidence>> incidences_;
     std::vector<double> work_, paid_, memory_;  // of each device
     std::vector<double> work_left_, memory_left_,
         gain_left_;  // of the items from the k-th on: accelerator time, bytes, accelerator time a CPU saves
                      // per its own
-    std::vector<int> held_count_, holder_, held_, assigned_, device_of_;
+    std::vector<int> held_count_, held_, assigned_;
 };
 
 }  // namespace

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "partition/placement.h"
@@ -10,9 +12,10 @@
 namespace partition {
 
 struct FreeSearchResult {
-    bool is_complete = false;    // every assignment was looked at or excluded by a bound
-    std::vector<int> device_of;  // of each item, devices numbered class by class; empty: none below `below`
-    double value = 0;            // its largest load, seconds
+    bool is_complete = false;  // every assignment was looked at or excluded by a bound
+    // Of each item, devices numbered class by class; nothing where no assignment lies below `below`.
+    std::optional<std::vector<std::size_t>> device_of;
+    double value = 0;  // its largest load, seconds
     std::int64_t expanded = 0;
 };
 

@@ -22,8 +22,7 @@ void add(Bits& to, const Bits& more) {
 template <class Visit>
 void for_each(const Bits& bits, Visit visit) {
     for (std::size_t w = 0; w < bits.size(); ++w)
-        for (std::uint64_t rest = bits[w]; rest; rest &= rest - 1)
-            visit(w * 64 + static_cast<std::size_t>(std::countr_zero(rest)));
+        for (std::uint64_t rest = bits[w]; rest; rest &= rest - 1) visit(w * 64 + std::countr_zero(rest));
 }
 
 class Cutter {
@@ -39,10 +38,10 @@ public:
         std::vector<char> has_before(count_, 0);
         for (auto [from, to] : problem.edges) {
             core::require(from < to, "nodes are in topological order");
-            next_[static_cast<std::size_t>(from)].push_back(static_cast<std::size_t>(to));
-            add(closure_[static_cast<std::size_t>(to)], closure_[static_cast<std::size_t>(from)]);
-            set(closure_[static_cast<std::size_t>(to)], static_cast<std::size_t>(from));
-            has_before[static_cast<std::size_t>(to)] = 1;
+            next_[from].push_back(to);
+            add(closure_[to], closure_[from]);
+            set(closure_[to], from);
+            has_before[to] = 1;
         }
         for (std::size_t v = 0; v < count_; ++v) set(closure_[v], v);
         // Ancestors of v whose output is also awaited by a node that neither is v nor an ancestor of it.
@@ -74,7 +73,7 @@ public:
         const auto hash_of = [](const Bits& bits) {
             std::uint64_t hash = 0;
             for (std::uint64_t word : bits) hash = core::mix64(hash ^ word);
-            return static_cast<std::size_t>(hash);
+            return hash;
         };
         std::unordered_set<Bits, decltype(hash_of)> known(64, hash_of);
         std::vector<Bits> queue{closure_[starts_.front()]};

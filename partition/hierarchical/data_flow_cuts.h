@@ -14,7 +14,7 @@ struct DataFlowCut {
     double compute = 0, parameters = 0, activations = 0;  // seconds, bytes, bytes
     double output = 0;  // bytes that cross, as PipeDream counts them: an output needed by a node that is no
                         // ancestor of some last node counts
-    bool holds(int node) const { return nodes[static_cast<std::size_t>(node) / 64] >> (node % 64) & 1; }
+    bool holds(std::size_t node) const { return nodes[node / 64] >> (node % 64) & 1; }
     bool lies_in(const DataFlowCut& other) const {
         for (std::size_t w = 0; w < nodes.size(); ++w)
             if (nodes[w] & ~other.nodes[w]) return false;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include <fmt/core.h>
 
@@ -36,24 +37,22 @@ public:
     // Empty, or why the stages are no placement.
     std::string infeasibility() {
         const std::size_t n = problem_.nodes.size(), levels = problem_.levels.size();
-        std::vector<int> stage_of(n, -1);
+        std::vector<std::optional<std::size_t>> stage_of(n);
         for (std::size_t s = 0; s < stages_.size(); ++s) {
             if (stages_[s].nodes.empty()) return fmt::format("stage {} holds no node", s);
             if (stages_[s].replicas.size() != levels)
                 return fmt::format("stage {} has replicas for {} levels, the workers have {}", s,
                                    stages_[s].replicas.size(), levels);
-            for (int v : stages_[s].nodes) stage_of[static_cast<std::size_t>(v)] = static_cast<int>(s);
+            for (std::size_t v : stages_[s].nodes) stage_of[v] = s;
         }
         for (std::size_t v = 0; v < n; ++v)
-            if (stage_of[v] < 0)
+            if (!stage_of[v])
                 return fmt::format("node {} is in no stage", core::in_quotes(problem_.nodes[v].id));
         for (auto [from, to] : problem_.edges)
-            if (stage_of[static_cast<std::size_t>(from)] > stage_of[static_cast<std::size_t>(to)])
+            if (stage_of[from] > stage_of[to])
                 return fmt::format("node {} of stage {} feeds node {} of the earlier stage {}",
-                                   core::in_quotes(problem_.nodes[static_cast<std::size_t>(from)].id),
-                                   stage_of[static_cast<std::size_t>(from)],
-                                   core::in_quotes(problem_.nodes[static_cast<std::size_t>(to)].id),
-                                   stage_of[static_cast<std::size_t>(to)]);
+                                   core::in_quotes(problem_.nodes[from].id), *stage_of[from],
+                                   core::in_quotes(problem_.nodes[to].id), *stage_of[to]);
         std::vector<Part> parts;
         for (std::size_t s = 0; s < stages_.size(); ++s) parts.push_back({s, s, stages_[s].replicas[0], {}});
         for (std::size_t level = 0; level < levels; ++level) {
@@ -87,7 +86,7 @@ public:
         whole_ = std::move(parts.front());
         std::vector<char> before(n, 0);
         for (const HierarchicalStage& stage : stages_) {
-            for (int v : stage.nodes) before[static_cast<std::size_t>(v)] = 1;
+            for (std::size_t v : stage.nodes) before[v] = 1;
             cuts_.push_back(data_flow_cut(problem_, before));
         }
         return {};
@@ -169,8 +168,7 @@ std::string hash_of(const HierarchicalProblem& problem) {
              {node.forward.value, node.backward.value, node.activation.value, node.parameters.value})
             hash.add_number(number);
     }
-    for (auto [from, to] : problem.edges)
-        hash.add(static_cast<std::uint64_t>(from) << 32 | static_cast<std::uint64_t>(to));
+    for (auto [from, to] : problem.edges) hash.add(from << 32 | to);
     return hash.text();
 }
 
@@ -190,9 +188,9 @@ HierarchicalResult judge_hierarchical(const HierarchicalProblem& problem,
     if (!result.reason.empty()) return result;
     result.objective = core::Seconds(judge.value());
     for (std::size_t s = 0; s < stages.size() && result.reason.empty(); ++s)
-        if (stages[s].memory > problem.memory_limit)
+        if (problem.memory_limit && stages[s].memory > *problem.memory_limit)
             result.reason = fmt::format("stage {} of the partition needs {}, a worker has {}", s,
-                                        core::format(stages[s].memory), core::format(problem.memory_limit));
+                                        core::format(stages[s].memory), core::format(*problem.memory_limit));
     result.is_feasible = result.reason.empty();
     result.lower_bound = std::min(result.objective, mean_compute(problem));
     result.stages = std::move(stages);

@@ -19,6 +19,7 @@
 
 #include "core/diagnostics.h"
 #include "core/parallel.h"
+#include "partition/deadline.h"
 #include "partition/hierarchical/data_flow_cuts.h"
 #include "partition/hierarchical/hierarchical_check.h"
 
@@ -26,7 +27,6 @@ namespace partition {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr int nothing = -1;                            // the cut before the first node
 constexpr std::size_t most_states_with_levels = 2500;  // a table of every pair of cuts a level
@@ -106,32 +106,23 @@ private:
         lies_in_.assign(cuts_.size() * words_, 0);
         for (int j = 0; j < count_; ++j)
             for (int k = 0; k < j; ++k)
-                if (cuts_[static_cast<std::size_t>(k)].lies_in(cuts_[static_cast<std::size_t>(j)]))
-                    lies_in_[static_cast<std::size_t>(j) * words_ + static_cast<std::size_t>(k) / 64] |=
-                        std::uint64_t{1} << (k % 64);
+                if (cuts_[k].lies_in(cuts_[j])) lies_in_[j * words_ + k / 64] |= std::uint64_t{1} << (k % 64);
     }
     bool contains(int j, int k) const {
-        return k == nothing ||
-               (k < j && (lies_in_[static_cast<std::size_t>(j) * words_ + static_cast<std::size_t>(k) / 64] >>
-                              (k % 64) &
-                          1));
+        return k == nothing || (k < j && (lies_in_[j * words_ + k / 64] >> (k % 64) & 1));
     }
     // May a stage of the level end at the cut, and another one begin?
-    bool may_cut(std::size_t level, int cut) const {
-        return levels_of_[static_cast<std::size_t>(cut)] >> level & 1;
-    }
+    bool may_cut(std::size_t level, int cut) const { return levels_of_[cut] >> level & 1; }
     // May a stage of a level above?
     bool may_bound(std::size_t level, int cut) const {
-        return cut == nothing || cut == count_ - 1 ||
-               levels_of_[static_cast<std::size_t>(cut)] >> (level + 1);
+        return cut == nothing || cut == count_ - 1 || levels_of_[cut] >> (level + 1);
     }
     double between(double DataFlowCut::* what, int lower, int upper) const {
-        return cuts_[static_cast<std::size_t>(upper)].*what -
-               (lower == nothing ? 0 : cuts_[static_cast<std::size_t>(lower)].*what);
+        return cuts_[upper].*what - (lower == nothing ? 0 : cuts_[lower].*what);
     }
     // Micro-batches kept besides the current one do not depend on the place without a limit: one table serves
     // all.
-    double seen_by(double later) const { return std::isinf(problem_.memory_limit.value) ? 0 : later; }
+    double seen_by(double later) const { return problem_.memory_limit ? later : 0; }
 
     double memory(int lower, int upper, double later) const {
         const double once = between(&DataFlowCut::activations, lower, upper) +
@@ -140,11 +131,9 @@ private:
     }
     // What lies between two cuts on one unit of a level; `later` = workers after it for each of its copies.
     double on_one_unit(std::size_t level, int lower, int upper, double later) {
-        if (level > 0)
-            return table(
-                level - 1,
-                later)[static_cast<std::size_t>(lower + 1) * cuts_.size() + static_cast<std::size_t>(upper)];
-        if (memory(lower, upper, later) > problem_.memory_limit.value) return infinity;
+        if (level > 0) return table(level - 1, later)[(lower + 1) * cuts_.size() + upper];
+        if (problem_.memory_limit && memory(lower, upper, later) > problem_.memory_limit->value)
+            return infinity;
         return between(&DataFlowCut::compute, lower, upper);
     }
     double on_units(std::size_t level, int lower, int upper, int units, double later, bool is_whole) {
@@ -174,8 +163,8 @@ private:
             if (is_out_of_time_) break;
             if (between(&DataFlowCut::compute, lower, j) / (workers * here.workers) >= limit) break;
             if (!(may_cut(level, j) || may_bound(level, j)) || !contains(j, lower)) continue;
-            std::vector<Choice>& best = result[static_cast<std::size_t>(j)];
-            best.resize(static_cast<std::size_t>(here.workers));
+            std::vector<Choice>& best = result[j];
+            best.resize(here.workers);
             auto later_than = [&](int units_so_far, int units) {
                 return seen_by((later + (here.workers - units_so_far) * workers) / units);
             };
@@ -186,32 +175,29 @@ private:
                                  : here.workers;
             for (int m = least; m <= most; ++m) {
                 const double value = on_units(level, lower, j, m, later_than(m, m), true);
-                if (value < limit) best[static_cast<std::size_t>(m - 1)].value = value;
+                if (value < limit) best[m - 1].value = value;
             }
-            const double leaving =
-                j < count_ - 1 ? 2 * cuts_[static_cast<std::size_t>(j)].output / bandwidth : 0;
+            const double leaving = j < count_ - 1 ? 2 * cuts_[j].output / bandwidth : 0;
             for (int k = j - 1; k > lower; --k) {
                 if (here.workers > 64 && Clock::now() > deadline_)
                     is_out_of_time_ = true;  // one cut alone may take long
                 if (is_out_of_time_) break;
                 double worst = 0;
                 for (int m = least; m <= most; ++m)
-                    worst = std::max(worst, std::min(limit, best[static_cast<std::size_t>(m - 1)].value));
+                    worst = std::max(worst, std::min(limit, best[m - 1].value));
                 // Cuts are sorted by compute: from here on the last stage alone is too heavy for any number
                 // of units.
                 if (between(&DataFlowCut::compute, k, j) / (workers * here.workers) >= worst) break;
                 if (!may_cut(level, k) || !contains(j, k) || !contains(k, lower)) continue;
-                const std::vector<Choice>& before = result[static_cast<std::size_t>(k)];
+                const std::vector<Choice>& before = result[k];
                 if (before.empty()) continue;
-                const double moved =
-                    std::max(2 * cuts_[static_cast<std::size_t>(k)].output / bandwidth, leaving);
+                const double moved = std::max(2 * cuts_[k].output / bandwidth, leaving);
                 if (moved / here.workers >= worst) continue;
                 const int fewest_here = fewest(between(&DataFlowCut::compute, k, j));
                 for (int m = std::max(2, least); m <= most; ++m) {
-                    Choice& to = best[static_cast<std::size_t>(m - 1)];
+                    Choice& to = best[m - 1];
                     for (int units = fewest_here; units < m; ++units) {
-                        double value =
-                            std::max(before[static_cast<std::size_t>(m - units - 1)].value, moved / units);
+                        double value = std::max(before[m - units - 1].value, moved / units);
                         if (value >= to.value || value >= limit) continue;
                         value = std::max(value, on_units(level, k, j, units, later_than(m, units), false));
                         if (value < to.value && value < limit) to = {value, k, units};
@@ -233,17 +219,13 @@ private:
         if (tables_.count({level, later}) || is_out_of_time_) return;
         make_tables_below(level, later);
         std::vector<double> values((cuts_.size() + 1) * cuts_.size(), infinity);
-        core::for_each_in_parallel(static_cast<std::size_t>(count_ - 1 - nothing), 0,
-                                   [&](std::size_t item, int) {
-                                       const int lower = nothing + static_cast<int>(item);
-                                       if (is_out_of_time_ || !may_bound(level, lower)) return;
-                                       const Row filled = row(level, lower, later);
-                                       for (int j = lower + 1; j < count_; ++j)
-                                           if (!filled[static_cast<std::size_t>(j)].empty())
-                                               values[static_cast<std::size_t>(lower + 1) * cuts_.size() +
-                                                      static_cast<std::size_t>(j)] =
-                                                   filled[static_cast<std::size_t>(j)].back().value;
-                                   });
+        core::for_each_in_parallel(count_ - 1 - nothing, 0, [&](std::size_t item, int) {
+            const int lower = nothing + static_cast<int>(item);
+            if (is_out_of_time_ || !may_bound(level, lower)) return;
+            const Row filled = row(level, lower, later);
+            for (int j = lower + 1; j < count_; ++j)
+                if (!filled[j].empty()) values[(lower + 1) * cuts_.size() + j] = filled[j].back().value;
+        });
         tables_.emplace(std::pair(level, later), std::move(values));
     }
     void make_tables_below(std::size_t level, double later) {
@@ -273,7 +255,7 @@ private:
         };
         std::vector<Part> parts;
         for (int m = problem_.levels[level].workers, j = upper;;) {
-            const Choice& choice = filled[static_cast<std::size_t>(j)][static_cast<std::size_t>(m - 1)];
+            const Choice& choice = filled[j][m - 1];
             const int units = choice.units == 0 ? m : choice.units;
             const int from = choice.units == 0 ? lower : choice.cut;
             parts.push_back(
@@ -296,9 +278,8 @@ private:
                                     .replicas = std::move(replicas),
                                     .load = {},
                                     .memory = core::Bytes(memory(part.lower, part.upper, part.later))};
-            for (int v = 0; v < static_cast<int>(problem_.nodes.size()); ++v)
-                if (cuts_[static_cast<std::size_t>(part.upper)].holds(v) &&
-                    (part.lower == nothing || !cuts_[static_cast<std::size_t>(part.lower)].holds(v)))
+            for (std::size_t v = 0; v < problem_.nodes.size(); ++v)
+                if (cuts_[part.upper].holds(v) && (part.lower == nothing || !cuts_[part.lower].holds(v)))
                     stage.nodes.push_back(v);
             stage.load =
                 core::Seconds(on_units(0, part.lower, part.upper, part.units, seen_by(part.later), false));
@@ -327,10 +308,7 @@ HierarchicalResult place_hierarchical(const HierarchicalProblem& problem,
                                       const HierarchicalOptions& options) {
     core::require(!problem.levels.empty() && problem.levels.size() < 32,
                   "a hierarchy has a level, and few of them");
-    Clock::time_point deadline = Clock::time_point::max();
-    if (options.time_limit.value < 1e8)
-        deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                      std::chrono::duration<double>(options.time_limit.value));
+    const Clock::time_point deadline = deadline_after(Clock::now(), options.time_limit);
     const bool has_levels = problem.levels.size() > 1;
     HierarchicalResult result;
     result.data_parallel = everything_replicated(problem);
@@ -338,7 +316,7 @@ HierarchicalResult place_hierarchical(const HierarchicalProblem& problem,
     result.states = cuts.cuts.size();
     const double relaxed = mean_compute(problem).value;
     // Without a limit of memory everything may be replicated; what is sought is that or better.
-    double best = infinity, limit = std::isinf(problem.memory_limit.value) && result.data_parallel.value > 0
+    double best = infinity, limit = !problem.memory_limit && result.data_parallel.value > 0
                                         ? result.data_parallel.value * (1 + 1e-9)
                                         : infinity;
     const Clock::time_point begin = Clock::now();
@@ -370,12 +348,13 @@ HierarchicalResult place_hierarchical(const HierarchicalProblem& problem,
     }
     if (std::isinf(best)) {
         result.is_proven_infeasible = is_exact;
+        const core::Bytes most_memory = problem.memory_limit.value_or(core::Bytes(infinity));
         int workers = 1;
         for (const BandwidthLevel& level : problem.levels) workers *= level.workers;
         result.reason = is_exact ? fmt::format(
                                        "no division into stages keeps weights and activations in flight "
                                        "within {} on each of {} workers",
-                                       core::format(problem.memory_limit), workers)
+                                       core::format(most_memory), workers)
                                  : fmt::format(
                                        "no placement was found within the time limit, and none is excluded "
                                        "either ({} cuts of the data flow{})",

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
+#include <optional>
 #include <queue>
 #include <set>
 
@@ -12,50 +14,62 @@
 
 namespace partition {
 
-std::vector<int> strong_components(std::size_t vertices, const std::vector<std::pair<int, int>>& edges) {
+std::vector<std::size_t> strong_components(std::size_t vertices, const std::vector<Edge>& edges) {
     using Graph = boost::adjacency_list<boost::vecS, boost::vecS, boost::directedS>;
-    Graph graph(vertices);
-    for (auto [from, to] : edges)
-        boost::add_edge(static_cast<std::size_t>(from), static_cast<std::size_t>(to), graph);
-    std::vector<int> component(vertices);
+    const Graph graph(edges.begin(), edges.end(), vertices);
+    std::vector<std::size_t> component(vertices);
     if (vertices == 0) return component;
-    int count = boost::strong_components(
+    const std::size_t count = boost::strong_components(
         graph, boost::make_iterator_property_map(component.begin(), boost::get(boost::vertex_index, graph)));
-    std::vector<int> renumbered(static_cast<std::size_t>(count), -1);
-    int next = 0;
-    for (int& c : component) {
-        int& number = renumbered[static_cast<std::size_t>(c)];
-        if (number < 0) number = next++;
-        c = number;
+    std::vector<std::optional<std::size_t>> renumbered(count);
+    std::size_t next = 0;
+    for (std::size_t& c : component) {
+        std::optional<std::size_t>& number = renumbered[c];
+        if (!number) number = next++;
+        c = *number;
     }
     return component;
 }
 
-std::vector<int> topological_numbers(const std::vector<int>& component,
-                                     const std::vector<std::pair<int, int>>& edges) {
-    int count = 0;
-    for (int c : component) count = std::max(count, c + 1);
-    std::vector<std::set<int>> next(static_cast<std::size_t>(count));
-    std::vector<int> waiting(static_cast<std::size_t>(count), 0);
+std::vector<std::size_t> topological_numbers(const std::vector<std::size_t>& component,
+                                             const std::vector<Edge>& edges) {
+    std::size_t count = 0;
+    for (std::size_t c : component) count = std::max(count, c + 1);
+    std::vector<std::set<std::size_t>> next(count);
+    std::vector<int> waiting(count, 0);
     for (auto [before, after] : edges) {
-        int a = component[static_cast<std::size_t>(before)], b = component[static_cast<std::size_t>(after)];
-        if (a != b && next[static_cast<std::size_t>(a)].insert(b).second)
-            ++waiting[static_cast<std::size_t>(b)];
+        const std::size_t a = component[before], b = component[after];
+        if (a != b && next[a].insert(b).second) ++waiting[b];
     }
-    std::priority_queue<int, std::vector<int>, std::greater<>> ready;
-    for (int c = 0; c < count; ++c)
-        if (waiting[static_cast<std::size_t>(c)] == 0) ready.push(c);
-    std::vector<int> number(static_cast<std::size_t>(count), -1);
-    int placed = 0;
+    std::priority_queue<std::size_t, std::vector<std::size_t>, std::greater<>> ready;
+    for (std::size_t c = 0; c < count; ++c)
+        if (waiting[c] == 0) ready.push(c);
+    std::vector<std::size_t> number(count);
+    std::size_t placed = 0;
     while (!ready.empty()) {
-        int c = ready.top();
+        const std::size_t c = ready.top();
         ready.pop();
-        number[static_cast<std::size_t>(c)] = placed++;
-        for (int n : next[static_cast<std::size_t>(c)])
-            if (--waiting[static_cast<std::size_t>(n)] == 0) ready.push(n);
+        number[c] = placed++;
+        for (std::size_t n : next[c])
+            if (--waiting[n] == 0) ready.push(n);
     }
     core::require(placed == count, "contracting strong components leaves no cycle");
     return number;
+}
+
+std::vector<std::size_t> item_of_groups(std::size_t groups, const std::vector<Edge>& edges,
+                                        bool keeps_cycles_apart) {
+    const std::vector<std::size_t> component = strong_components(groups, edges);
+    const std::vector<std::size_t> number = topological_numbers(component, edges);
+    std::vector<std::size_t> item(groups);
+    for (std::size_t g = 0; g < groups; ++g) item[g] = number[component[g]];
+    if (!keeps_cycles_apart) return item;
+    std::vector<std::size_t> order(groups);
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return item[a] < item[b]; });
+    for (std::size_t position = 0; position < groups; ++position) item[order[position]] = position;
+    return item;
 }
 
 }  // namespace partition

@@ -1,7 +1,6 @@
 #include "partition/reader/costed_graph.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <set>
 
@@ -15,7 +14,8 @@ namespace partition {
 namespace {
 
 struct FileNode {
-    std::string name, group;
+    std::string name;
+    std::optional<std::string> colocation;  // nodes of one word stay together
     core::Seconds time, cpu_time;
     core::Bytes memory, activations, output;
     std::optional<core::Seconds> output_time;
@@ -24,7 +24,7 @@ struct FileNode {
     core::SourceLocation location;
 };
 
-void read_devices(const core::Value& list, std::optional<core::BytesPerSecond> bandwidth, core::Bytes memory,
+void read_devices(const core::Value& list, std::optional<core::BytesPerSecond> bandwidth,
                   PlacementProblem& problem, core::Diagnostics& diagnostics) {
     for (std::size_t d = 0; d < list.size(); ++d) {
         core::TableReader reader(list.items()[d], fmt::format("device[{}]", d), diagnostics);
@@ -33,8 +33,8 @@ void read_devices(const core::Value& list, std::optional<core::BytesPerSecond> b
         device.count = static_cast<int>(reader.integer("count", 1, {.least = 0, .greatest = 10000}));
         device.is_cpu = reader.boolean("cpu", false);
         device.slowness = 1 / reader.real("speed", 1, {.least = 1e-9, .greatest = 1e9});
-        device.memory_limit = device.is_cpu ? core::Bytes(std::numeric_limits<double>::infinity())
-                                            : reader.optional_bytes("memory").value_or(memory);
+        if (!device.is_cpu) device.memory_limit = reader.optional_bytes("memory");
+        if (!device.is_cpu && !device.memory_limit) device.memory_limit = problem.memory_limit;
         if (const auto own = reader.optional_bytes_per_second("bandwidth")) {
             if (!bandwidth)
                 reader.error("bandwidth",
@@ -81,13 +81,13 @@ std::optional<PlacementProblem> read_costed_graph(const core::Value& document, c
         reader.finish();
     }
     if (const core::Value* devices = top.optional_array("device"))
-        read_devices(*devices, bandwidth, problem.memory_limit, problem, diagnostics);
+        read_devices(*devices, bandwidth, problem, diagnostics);
     const core::Value* list = top.required_array("node");
     top.finish();
     if (!list || diagnostics.error_count() > errors_before) return std::nullopt;
 
     std::vector<FileNode> nodes;
-    std::map<std::string, int> index_of, group_of;
+    std::map<std::string, std::size_t> index_of, group_of;
     for (std::size_t i = 0; i < list->size(); ++i) {
         core::TableReader reader(list->items()[i], fmt::format("node[{}]", i), diagnostics);
         FileNode node;
@@ -115,12 +115,13 @@ std::optional<PlacementProblem> read_costed_graph(const core::Value& document, c
             reader.error("name", fmt::format("{} is empty", reader.path_of("name")),
                          "every node needs a name of its own");
         node.only_cpu = reader.boolean("only_cpu", false);
-        node.group = reader.string("colocate", "");
+        node.colocation = reader.optional_string("colocate");
+        if (node.colocation && node.colocation->empty()) node.colocation = std::nullopt;
         node.inputs = reader.optional_strings("inputs").value_or(std::vector<std::string>());
         if (node.output.value > 0 && !node.output_time && !bandwidth)
             reader.error("output", "output is in bytes, but no bandwidth is given",
                          "give graph.bandwidth, --bandwidth, or output_time");
-        if (!index_of.emplace(node.name, static_cast<int>(nodes.size())).second)
+        if (!index_of.emplace(node.name, nodes.size()).second)
             reader.error("name", fmt::format("node {} appears twice", core::in_quotes(node.name)));
         reader.finish();
         nodes.push_back(std::move(node));
@@ -128,18 +129,18 @@ std::optional<PlacementProblem> read_costed_graph(const core::Value& document, c
     if (nodes.empty()) top.error("node", "the graph has no nodes");
 
     // Groups: nodes colocated by name, then whatever lies on a cycle of groups.
-    std::vector<int> group(nodes.size());
-    int groups = 0;
+    std::vector<std::size_t> group(nodes.size());
+    std::size_t groups = 0;
     for (std::size_t i = 0; i < nodes.size(); ++i) {
-        if (nodes[i].group.empty()) {
+        if (!nodes[i].colocation) {
             group[i] = groups++;
             continue;
         }
-        const auto [place, is_new] = group_of.emplace(nodes[i].group, groups);
+        const auto [entry, is_new] = group_of.emplace(*nodes[i].colocation, groups);
         groups += is_new;
-        group[i] = place->second;
+        group[i] = entry->second;
     }
-    std::vector<std::pair<int, int>> edges, node_edges;
+    std::vector<Edge> edges, node_edges;
     for (std::size_t i = 0; i < nodes.size(); ++i)
         for (const std::string& input : nodes[i].inputs) {
             const auto found = index_of.find(input);
@@ -152,29 +153,23 @@ std::optional<PlacementProblem> read_costed_graph(const core::Value& document, c
                                   near.empty() ? "" : "did you mean " + near + "?");
                 continue;
             }
-            node_edges.emplace_back(found->second, static_cast<int>(i));
-            if (group[static_cast<std::size_t>(found->second)] != group[i])
-                edges.emplace_back(group[static_cast<std::size_t>(found->second)], group[i]);
+            node_edges.emplace_back(found->second, i);
+            if (group[found->second] != group[i]) edges.emplace_back(group[found->second], group[i]);
         }
     if (diagnostics.error_count() > errors_before) return std::nullopt;
-    const std::vector<int> node_component = strong_components(nodes.size(), node_edges);
+    const std::vector<std::size_t> node_component = strong_components(nodes.size(), node_edges);
     for (auto [from, to] : node_edges)
-        if (node_component[static_cast<std::size_t>(from)] == node_component[static_cast<std::size_t>(to)]) {
-            diagnostics.error(nodes[static_cast<std::size_t>(to)].location,
-                              fmt::format("node[{}].inputs", to),
-                              fmt::format("nodes {} and {} lie on a cycle",
-                                          core::in_quotes(nodes[static_cast<std::size_t>(from)].name),
-                                          core::in_quotes(nodes[static_cast<std::size_t>(to)].name)));
+        if (node_component[from] == node_component[to]) {
+            diagnostics.error(nodes[to].location, fmt::format("node[{}].inputs", to),
+                              fmt::format("nodes {} and {} lie on a cycle", core::in_quotes(nodes[from].name),
+                                          core::in_quotes(nodes[to].name)));
             return std::nullopt;
         }
-    const std::vector<int> component = strong_components(static_cast<std::size_t>(groups), edges);
-    const std::vector<int> number = topological_numbers(component, edges);
-    auto item_of = [&](std::size_t node) {
-        return number[static_cast<std::size_t>(component[static_cast<std::size_t>(group[node])])];
-    };
-    problem.items.resize(static_cast<std::size_t>(*std::max_element(number.begin(), number.end())) + 1);
+    const std::vector<std::size_t> item_of_group = item_of_groups(groups, edges, !overrides.is_contiguous);
+    auto item_of = [&](std::size_t node) { return item_of_group[group[node]]; };
+    problem.items.resize(*std::max_element(item_of_group.begin(), item_of_group.end()) + 1);
     for (std::size_t i = 0; i < nodes.size(); ++i) {
-        PlacementItem& item = problem.items[static_cast<std::size_t>(item_of(i))];
+        PlacementItem& item = problem.items[item_of(i)];
         item.nodes.push_back(static_cast<std::int64_t>(i));
         item.accelerator_time += nodes[i].time;
         item.cpu_time += nodes[i].cpu_time;
@@ -183,24 +178,24 @@ std::optional<PlacementProblem> read_costed_graph(const core::Value& document, c
         item.runs_on_accelerator = item.runs_on_accelerator && !nodes[i].only_cpu;
         problem.node_names.push_back(nodes[i].name);
     }
-    std::set<std::pair<int, int>> precedence;
-    std::vector<std::set<int>> destinations(nodes.size());
+    std::set<Edge> precedence;
+    std::vector<std::set<std::size_t>> destinations(nodes.size());
     for (auto [from, to] : node_edges) {
-        const int a = item_of(static_cast<std::size_t>(from)), b = item_of(static_cast<std::size_t>(to));
+        const std::size_t a = item_of(from), b = item_of(to);
         if (a == b) continue;
-        precedence.emplace(a, b);
-        destinations[static_cast<std::size_t>(from)].insert(b);
+        if (a < b) precedence.emplace(a, b);  // edges of a cycle whose groups are kept apart may run back
+        destinations[from].insert(b);
     }
     problem.precedence.assign(precedence.begin(), precedence.end());
-    const double ways = trains ? 2 : 1;
+    const double directions = trains ? 2 : 1;  // gradients return
     for (std::size_t i = 0; i < nodes.size(); ++i) {
         if (destinations[i].empty()) continue;
         Transfer transfer{.source = item_of(i),
-                          .destinations = std::vector<int>(destinations[i].begin(), destinations[i].end()),
+                          .destinations = {destinations[i].begin(), destinations[i].end()},
                           .time = {},
-                          .bytes = nodes[i].output * ways};
-        transfer.time = nodes[i].output_time ? *nodes[i].output_time * ways
-                        : bandwidth          ? nodes[i].output * ways / *bandwidth
+                          .bytes = nodes[i].output * directions};
+        transfer.time = nodes[i].output_time ? *nodes[i].output_time * directions
+                        : bandwidth          ? nodes[i].output * directions / *bandwidth
                                              : core::Seconds(0);
         if (transfer.time.value > 0 || transfer.bytes.value > 0)
             problem.transfers.push_back(std::move(transfer));

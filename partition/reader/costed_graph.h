@@ -27,8 +27,11 @@ namespace partition {
 
 struct CostedGraphOverrides {
     std::optional<core::BytesPerSecond> bandwidth;
+    bool is_contiguous = true;  // false: only free placements are asked for
 };
 
+// No contiguous placement can part colocated nodes on a cycle of their order: they become one item, unless
+// only free placements are asked for (then the edges of the cycle that run back are no precedence).
 std::optional<PlacementProblem> read_costed_graph(const core::Value& document, core::Diagnostics& diagnostics,
                                                   const CostedGraphOverrides& overrides = {});
 

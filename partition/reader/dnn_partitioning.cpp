@@ -22,7 +22,7 @@ struct FileNode {
     bool is_backward = false, runs_on_accelerator = true;
     core::Seconds cpu, accelerator;
     core::Bytes size;
-    int group = 0;
+    std::size_t group = 0;
 };
 
 bool read_flag(core::TableReader& reader, std::string_view key) {
@@ -49,8 +49,8 @@ std::optional<PlacementProblem> read_dnn_partitioning(const core::Value& documen
 
     std::vector<FileNode> nodes;
     std::map<std::int64_t, std::size_t> index_of;
-    std::map<std::int64_t, int> group_of_color;
-    int groups = 0;
+    std::map<std::int64_t, std::size_t> group_of_color;
+    std::size_t groups = 0;
     for (std::size_t i = 0; i < node_list->size(); ++i) {
         core::TableReader reader(node_list->items()[i], fmt::format("nodes[{}]", i), diagnostics);
         FileNode node;
@@ -119,10 +119,10 @@ std::optional<PlacementProblem> read_dnn_partitioning(const core::Value& documen
     if (diagnostics.error_count() > errors_before) return std::nullopt;
 
     // The file itself must be acyclic.
-    std::vector<std::pair<int, int>> node_edges;
-    for (auto [from, to] : edges) node_edges.emplace_back(static_cast<int>(from), static_cast<int>(to));
-    std::vector<int> node_component = strong_components(nodes.size(), node_edges);
-    std::map<int, std::size_t> first_of_component;
+    std::vector<Edge> node_edges;
+    for (auto [from, to] : edges) node_edges.emplace_back(from, to);
+    const std::vector<std::size_t> node_component = strong_components(nodes.size(), node_edges);
+    std::map<std::size_t, std::size_t> first_of_component;
     for (std::size_t i = 0; i < nodes.size(); ++i) {
         auto [place, is_new] = first_of_component.emplace(node_component[i], i);
         if (is_new) continue;
@@ -132,37 +132,23 @@ std::optional<PlacementProblem> read_dnn_partitioning(const core::Value& documen
         return std::nullopt;
     }
 
-    std::vector<char> has_forward(static_cast<std::size_t>(groups), 0);
+    std::vector<char> has_forward(groups, 0);
     for (const FileNode& node : nodes)
-        if (!node.is_backward) has_forward[static_cast<std::size_t>(node.group)] = 1;
-    std::vector<std::pair<int, int>> order;
+        if (!node.is_backward) has_forward[node.group] = 1;
+    std::vector<Edge> order;
     for (auto [from, to] : edges) {
         const FileNode &a = nodes[from], &b = nodes[to];
         if (a.group == b.group) continue;
         if (!a.is_backward && !b.is_backward) order.emplace_back(a.group, b.group);
-        else if (a.is_backward && b.is_backward &&
-                 (!has_forward[static_cast<std::size_t>(a.group)] ||
-                  !has_forward[static_cast<std::size_t>(b.group)]))
+        else if (a.is_backward && b.is_backward && (!has_forward[a.group] || !has_forward[b.group]))
             order.emplace_back(b.group, a.group);  // the forward twin of a gradient's path runs the other way
     }
-    const std::vector<int> component = strong_components(static_cast<std::size_t>(groups), order);
-    const std::vector<int> number = topological_numbers(component, order);
-    std::vector<int> item_of_group;
-    for (int c : component) item_of_group.push_back(number[static_cast<std::size_t>(c)]);
-    std::size_t items = number.size();
-    if (!is_contiguous) {
-        std::vector<std::pair<int, int>> ranks;
-        for (int g = 0; g < groups; ++g) ranks.emplace_back(item_of_group[static_cast<std::size_t>(g)], g);
-        std::sort(ranks.begin(), ranks.end());
-        for (int item = 0; item < groups; ++item)
-            item_of_group[static_cast<std::size_t>(ranks[static_cast<std::size_t>(item)].second)] = item;
-        items = static_cast<std::size_t>(groups);
-    }
-    auto item_of = [&](const FileNode& node) { return item_of_group[static_cast<std::size_t>(node.group)]; };
+    const std::vector<std::size_t> item_of_group = item_of_groups(groups, order, !is_contiguous);
+    auto item_of = [&](const FileNode& node) { return item_of_group[node.group]; };
 
-    problem.items.resize(items);
+    problem.items.resize(*std::max_element(item_of_group.begin(), item_of_group.end()) + 1);
     for (const FileNode& node : nodes) {
-        PlacementItem& item = problem.items[static_cast<std::size_t>(item_of(node))];
+        PlacementItem& item = problem.items[item_of(node)];
         item.nodes.push_back(node.id);
         item.accelerator_time += node.accelerator;
         item.cpu_time += node.cpu;
@@ -170,23 +156,22 @@ std::optional<PlacementProblem> read_dnn_partitioning(const core::Value& documen
         item.runs_on_accelerator = item.runs_on_accelerator && node.runs_on_accelerator;
     }
     for (PlacementItem& item : problem.items) std::sort(item.nodes.begin(), item.nodes.end());
-    std::set<std::pair<int, int>> precedence;
+    std::set<Edge> precedence;
     for (auto [before, after] : order) {
-        const int a = item_of_group[static_cast<std::size_t>(before)],
-                  b = item_of_group[static_cast<std::size_t>(after)];
+        const std::size_t a = item_of_group[before], b = item_of_group[after];
         if (a < b) precedence.emplace(a, b);  // edges inside a component end at one item, or may run back
     }
     problem.precedence.assign(precedence.begin(), precedence.end());
 
-    std::vector<std::set<int>> destinations(nodes.size());
+    std::vector<std::set<std::size_t>> destinations(nodes.size());
     for (auto [from, to] : edges)
         if (item_of(nodes[from]) != item_of(nodes[to])) destinations[from].insert(item_of(nodes[to]));
     // Outputs with the same ends always move together: one transfer of their sum.
-    std::map<std::pair<int, std::vector<int>>, core::Seconds> merged;
+    std::map<std::pair<std::size_t, std::vector<std::size_t>>, core::Seconds> merged;
     for (std::size_t i = 0; i < nodes.size(); ++i)
         if (!destinations[i].empty() && output_time[i]->value > 0)
-            merged[{item_of(nodes[i]), std::vector<int>(destinations[i].begin(), destinations[i].end())}] +=
-                *output_time[i];
+            merged[{item_of(nodes[i]), std::vector<std::size_t>(destinations[i].begin(),
+                                                                destinations[i].end())}] += *output_time[i];
     for (const auto& [ends, time] : merged) problem.transfers.push_back({ends.first, ends.second, time});
     return problem;
 }
@@ -195,37 +180,38 @@ std::optional<std::vector<PlacedStage>> read_dnn_partitioning_split(const core::
                                                                     const PlacementProblem& problem,
                                                                     core::Diagnostics& diagnostics) {
     const std::size_t errors_before = diagnostics.error_count();
-    std::map<std::int64_t, int> item_of;
+    std::map<std::int64_t, std::size_t> item_of;
     for (std::size_t i = 0; i < problem.items.size(); ++i)
-        for (std::int64_t node : problem.items[i].nodes) item_of[node] = static_cast<int>(i);
+        for (std::int64_t node : problem.items[i].nodes) item_of[node] = i;
     core::TableReader top(document, "", diagnostics);
-    std::vector<int> device_of(problem.items.size(), -1);
+    std::vector<std::optional<std::size_t>> device_of(problem.items.size());
     std::vector<PlacedStage> stages;
     for (const char* kind : {"cpus", "fpgas"}) {
+        const bool is_cpu = kind == std::string_view("cpus");
         const core::Value* devices = top.required_array(kind);
         for (std::size_t d = 0; devices && d < devices->size(); ++d) {
             core::TableReader device(devices->items()[d], fmt::format("{}[{}]", kind, d), diagnostics);
-            std::set<int> items;
+            std::set<std::size_t> items;
             for (std::int64_t id : device.optional_integers("nodes").value_or(std::vector<std::int64_t>{})) {
                 auto found = item_of.find(id);
                 if (found == item_of.end()) {
                     device.error("nodes", fmt::format("node {} is not in the graph", id));
                     continue;
                 }
-                int& holder = device_of[static_cast<std::size_t>(found->second)];
-                if (holder >= 0 && holder != static_cast<int>(stages.size()))
+                std::optional<std::size_t>& holder = device_of[found->second];
+                if (holder && *holder != stages.size())
                     device.error(
                         "nodes",
                         fmt::format("node {} or one that must stay beside it is on another device already",
                                     id));
-                holder = static_cast<int>(stages.size());
+                holder = stages.size();
                 items.insert(found->second);
             }
-            stages.push_back(stage_of(problem, std::vector<int>(items.begin(), items.end()), kind[0] == 'c'));
+            stages.push_back(stage_of(problem, {items.begin(), items.end()}, is_cpu ? 1 : 0));
         }
     }
     for (std::size_t i = 0; i < problem.items.size(); ++i)
-        if (device_of[i] < 0)
+        if (!device_of[i])
             top.error("fpgas", fmt::format("node {} is on no device", problem.items[i].nodes.front()));
     if (diagnostics.error_count() > errors_before) return std::nullopt;
     return stages;

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <set>
 #include <tuple>
 
@@ -81,9 +82,9 @@ public:
     std::optional<HierarchicalProblem> finish(std::size_t errors_before) {
         if (nodes_.empty() && diagnostics_.error_count() == errors_before)
             error("", "the profile has no nodes");
-        std::vector<std::pair<int, int>> edges;
-        std::set<std::pair<int, int>> known;
-        for (const Edge& edge : edges_) {
+        std::vector<Edge> edges;
+        std::set<Edge> known;
+        for (const FileEdge& edge : edges_) {
             number_ = edge.line;
             const auto from = index_of_.find(edge.from), to = index_of_.find(edge.to);
             for (const auto& [end, name, column] :
@@ -95,12 +96,10 @@ public:
             if (known.emplace(from->second, to->second).second) edges.emplace_back(from->second, to->second);
         }
         if (diagnostics_.error_count() > errors_before) return std::nullopt;
-        const std::vector<int> component = strong_components(nodes_.size(), edges);
-        for (const Edge& edge : edges_) {
+        const std::vector<std::size_t> component = strong_components(nodes_.size(), edges);
+        for (const FileEdge& edge : edges_) {
             number_ = edge.line;
-            if (component[static_cast<std::size_t>(index_of_.at(edge.from))] !=
-                component[static_cast<std::size_t>(index_of_.at(edge.to))])
-                continue;
+            if (component[index_of_.at(edge.from)] != component[index_of_.at(edge.to)]) continue;
             error("",
                   edge.from == edge.to ? fmt::format("node {} feeds itself", core::in_quotes(edge.from))
                                        : fmt::format("nodes {} and {} lie on a cycle",
@@ -112,7 +111,7 @@ public:
     }
 
 private:
-    struct Edge {
+    struct FileEdge {
         std::string from, to;
         int line, from_column, to_column;
     };
@@ -153,36 +152,34 @@ private:
         node.backward = core::milliseconds(read("backward_compute_time"));
         node.activation = core::Bytes(read("activation_size"));
         node.parameters = core::Bytes(read("parameter_size"));
-        if (!index_of_.emplace(node.id, static_cast<int>(nodes_.size())).second)
+        if (!index_of_.emplace(node.id, nodes_.size()).second)
             error("", fmt::format("node {} appears twice", core::in_quotes(node.id)),
                   "every node needs an id of its own");
         nodes_.push_back(std::move(node));
     }
 
     // Leaves out inputs, then unused items of tuples, and numbers the rest topologically.
-    std::optional<HierarchicalProblem> without_ends(std::vector<std::pair<int, int>> edges) {
+    std::optional<HierarchicalProblem> without_ends(std::vector<Edge> edges) {
         HierarchicalProblem problem;
         std::vector<char> is_left_out(nodes_.size(), 0);
         auto leave_out = [&](bool sources, std::string_view description) {
             std::vector<char> is_end(nodes_.size(), 1);
-            for (auto [from, to] : edges) is_end[static_cast<std::size_t>(sources ? to : from)] = 0;
+            for (auto [from, to] : edges) is_end[sources ? to : from] = 0;
             for (std::size_t i = 0; i < nodes_.size(); ++i)
                 if (is_end[i] && !is_left_out[i] && nodes_[i].description.starts_with(description)) {
                     is_left_out[i] = 1;
                     problem.left_out.push_back(nodes_[i].id);
                 }
-            std::erase_if(edges, [&](const auto& e) {
-                return is_left_out[static_cast<std::size_t>(e.first)] ||
-                       is_left_out[static_cast<std::size_t>(e.second)];
-            });
+            std::erase_if(edges,
+                          [&](const auto& e) { return is_left_out[e.first] || is_left_out[e.second]; });
         };
         leave_out(true, "Input");
         leave_out(false, "__getitem__");
-        std::vector<int> number(nodes_.size(), -1), kept;
+        std::vector<std::size_t> number(nodes_.size()), kept;
         for (std::size_t i = 0; i < nodes_.size(); ++i)
             if (!is_left_out[i]) {
-                number[i] = static_cast<int>(kept.size());
-                kept.push_back(static_cast<int>(i));
+                number[i] = kept.size();
+                kept.push_back(i);
             }
         if (kept.empty()) {
             number_ = 0;
@@ -190,19 +187,15 @@ private:
             return std::nullopt;
         }
         for (auto& [from, to] : edges) {
-            from = number[static_cast<std::size_t>(from)];
-            to = number[static_cast<std::size_t>(to)];
+            from = number[from];
+            to = number[to];
         }
-        std::vector<int> itself(kept.size());
-        for (std::size_t i = 0; i < kept.size(); ++i) itself[i] = static_cast<int>(i);
-        const std::vector<int> place = topological_numbers(itself, edges);
+        std::vector<std::size_t> itself(kept.size());
+        std::iota(itself.begin(), itself.end(), std::size_t{0});
+        const std::vector<std::size_t> position = topological_numbers(itself, edges);
         problem.nodes.resize(kept.size());
-        for (std::size_t i = 0; i < kept.size(); ++i)
-            problem.nodes[static_cast<std::size_t>(place[i])] =
-                std::move(nodes_[static_cast<std::size_t>(kept[i])]);
-        for (auto [from, to] : edges)
-            problem.edges.emplace_back(place[static_cast<std::size_t>(from)],
-                                       place[static_cast<std::size_t>(to)]);
+        for (std::size_t i = 0; i < kept.size(); ++i) problem.nodes[position[i]] = std::move(nodes_[kept[i]]);
+        for (auto [from, to] : edges) problem.edges.emplace_back(position[from], position[to]);
         std::sort(problem.edges.begin(), problem.edges.end());
         return problem;
     }
@@ -212,8 +205,8 @@ private:
     int number_ = 0;
     std::string_view line_;
     std::vector<HierarchicalProblem::Node> nodes_;
-    std::map<std::string, int> index_of_;
-    std::vector<Edge> edges_;
+    std::map<std::string, std::size_t> index_of_;
+    std::vector<FileEdge> edges_;
 };
 
 }  // namespace

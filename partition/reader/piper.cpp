@@ -68,13 +68,13 @@ std::optional<ReplicatedProblem> read_piper(const core::Value& document, core::D
         std::map<int, std::vector<FileConfiguration>> configurations;
     };
     std::vector<FileNode> nodes;
-    std::map<std::int64_t, int> index_of;
+    std::map<std::int64_t, std::size_t> index_of;
     for (std::size_t i = 0; i < node_list->size(); ++i) {
         core::TableReader reader(node_list->items()[i], fmt::format("nodes[{}]", i), diagnostics);
         FileNode node;
         node.id = reader.required_integer("id", {.least = -largest_id, .greatest = largest_id});
         node.name = reader.string("name", "");
-        if (!index_of.emplace(node.id, static_cast<int>(nodes.size())).second)
+        if (!index_of.emplace(node.id, nodes.size()).second)
             reader.error("id", fmt::format("node id {} appears twice", node.id));
         const core::Value* by_degree = reader.required_table("TMPCs");
         for (std::size_t m = 0; by_degree && m < by_degree->size(); ++m) {
@@ -118,9 +118,9 @@ std::optional<ReplicatedProblem> read_piper(const core::Value& document, core::D
     }
     if (nodes.empty()) top.error("nodes", "the graph has no nodes");
 
-    std::vector<std::pair<int, int>> edges;
+    std::vector<Edge> edges;
     std::vector<core::Bytes> bytes;
-    std::set<std::pair<int, int>> known;
+    std::set<Edge> known;
     for (std::size_t i = 0; i < edge_list->size(); ++i) {
         core::TableReader reader(edge_list->items()[i], fmt::format("edges[{}]", i), diagnostics);
         std::int64_t from =
@@ -142,52 +142,45 @@ std::optional<ReplicatedProblem> read_piper(const core::Value& document, core::D
         bytes.push_back(cost);
     }
     if (diagnostics.error_count() > errors_before) return std::nullopt;
-    std::vector<int> component = strong_components(nodes.size(), edges);
+    const std::vector<std::size_t> component = strong_components(nodes.size(), edges);
     for (std::size_t i = 0; i < edges.size(); ++i)
-        if (component[static_cast<std::size_t>(edges[i].first)] ==
-            component[static_cast<std::size_t>(edges[i].second)]) {
-            top.error("edges", fmt::format("nodes {} and {} lie on a cycle",
-                                           nodes[static_cast<std::size_t>(edges[i].first)].id,
-                                           nodes[static_cast<std::size_t>(edges[i].second)].id));
+        if (component[edges[i].first] == component[edges[i].second]) {
+            top.error("edges", fmt::format("nodes {} and {} lie on a cycle", nodes[edges[i].first].id,
+                                           nodes[edges[i].second].id));
             return std::nullopt;
         }
-    std::vector<int> number = topological_numbers(component, edges);
-    auto place = [&](std::size_t file_index) {
-        return number[static_cast<std::size_t>(component[file_index])];
-    };
+    const std::vector<std::size_t> number = topological_numbers(component, edges);
+    auto position_of = [&](std::size_t file_index) { return number[component[file_index]]; };
 
     problem.nodes.resize(nodes.size());
     for (std::size_t i = 0; i < edges.size(); ++i)
-        problem.edges.push_back({place(static_cast<std::size_t>(edges[i].first)),
-                                 place(static_cast<std::size_t>(edges[i].second)), bytes[i]});
+        problem.edges.push_back({position_of(edges[i].first), position_of(edges[i].second), bytes[i]});
     for (std::size_t i = 0; i < nodes.size(); ++i) {
-        ConfigurableNode& node = problem.nodes[static_cast<std::size_t>(place(i))];
+        ConfigurableNode& node = problem.nodes[position_of(i)];
         node.id = nodes[i].id;
         node.name = nodes[i].name;
         for (auto& [degree, list] : nodes[i].configurations)
             for (FileConfiguration& configuration : list) {
                 auto translate = [&](const std::map<std::int64_t, core::Bytes>& from, bool is_receive,
-                                     std::map<int, core::Bytes>& to) {
+                                     std::map<std::size_t, core::Bytes>& to) {
                     const char* key = is_receive ? "syncTimeFw" : "syncTimeBw";
                     for (auto [id, amount] : from) {
                         auto found = index_of.find(id);
-                        bool is_edge = found != index_of.end() &&
-                                       (is_receive ? known.count({found->second, static_cast<int>(i)})
-                                                   : known.count({static_cast<int>(i), found->second}));
+                        bool is_edge =
+                            found != index_of.end() &&
+                            (is_receive ? known.count({found->second, i}) : known.count({i, found->second}));
                         if (!is_edge)
                             diagnostics.error(
                                 configuration.location, key,
                                 fmt::format("{} of node {} names node {}, to which it has no such edge", key,
                                             nodes[i].id, id));
-                        else to[place(static_cast<std::size_t>(found->second))] = amount;
+                        else to[position_of(found->second)] = amount;
                     }
                     for (auto [a, b] : known)
-                        if ((is_receive ? b : a) == static_cast<int>(i) &&
-                            !from.count(nodes[static_cast<std::size_t>(is_receive ? a : b)].id))
-                            diagnostics.error(
-                                configuration.location, key,
-                                fmt::format("{} of node {} lacks its neighbour {}", key, nodes[i].id,
-                                            nodes[static_cast<std::size_t>(is_receive ? a : b)].id));
+                        if ((is_receive ? b : a) == i && !from.count(nodes[is_receive ? a : b].id))
+                            diagnostics.error(configuration.location, key,
+                                              fmt::format("{} of node {} lacks its neighbour {}", key,
+                                                          nodes[i].id, nodes[is_receive ? a : b].id));
                 };
                 translate(configuration.receive_from, true, configuration.configuration.receive_from);
                 translate(configuration.send_to, false, configuration.configuration.send_to);

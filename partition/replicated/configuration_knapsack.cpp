@@ -73,8 +73,8 @@ ConfigurationKnapsack::Relaxation ConfigurationKnapsack::relaxation(core::Bytes 
     return result;
 }
 
-std::pair<core::Seconds, core::Seconds> ConfigurationKnapsack::bounds(core::Bytes limit,
-                                                                      std::vector<int>* chosen) const {
+std::pair<core::Seconds, core::Seconds> ConfigurationKnapsack::bounds(
+    core::Bytes limit, std::vector<std::size_t>* chosen) const {
     Relaxation relaxation = this->relaxation(limit);
     if (std::isinf(relaxation.relaxed)) return {core::Seconds(infinity), core::Seconds(infinity)};
     double time = relaxation.base, spare = -relaxation.excess;
@@ -108,7 +108,7 @@ std::pair<core::Seconds, core::Seconds> ConfigurationKnapsack::bounds(core::Byte
 }
 
 std::optional<core::Seconds> ConfigurationKnapsack::exact(core::Bytes limit, core::Seconds best,
-                                                          std::vector<int>* chosen) const {
+                                                          std::vector<std::size_t>* chosen) const {
     struct Point {
         double time, memory;  // so far: seconds, bytes
         std::int32_t parent;
@@ -155,8 +155,8 @@ std::optional<core::Seconds> ConfigurationKnapsack::exact(core::Bytes limit, cor
         chosen->assign(nodes_.size(), 0);
         std::int32_t at = 0;
         for (std::size_t n = nodes_.size(); n-- > 0;) {
-            const Point& point = levels[n + 1][static_cast<std::size_t>(at)];
-            (*chosen)[n] = nodes_[n][static_cast<std::size_t>(point.choice)].index;
+            const Point& point = levels[n + 1][at];
+            (*chosen)[n] = nodes_[n][point.choice].index;
             at = point.parent;
         }
     }

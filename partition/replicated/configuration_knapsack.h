@@ -15,7 +15,7 @@ public:
     struct Choice {
         core::Seconds time;
         core::Bytes memory;
-        int index;  // of the node's configuration
+        std::size_t index;  // of the node's configuration
     };
 
     // Of the next node; what another choice beats in time and memory is left out.
@@ -24,11 +24,11 @@ public:
     // Times of the linear relaxation and of its rounding, with the rounded choice of each node. Both
     // infinite: nothing fits.
     std::pair<core::Seconds, core::Seconds> bounds(core::Bytes limit,
-                                                   std::vector<int>* chosen = nullptr) const;
+                                                   std::vector<std::size_t>* chosen = nullptr) const;
     // The exact least time; infinite when nothing fits in less than `best`, a time known to be achievable.
     // Nothing when the frontier of partial choices grows too long.
     std::optional<core::Seconds> exact(core::Bytes limit, core::Seconds best,
-                                       std::vector<int>* chosen = nullptr) const;
+                                       std::vector<std::size_t>* chosen = nullptr) const;
 
 private:
     struct Step {

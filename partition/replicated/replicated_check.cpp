@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include <fmt/core.h>
 
@@ -15,7 +16,7 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 std::string infeasibility(const ReplicatedProblem& problem, const std::vector<ReplicatedStage>& stages) {
-    std::vector<int> stage_of(problem.nodes.size(), -1);
+    std::vector<std::optional<std::size_t>> stage_of(problem.nodes.size());
     std::int64_t devices = 0, replicas = 0;
     for (std::size_t s = 0; s < stages.size(); ++s) {
         const ReplicatedStage& stage = stages[s];
@@ -26,13 +27,13 @@ std::string infeasibility(const ReplicatedProblem& problem, const std::vector<Re
                 stage.data, s, problem.micro_batches);
         devices += static_cast<std::int64_t>(stage.data) * stage.tensor;
         replicas += stage.data;
-        for (int v : stage.nodes) {
-            stage_of[static_cast<std::size_t>(v)] = static_cast<int>(s);
-            const auto& configurations = problem.nodes[static_cast<std::size_t>(v)].configurations;
+        for (std::size_t v : stage.nodes) {
+            stage_of[v] = s;
+            const auto& configurations = problem.nodes[v].configurations;
             if (const auto found = configurations.find(stage.tensor);
                 found == configurations.end() || found->second.empty())
                 return fmt::format("node {} of stage {} has no configuration for {} devices",
-                                   problem.nodes[static_cast<std::size_t>(v)].id, s, stage.tensor);
+                                   problem.nodes[v].id, s, stage.tensor);
         }
     }
     if (devices > problem.devices)
@@ -41,14 +42,11 @@ std::string infeasibility(const ReplicatedProblem& problem, const std::vector<Re
         return fmt::format("the stages have {} data-parallel replicas together, a batch has {} micro-batches",
                            replicas, problem.micro_batches);
     for (std::size_t v = 0; v < problem.nodes.size(); ++v)
-        if (stage_of[v] < 0) return fmt::format("node {} is in no stage", problem.nodes[v].id);
+        if (!stage_of[v]) return fmt::format("node {} is in no stage", problem.nodes[v].id);
     for (const ReplicatedProblem::Edge& edge : problem.edges)
-        if (const int from = stage_of[static_cast<std::size_t>(edge.from)],
-            to = stage_of[static_cast<std::size_t>(edge.to)];
-            from > to)
+        if (const std::size_t from = *stage_of[edge.from], to = *stage_of[edge.to]; from > to)
             return fmt::format("node {} of stage {} feeds node {} of the earlier stage {}",
-                               problem.nodes[static_cast<std::size_t>(edge.from)].id, from,
-                               problem.nodes[static_cast<std::size_t>(edge.to)].id, to);
+                               problem.nodes[edge.from].id, from, problem.nodes[edge.to].id, to);
     return {};
 }
 
@@ -56,9 +54,9 @@ std::string infeasibility(const ReplicatedProblem& problem, const std::vector<Re
 
 std::string hash_of(const ReplicatedProblem& problem) {
     GraphHash hash;
-    auto add_extra = [&](const std::map<int, core::Bytes>& extra) {
+    auto add_extra = [&](const std::map<std::size_t, core::Bytes>& extra) {
         for (const auto& [neighbour, bytes] : extra) {
-            hash.add(static_cast<std::uint64_t>(neighbour));
+            hash.add(neighbour);
             hash.add_number(bytes.value);
         }
     };
@@ -76,7 +74,7 @@ std::string hash_of(const ReplicatedProblem& problem) {
             }
     }
     for (const ReplicatedProblem::Edge& edge : problem.edges) {
-        hash.add(static_cast<std::uint64_t>(edge.from) << 32 | static_cast<std::uint64_t>(edge.to));
+        hash.add(edge.from << 32 | edge.to);
         hash.add_number(edge.bytes.value);
     }
     return hash.text();

@@ -9,29 +9,25 @@ namespace partition {
 ReplicatedCosts::ReplicatedCosts(const ReplicatedProblem& problem)
     : problem_(problem), incoming_(problem.nodes.size()), outgoing_(problem.nodes.size()) {
     for (std::size_t e = 0; e < problem.edges.size(); ++e) {
-        incoming_[static_cast<std::size_t>(problem.edges[e].to)].push_back(static_cast<int>(e));
-        outgoing_[static_cast<std::size_t>(problem.edges[e].from)].push_back(static_cast<int>(e));
+        incoming_[problem.edges[e].to].push_back(e);
+        outgoing_[problem.edges[e].from].push_back(e);
     }
 }
 
-ConfigurationCost ReplicatedCosts::of(int node, const NodeConfiguration& configuration, int data,
+ConfigurationCost ReplicatedCosts::of(std::size_t node, const NodeConfiguration& configuration, int data,
                                       const std::vector<char>& inside) const {
     double bytes = 0;
-    auto extra = [](const std::map<int, core::Bytes>& list, int neighbour) {
+    auto extra = [](const std::map<std::size_t, core::Bytes>& list, std::size_t neighbour) {
         auto found = list.find(neighbour);
         return found == list.end() ? 0.0 : found->second.value;
     };
-    for (int e : incoming_[static_cast<std::size_t>(node)]) {
-        int from = problem_.edges[static_cast<std::size_t>(e)].from;
-        if (!inside[static_cast<std::size_t>(from)])
-            bytes += problem_.edges[static_cast<std::size_t>(e)].bytes.value +
-                     extra(configuration.receive_from, from);
+    for (std::size_t e : incoming_[node]) {
+        const std::size_t from = problem_.edges[e].from;
+        if (!inside[from]) bytes += problem_.edges[e].bytes.value + extra(configuration.receive_from, from);
     }
-    for (int e : outgoing_[static_cast<std::size_t>(node)]) {
-        int to = problem_.edges[static_cast<std::size_t>(e)].to;
-        if (!inside[static_cast<std::size_t>(to)])
-            bytes +=
-                problem_.edges[static_cast<std::size_t>(e)].bytes.value + extra(configuration.send_to, to);
+    for (std::size_t e : outgoing_[node]) {
+        const std::size_t to = problem_.edges[e].to;
+        if (!inside[to]) bytes += problem_.edges[e].bytes.value + extra(configuration.send_to, to);
     }
     // Activations forward and gradients backward: twice the cut. Parameters are reduced through servers, 4 (d
     // - 1) / d of them a batch (PipeDream's model).
@@ -42,16 +38,15 @@ ConfigurationCost ReplicatedCosts::of(int node, const NodeConfiguration& configu
 }
 
 bool ReplicatedCosts::may_lead(std::size_t node, const std::vector<char>& set) const {
-    return std::all_of(outgoing_[node].begin(), outgoing_[node].end(), [&](int e) {
-        return set[static_cast<std::size_t>(problem_.edges[static_cast<std::size_t>(e)].to)] != 0;
-    });
+    return std::all_of(outgoing_[node].begin(), outgoing_[node].end(),
+                       [&](std::size_t e) { return set[problem_.edges[e].to] != 0; });
 }
 
-ReplicatedStage evaluate_stage(const ReplicatedProblem& problem, std::vector<int> nodes, int data, int tensor,
-                               std::vector<int> configurations, int later_replicas) {
+ReplicatedStage evaluate_stage(const ReplicatedProblem& problem, std::vector<std::size_t> nodes, int data,
+                               int tensor, std::vector<std::size_t> configurations, int later_replicas) {
     const ReplicatedCosts costs(problem);
     std::vector<char> inside(problem.nodes.size(), 0);
-    for (int v : nodes) inside[static_cast<std::size_t>(v)] = 1;
+    for (std::size_t v : nodes) inside[v] = 1;
     ReplicatedStage stage{.nodes = std::move(nodes),
                           .data = data,
                           .tensor = tensor,
@@ -61,9 +56,9 @@ ReplicatedStage evaluate_stage(const ReplicatedProblem& problem, std::vector<int
     core::require(stage.nodes.size() == stage.configurations.size(), "a stage has one configuration a node");
     int in_flight = (later_replicas + data + data - 1) / data;
     for (std::size_t i = 0; i < stage.nodes.size(); ++i) {
-        const auto& list = problem.nodes[static_cast<std::size_t>(stage.nodes[i])].configurations.at(tensor);
-        const ConfigurationCost cost = costs.of(
-            stage.nodes[i], list.at(static_cast<std::size_t>(stage.configurations[i])), data, inside);
+        const auto& list = problem.nodes[stage.nodes[i]].configurations.at(tensor);
+        const ConfigurationCost cost =
+            costs.of(stage.nodes[i], list.at(stage.configurations[i]), data, inside);
         stage.time += cost.time;
         stage.memory += cost.per_sample * in_flight + cost.fixed;
     }

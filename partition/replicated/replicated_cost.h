@@ -18,14 +18,14 @@ public:
     explicit ReplicatedCosts(const ReplicatedProblem& problem);
 
     // Of a node on `data` replicas in a stage that holds `inside`.
-    ConfigurationCost of(int node, const NodeConfiguration& configuration, int data,
+    ConfigurationCost of(std::size_t node, const NodeConfiguration& configuration, int data,
                          const std::vector<char>& inside) const;
     // All successors of the node lie in the set.
     bool may_lead(std::size_t node, const std::vector<char>& set) const;
 
 private:
     const ReplicatedProblem& problem_;
-    std::vector<std::vector<int>> incoming_, outgoing_;  // edges of a node
+    std::vector<std::vector<std::size_t>> incoming_, outgoing_;  // edges of a node
 };
 
 }  // namespace partition

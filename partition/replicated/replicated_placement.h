@@ -4,9 +4,11 @@
 // code evaluates it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,7 +23,7 @@ struct NodeConfiguration {
     core::Seconds time_per_sample;
     core::Bytes parameters;                       // of one device, reduced among replicas once a batch
     core::Bytes memory_per_sample, memory_fixed;  // of one device: per_sample * (samples in flight) + fixed
-    std::map<int, core::Bytes> receive_from,
+    std::map<std::size_t, core::Bytes> receive_from,
         send_to;  // extra bytes when that neighbour lies in another stage
 };
 
@@ -33,7 +35,7 @@ struct ConfigurableNode {
 
 struct ReplicatedProblem {
     struct Edge {
-        int from, to;
+        std::size_t from, to;
         core::Bytes bytes;
     };
     std::vector<ConfigurableNode> nodes;  // in a topological order of the edges
@@ -45,11 +47,11 @@ struct ReplicatedProblem {
 };
 
 struct ReplicatedStage {
-    std::vector<int> nodes;  // ascending
+    std::vector<std::size_t> nodes;  // ascending
     int data = 1, tensor = 1;
-    std::vector<int> configurations;  // per node, index into its list for `tensor`
-    core::Seconds time;               // per sample
-    core::Bytes memory;               // of one device
+    std::vector<std::size_t> configurations;  // per node, index into its list for `tensor`
+    core::Seconds time;                       // per sample
+    core::Bytes memory;                       // of one device
 };
 
 struct ReplicatedResult {
@@ -62,7 +64,7 @@ struct ReplicatedResult {
 };
 
 struct ReplicatedOptions {
-    core::Seconds time_limit{1e9};
+    std::optional<core::Seconds> time_limit = std::nullopt;
     std::function<void(const PlacementProgress&)> progress =
         {};  // called when a bound moves, from the calling thread
     std::size_t most_downsets =
@@ -71,8 +73,8 @@ struct ReplicatedOptions {
 
 // Time per sample and memory of a stage; `later_replicas` is the sum of data-parallel degrees of the stages
 // after it. The checker of every result.
-ReplicatedStage evaluate_stage(const ReplicatedProblem& problem, std::vector<int> nodes, int data, int tensor,
-                               std::vector<int> configurations, int later_replicas);
+ReplicatedStage evaluate_stage(const ReplicatedProblem& problem, std::vector<std::size_t> nodes, int data,
+                               int tensor, std::vector<std::size_t> configurations, int later_replicas);
 
 ReplicatedResult place_replicated(const ReplicatedProblem& problem, const ReplicatedOptions& options = {});
 

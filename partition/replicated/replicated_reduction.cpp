@@ -1,6 +1,7 @@
 #include "partition/replicated/replicated_reduction.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -8,7 +9,7 @@ namespace partition {
 
 namespace {
 
-bool is_zero(const std::map<int, core::Bytes>& bytes) {
+bool is_zero(const std::map<std::size_t, core::Bytes>& bytes) {
     return std::all_of(bytes.begin(), bytes.end(), [](const auto& entry) { return entry.second.value == 0; });
 }
 
@@ -25,7 +26,7 @@ bool is_free(const ConfigurableNode& node, const std::set<int>& degrees) {
 }
 
 // Does any way to run the node pay for this neighbour?
-bool pays_for(const ConfigurableNode& node, int neighbour) {
+bool pays_for(const ConfigurableNode& node, std::size_t neighbour) {
     for (const auto& [degree, list] : node.configurations)
         for (const NodeConfiguration& c : list)
             for (const auto* bytes : {&c.receive_from, &c.send_to})
@@ -46,8 +47,7 @@ ReducedReplication without_free_nodes(const ReplicatedProblem& problem) {
     for (std::size_t v = 0; v < n; ++v) is_left_out[v] = is_free(problem.nodes[v], degrees);
     for (auto [from, to, bytes] : problem.edges)
         for (auto [node, other] : {std::pair(from, to), std::pair(to, from)})
-            if (bytes.value > 0 || pays_for(problem.nodes[static_cast<std::size_t>(other)], node))
-                is_left_out[static_cast<std::size_t>(node)] = 0;
+            if (bytes.value > 0 || pays_for(problem.nodes[other], node)) is_left_out[node] = 0;
     if (std::count(is_left_out.begin(), is_left_out.end(), 0) == 0)
         is_left_out[0] = 0;  // something must be placed
 
@@ -55,44 +55,40 @@ ReducedReplication without_free_nodes(const ReplicatedProblem& problem) {
     result.problem = problem;
     result.problem.nodes.clear();
     result.problem.edges.clear();
-    std::vector<int> number(n, -1);
+    std::vector<std::optional<std::size_t>> number(n);  // of the kept nodes
     for (std::size_t v = 0; v < n; ++v)
         if (!is_left_out[v]) {
-            number[v] = static_cast<int>(result.kept.size());
-            result.kept.push_back(static_cast<int>(v));
+            number[v] = result.kept.size();
+            result.kept.push_back(v);
         }
     // Of each node that is left out, the kept nodes it comes after: its successors come after them too. Nodes
     // are in topological order.
-    std::vector<std::set<int>> before(n);
-    std::set<std::pair<int, int>> known, ordered;
+    std::vector<std::set<std::size_t>> before(n);
+    std::set<std::pair<std::size_t, std::size_t>> known, ordered;
     for (auto [from, to, bytes] : problem.edges) known.emplace(from, to);
     for (std::size_t v = 0; v < n; ++v)
-        for (auto edge = known.lower_bound({static_cast<int>(v), -1});
-             edge != known.end() && edge->first == static_cast<int>(v); ++edge) {
-            const std::size_t to = static_cast<std::size_t>(edge->second);
-            if (is_left_out[to] && !is_left_out[v]) before[to].insert(static_cast<int>(v));
+        for (auto edge = known.lower_bound({v, 0}); edge != known.end() && edge->first == v; ++edge) {
+            const std::size_t to = edge->second;
+            if (is_left_out[to] && !is_left_out[v]) before[to].insert(v);
             if (!is_left_out[v]) continue;
-            for (int first : before[v]) {
+            for (std::size_t first : before[v]) {
                 if (is_left_out[to]) before[to].insert(first);
                 else if (!known.count({first, edge->second})) ordered.emplace(first, edge->second);
             }
         }
     for (auto [from, to, bytes] : problem.edges)
-        if (!is_left_out[static_cast<std::size_t>(from)] && !is_left_out[static_cast<std::size_t>(to)])
-            result.problem.edges.push_back(
-                {number[static_cast<std::size_t>(from)], number[static_cast<std::size_t>(to)], bytes});
+        if (!is_left_out[from] && !is_left_out[to])
+            result.problem.edges.push_back({*number[from], *number[to], bytes});
     for (auto [from, to] : ordered)
-        result.problem.edges.push_back(
-            {number[static_cast<std::size_t>(from)], number[static_cast<std::size_t>(to)], core::Bytes(0)});
-    for (int v : result.kept) {
-        ConfigurableNode node = problem.nodes[static_cast<std::size_t>(v)];
+        result.problem.edges.push_back({*number[from], *number[to], core::Bytes(0)});
+    for (std::size_t v : result.kept) {
+        ConfigurableNode node = problem.nodes[v];
         for (auto& [degree, list] : node.configurations)
             for (NodeConfiguration& c : list)
                 for (auto* bytes : {&c.receive_from, &c.send_to}) {
-                    std::map<int, core::Bytes> renumbered;
+                    std::map<std::size_t, core::Bytes> renumbered;
                     for (const auto& [neighbour, amount] : *bytes)
-                        if (number[static_cast<std::size_t>(neighbour)] >= 0)
-                            renumbered.emplace(number[static_cast<std::size_t>(neighbour)], amount);
+                        if (number[neighbour]) renumbered.emplace(*number[neighbour], amount);
                     *bytes = std::move(renumbered);
                 }
         result.problem.nodes.push_back(std::move(node));
@@ -103,32 +99,30 @@ ReducedReplication without_free_nodes(const ReplicatedProblem& problem) {
 std::vector<ReplicatedStage> with_free_nodes(const ReplicatedProblem& problem,
                                              const ReducedReplication& reduced,
                                              const std::vector<ReplicatedStage>& stages) {
-    std::vector<int> stage_of(problem.nodes.size(), -1), configuration_of(problem.nodes.size(), 0);
+    std::vector<std::size_t> stage_of(problem.nodes.size()), configuration_of(problem.nodes.size(), 0);
     std::vector<char> is_kept(problem.nodes.size(), 0);
     for (std::size_t s = 0; s < stages.size(); ++s)
         for (std::size_t i = 0; i < stages[s].nodes.size(); ++i) {
-            const std::size_t v =
-                static_cast<std::size_t>(reduced.kept[static_cast<std::size_t>(stages[s].nodes[i])]);
+            const std::size_t v = reduced.kept[stages[s].nodes[i]];
             is_kept[v] = 1;
-            stage_of[v] = static_cast<int>(s);
+            stage_of[v] = s;
             configuration_of[v] = stages[s].configurations[i];
         }
-    std::vector<std::vector<int>> predecessors(problem.nodes.size());
-    for (auto [from, to, bytes] : problem.edges) predecessors[static_cast<std::size_t>(to)].push_back(from);
+    std::vector<std::vector<std::size_t>> predecessors(problem.nodes.size());
+    for (auto [from, to, bytes] : problem.edges) predecessors[to].push_back(from);
     for (std::size_t v = 0; v < problem.nodes.size(); ++v) {
         if (is_kept[v]) continue;
         stage_of[v] = 0;
-        for (int p : predecessors[v])
-            stage_of[v] = std::max(stage_of[v], stage_of[static_cast<std::size_t>(p)]);
+        for (std::size_t p : predecessors[v]) stage_of[v] = std::max(stage_of[v], stage_of[p]);
     }
     std::vector<ReplicatedStage> result;
     int later = 0;
     for (const ReplicatedStage& stage : stages) later += stage.data;
     for (std::size_t s = 0; s < stages.size(); ++s) {
-        std::vector<int> nodes, configurations;
+        std::vector<std::size_t> nodes, configurations;
         for (std::size_t v = 0; v < problem.nodes.size(); ++v)
-            if (stage_of[v] == static_cast<int>(s)) {
-                nodes.push_back(static_cast<int>(v));
+            if (stage_of[v] == s) {
+                nodes.push_back(v);
                 configurations.push_back(configuration_of[v]);
             }
         later -= stages[s].data;

@@ -1,6 +1,7 @@
 // Fewer nodes, same optimum: nodes that cost nothing wherever they lie.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "partition/replicated/replicated_placement.h"
@@ -9,7 +10,7 @@ namespace partition {
 
 struct ReducedReplication {
     ReplicatedProblem problem;
-    std::vector<int> kept;  // of each node of `problem`, the original
+    std::vector<std::size_t> kept;  // of each node of `problem`, the original
 };
 
 // Leaves out every node that runs in no time, holds no memory and moves no bytes, on any number of devices;

@@ -1,27 +1,28 @@
-// For every set of last nodes the ways to place it with all stages at most a threshold, by the sum s of
-// data-parallel degrees and the devices taken. Samples in flight on a stage are ceil(s / d), so s is all that
-// a stage needs to know of what follows it; and more of s or of devices is never better, so few ways stay.
+// Dynamic programming over sets of last nodes (closed under successors). A label of a set is a placement of
+// it with all stages at most a threshold, told by the sum s of data-parallel degrees and the devices taken.
+// Samples in flight on a stage are ceil(s / d), so s is all that a stage needs to know of what follows it.
+// More of s or of devices is never better, so dominance leaves few labels.
 //
 // Within a stage the choice of configurations under the memory limit is a knapsack: fastest everywhere when
 // that fits; else the linear relaxation bounds it from below, its rounding from above, and only a threshold
 // between the two needs the exact frontier.
 #include "partition/replicated/replicated_search.h"
 
-#include "partition/replicated/replicated_check.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <set>
 
+#include "partition/deadline.h"
+#include "partition/replicated/replicated_check.h"
+
 namespace partition {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t most_pairs = 150000;
-constexpr std::int32_t nowhere = std::numeric_limits<std::int32_t>::max() / 2;
+constexpr int out_of_reach = std::numeric_limits<int>::max() / 2;  // devices; sums of two stay in range
 
 bool is_subset(const std::vector<char>& a, const std::vector<char>& b) {
     for (std::size_t v = 0; v < a.size(); ++v)
@@ -38,10 +39,7 @@ ReplicatedSearch::ReplicatedSearch(const ReplicatedProblem& problem, const Repli
                     (1 + 1e-13))  // sums of the same bytes in another order may end a rounding error apart:
                                   // what fits exactly must fit in every order
 {
-    deadline_ = options.time_limit.value < 1e8
-                    ? Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                         std::chrono::duration<double>(options.time_limit.value))
-                    : Clock::time_point::max();
+    deadline_ = deadline_after(Clock::now(), options.time_limit);
     most_replicas_ = std::min(problem.micro_batches, problem.devices);
     make_sets(options.most_downsets);
     lower_bound_ = replicated_lower_bound(problem).value;
@@ -82,7 +80,7 @@ bool ReplicatedSearch::make_pairs() {
     for (std::size_t outer = 1; outer < sets_.size(); ++outer)
         for (std::size_t inner = 0; inner < outer; ++inner)
             if (is_subset(sets_[inner], sets_[outer])) {
-                pairs_.push_back({static_cast<std::int32_t>(inner), static_cast<std::int32_t>(outer), 0, 0});
+                pairs_.push_back({inner, outer, 0, 0});
                 if (pairs_.size() > most_pairs) return false;
             }
     return true;
@@ -91,19 +89,17 @@ bool ReplicatedSearch::make_pairs() {
 void ReplicatedSearch::make_entries(std::size_t p) {
     Pair& pair = pairs_[p];
     pair.first_entry = entries_.size();
-    const std::vector<int> nodes = nodes_of(pair);
+    const std::vector<std::size_t> nodes = nodes_of(pair);
     std::vector<char> inside(problem_.nodes.size(), 0);
-    for (int v : nodes) inside[static_cast<std::size_t>(v)] = 1;
+    for (std::size_t v : nodes) inside[v] = 1;
     std::set<int> degrees;
-    for (const auto& [tensor, list] : problem_.nodes[static_cast<std::size_t>(nodes[0])].configurations)
-        degrees.insert(tensor);
+    for (const auto& [tensor, list] : problem_.nodes[nodes[0]].configurations) degrees.insert(tensor);
     for (int tensor : degrees) {
         bool is_supported = tensor <= problem_.devices;
-        for (int v : nodes) {
-            auto found = problem_.nodes[static_cast<std::size_t>(v)].configurations.find(tensor);
-            is_supported = is_supported &&
-                           found != problem_.nodes[static_cast<std::size_t>(v)].configurations.end() &&
-                           !found->second.empty();
+        for (std::size_t v : nodes) {
+            auto found = problem_.nodes[v].configurations.find(tensor);
+            is_supported =
+                is_supported && found != problem_.nodes[v].configurations.end() && !found->second.empty();
         }
         if (!is_supported) continue;
         for (int data = 1; data <= most_replicas_ && data * tensor <= problem_.devices; ++data) {
@@ -115,20 +111,20 @@ void ReplicatedSearch::make_entries(std::size_t p) {
     pair.last_entry = entries_.size();
 }
 
-ReplicatedSearch::Entry ReplicatedSearch::entry_of(std::size_t pair, const std::vector<int>& nodes,
+ReplicatedSearch::Entry ReplicatedSearch::entry_of(std::size_t pair, const std::vector<std::size_t>& nodes,
                                                    const std::vector<char>& inside, int tensor,
                                                    int data) const {
-    Entry entry{static_cast<std::int32_t>(pair),
+    Entry entry{static_cast<std::uint32_t>(pair),
                 static_cast<std::int16_t>(tensor),
                 static_cast<std::int16_t>(data),
                 0,
                 0,
                 0};
-    const auto configurations = [&](int v) -> const std::vector<NodeConfiguration>& {
-        return problem_.nodes[static_cast<std::size_t>(v)].configurations.at(tensor);
+    const auto configurations = [&](std::size_t v) -> const std::vector<NodeConfiguration>& {
+        return problem_.nodes[v].configurations.at(tensor);
     };
     double per_sample = 0, fixed = 0;
-    for (int v : nodes) {
+    for (std::size_t v : nodes) {
         ConfigurationCost best{core::Seconds(infinity), core::Bytes(0), core::Bytes(0)};
         for (const NodeConfiguration& configuration : configurations(v)) {
             const ConfigurationCost cost = costs_.of(v, configuration, data, inside);
@@ -141,7 +137,7 @@ ReplicatedSearch::Entry ReplicatedSearch::entry_of(std::size_t pair, const std::
     const int most = (most_replicas_ + data - 1) / data;
     auto fits_smallest = [&](int y) {
         double memory = 0;
-        for (int v : nodes) {
+        for (std::size_t v : nodes) {
             double least = infinity;
             for (const NodeConfiguration& c : configurations(v))
                 least = std::min(least, c.memory_per_sample.value * y + c.memory_fixed.value);
@@ -163,25 +159,24 @@ ReplicatedSearch::Entry ReplicatedSearch::entry_of(std::size_t pair, const std::
     return entry;
 }
 
-std::vector<int> ReplicatedSearch::nodes_of(const Pair& pair) const {
-    std::vector<int> nodes;
+std::vector<std::size_t> ReplicatedSearch::nodes_of(const Pair& pair) const {
+    std::vector<std::size_t> nodes;
     for (std::size_t v = 0; v < problem_.nodes.size(); ++v)
-        if (sets_[static_cast<std::size_t>(pair.outer)][v] && !sets_[static_cast<std::size_t>(pair.inner)][v])
-            nodes.push_back(static_cast<int>(v));
+        if (sets_[pair.outer][v] && !sets_[pair.inner][v]) nodes.push_back(v);
     return nodes;
 }
 
 ConfigurationKnapsack ReplicatedSearch::knapsack(const Entry& entry, int in_flight) const {
-    std::vector<int> nodes = nodes_of(pairs_[static_cast<std::size_t>(entry.pair)]);
+    const std::vector<std::size_t> nodes = nodes_of(pairs_[entry.pair]);
     std::vector<char> inside(problem_.nodes.size(), 0);
-    for (int v : nodes) inside[static_cast<std::size_t>(v)] = 1;
+    for (std::size_t v : nodes) inside[v] = 1;
     ConfigurationKnapsack knapsack;
-    for (int v : nodes) {
+    for (std::size_t v : nodes) {
         std::vector<ConfigurationKnapsack::Choice> choices;
-        const auto& list = problem_.nodes[static_cast<std::size_t>(v)].configurations.at(entry.tensor);
+        const auto& list = problem_.nodes[v].configurations.at(entry.tensor);
         for (std::size_t c = 0; c < list.size(); ++c) {
             const ConfigurationCost cost = costs_.of(v, list[c], entry.data, inside);
-            choices.push_back({cost.time, cost.per_sample * in_flight + cost.fixed, static_cast<int>(c)});
+            choices.push_back({cost.time, cost.per_sample * in_flight + cost.fixed, c});
         }
         knapsack.add(std::move(choices));
     }
@@ -220,12 +215,12 @@ bool ReplicatedSearch::is_below(std::size_t e, int in_flight, double threshold, 
 
 // For every set the fewest devices that the nodes outside it take with stages below the threshold, memory
 // aside.
-std::vector<std::int32_t> ReplicatedSearch::fewest_to_come(double threshold) const {
-    std::vector<std::int32_t> fewest(sets_.size(), nowhere);
+std::vector<int> ReplicatedSearch::fewest_to_come(double threshold) const {
+    std::vector<int> fewest(sets_.size(), out_of_reach);
     fewest.back() = 0;
     for (auto pair = pairs_.rbegin(); pair != pairs_.rend(); ++pair) {  // by outer set, the largest first
-        const std::int32_t after = fewest[static_cast<std::size_t>(pair->outer)];
-        std::int32_t& here = fewest[static_cast<std::size_t>(pair->inner)];
+        const int after = fewest[pair->outer];
+        int& here = fewest[pair->inner];
         if (after >= here) continue;
         for (std::size_t e = pair->first_entry; e < pair->last_entry; ++e)
             if (entries_[e].least_time <= threshold)
@@ -236,61 +231,63 @@ std::vector<std::int32_t> ReplicatedSearch::fewest_to_come(double threshold) con
 
 std::optional<std::vector<ReplicatedStage>> ReplicatedSearch::decide(core::Seconds threshold,
                                                                      bool is_optimistic) {
-    const std::vector<std::int32_t> to_come = fewest_to_come(threshold.value);
-    ways_.assign(sets_.size(), {});
-    ways_[0].push_back({0, 0, 0, 0});
+    const std::vector<int> to_come = fewest_to_come(threshold.value);
+    labels_.assign(sets_.size(), {});
+    labels_[0].push_back({0, 0, 0, 0});
     for (const Pair& pair : pairs_) {
-        const std::vector<Way>& from = ways_[static_cast<std::size_t>(pair.inner)];
-        const std::int32_t left = problem_.devices - to_come[static_cast<std::size_t>(pair.outer)];
+        const std::vector<Label>& from = labels_[pair.inner];
+        const int left = problem_.devices - to_come[pair.outer];
         if (from.empty() || left < 1) continue;
         if (Clock::now() > deadline_) {
             is_out_of_time_ = true;
             return std::nullopt;
         }
-        std::vector<Way>& to = ways_[static_cast<std::size_t>(pair.outer)];
+        std::vector<Label>& to = labels_[pair.outer];
         for (std::size_t e = pair.first_entry; e < pair.last_entry; ++e) {
             const Entry& entry = entries_[e];
             if (entry.least_time > threshold.value) continue;
             for (std::size_t w = 0; w < from.size(); ++w) {
-                const Way way{from[w].replicas + entry.data, from[w].devices + entry.tensor * entry.data,
-                              static_cast<std::int32_t>(e), static_cast<std::int32_t>(w)};
-                if (way.devices > left || way.replicas > most_replicas_) continue;
-                const auto is_no_worse = [](const Way& a, const Way& b) {
+                const Label label{from[w].replicas + entry.data, from[w].devices + entry.tensor * entry.data,
+                                  static_cast<std::uint32_t>(e), static_cast<std::uint32_t>(w)};
+                if (label.devices > left || label.replicas > most_replicas_) continue;
+                const auto dominates = [](const Label& a, const Label& b) {
                     return a.replicas <= b.replicas && a.devices <= b.devices;
                 };
                 if (std::any_of(to.begin(), to.end(),
-                                [&](const Way& known) { return is_no_worse(known, way); }))
+                                [&](const Label& other) { return dominates(other, label); }))
                     continue;
-                if (!is_below(e, (way.replicas + entry.data - 1) / entry.data, threshold.value,
+                if (!is_below(e, (label.replicas + entry.data - 1) / entry.data, threshold.value,
                               is_optimistic))
                     continue;
-                std::erase_if(to, [&](const Way& known) { return is_no_worse(way, known); });
-                to.push_back(way);
+                std::erase_if(to, [&](const Label& other) { return dominates(label, other); });
+                to.push_back(label);
             }
         }
     }
-    if (ways_.back().empty()) return std::nullopt;
+    if (labels_.back().empty()) return std::nullopt;
     if (is_optimistic) return std::vector<ReplicatedStage>{};
     return trace_back();
 }
 
 std::vector<ReplicatedStage> ReplicatedSearch::trace_back() const {
     std::vector<ReplicatedStage> stages;
-    const Way* way = &*std::min_element(ways_.back().begin(), ways_.back().end(),
-                                        [](const Way& a, const Way& b) { return a.replicas < b.replicas; });
+    const Label* label =
+        &*std::min_element(labels_.back().begin(), labels_.back().end(),
+                           [](const Label& a, const Label& b) { return a.replicas < b.replicas; });
     for (std::size_t set = sets_.size() - 1; set != 0;) {
-        const Entry& entry = entries_[static_cast<std::size_t>(way->entry)];
-        const Pair& pair = pairs_[static_cast<std::size_t>(entry.pair)];
-        const ConfigurationKnapsack choices = knapsack(entry, (way->replicas + entry.data - 1) / entry.data);
-        std::vector<int> chosen, better;
+        const Entry& entry = entries_[label->entry];
+        const Pair& pair = pairs_[entry.pair];
+        const ConfigurationKnapsack choices =
+            knapsack(entry, (label->replicas + entry.data - 1) / entry.data);
+        std::vector<std::size_t> chosen, better;
         auto [lower, upper] = choices.bounds(memory_limit_, &chosen);
         if (lower < upper)
             if (const auto time = choices.exact(memory_limit_, upper, &better); time && *time < upper)
                 chosen = std::move(better);
         stages.push_back(evaluate_stage(problem_, nodes_of(pair), entry.data, entry.tensor, std::move(chosen),
-                                        way->replicas - entry.data));
-        set = static_cast<std::size_t>(pair.inner);
-        way = &ways_[set][static_cast<std::size_t>(way->parent)];
+                                        label->replicas - entry.data));
+        set = pair.inner;
+        label = &labels_[set][label->parent];
     }
     return stages;
 }

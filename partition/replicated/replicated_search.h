@@ -27,8 +27,9 @@ public:
     std::optional<std::vector<ReplicatedStage>> decide(core::Seconds threshold, bool is_optimistic);
 
 private:
-    struct Entry {  // one (stage, tensor, data)
-        std::int32_t pair;
+    // One (stage, tensor, data). There are tens of millions in large problems: 24 bytes each.
+    struct Entry {
+        std::uint32_t pair;
         std::int16_t tensor, data;
         double least_time;                 // fastest configurations, memory ignored
         std::int32_t most_fast, most_any;  // samples in flight with which they, or the smallest ones, fit
@@ -37,26 +38,27 @@ private:
         double lower, upper;
         bool is_exact, is_open;  // open: too long a frontier to know
     };
-    struct Way {  // to place a set
+    // A placement of a set of last nodes that no other dominates, as in label-setting shortest paths.
+    struct Label {
         std::int32_t replicas, devices;
-        std::int32_t entry, parent;  // the last stage placed, and the way of the set before it
+        std::uint32_t entry, parent;  // the stage placed last, and the label of the set before it
     };
     struct Pair {
-        std::int32_t inner, outer;  // sets of last nodes
+        std::size_t inner, outer;  // sets of last nodes
         std::size_t first_entry, last_entry;
     };
 
     void make_sets(std::size_t most_downsets);
     bool make_pairs();
     void make_entries(std::size_t pair);
-    Entry entry_of(std::size_t pair, const std::vector<int>& nodes, const std::vector<char>& inside,
+    Entry entry_of(std::size_t pair, const std::vector<std::size_t>& nodes, const std::vector<char>& inside,
                    int tensor, int data) const;
 
-    std::vector<int> nodes_of(const Pair& pair) const;
+    std::vector<std::size_t> nodes_of(const Pair& pair) const;
     ConfigurationKnapsack knapsack(const Entry& entry, int in_flight) const;
     Bounds& bounds(std::size_t entry, int in_flight);
     bool is_below(std::size_t entry, int in_flight, double threshold, bool is_optimistic);
-    std::vector<std::int32_t> fewest_to_come(double threshold) const;
+    std::vector<int> fewest_to_come(double threshold) const;
     std::vector<ReplicatedStage> trace_back() const;
 
     const ReplicatedProblem& problem_;
@@ -69,7 +71,7 @@ private:
     std::unordered_map<std::uint64_t, Bounds> bounds_;
     bool covers_all_ = true, has_open_knapsacks_ = false, is_out_of_time_ = false;
     double lower_bound_ = 0;
-    std::vector<std::vector<Way>> ways_;  // of each set, none no worse than another
+    std::vector<std::vector<Label>> labels_;  // of each set, none dominated by another
     int most_replicas_ = 1;
 };
 

@@ -38,7 +38,7 @@ struct Enumeration {
             }
             for (const partition::Transfer& transfer : problem.transfers) {
                 Mask destinations = 0;
-                for (int d : transfer.destinations) destinations |= Mask{1} << d;
+                for (std::size_t d : transfer.destinations) destinations |= Mask{1} << d;
                 const bool is_torn =
                     set >> transfer.source & 1 ? (destinations & ~set) != 0 : (destinations & set) != 0;
                 if (is_torn) moved += transfer.time.value;
@@ -49,7 +49,7 @@ struct Enumeration {
                                    : accelerator * classes[c].slowness + moved * classes[c].transfer_slowness;
         }
         after.assign(count, 0);
-        for (auto [a, b] : problem.precedence) after[static_cast<std::size_t>(a)] |= Mask{1} << b;
+        for (auto [a, b] : problem.precedence) after[a] |= Mask{1} << b;
         // Devices used, of every class, as one number.
         for (const partition::DeviceClass& c : classes) {
             stride.push_back(combinations);
@@ -58,8 +58,8 @@ struct Enumeration {
     }
 
     bool may_hold(std::size_t c, Mask set, int in_flight) const {
-        return classes[c].is_cpu ||
-               (!cpu_only[set] && fixed[set] + activations[set] * in_flight <= classes[c].memory_limit.value);
+        return classes[c].is_cpu || (!cpu_only[set] && fixed[set] + activations[set] * in_flight <=
+                                                           classes[c].most_memory().value);
     }
     int used(std::size_t combination, std::size_t c) const {
         return static_cast<int>(combination / stride[c] % (static_cast<std::size_t>(classes[c].count) + 1));

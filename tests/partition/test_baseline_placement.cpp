@@ -70,7 +70,7 @@ TEST_CASE(
                 model_placement(*graph, cluster, plan, 4, granularity, TiedParameters::copied, problems);
             INFO(name << core::format(problems));
             REQUIRE(placement);
-            placement->problem.memory_limit = core::Bytes(INFINITY);
+            placement->problem.memory_limit = std::nullopt;
             compared += check_never_worse(placement->problem, module_tree(*graph, *placement));
             if (placement->problem.items.size() > 300) break;
         }
@@ -108,9 +108,9 @@ TEST_CASE("SMP's tree deals devices to segments in proportion to cost") {
     tree.modules = {{{1, 2}, {}}, {{3, 4}, {}}, {{}, {2}}, {{}, {0}}, {{}, {1}}};
     const auto stages = place_smp_tree(problem, tree, 0);
     REQUIRE(stages.size() == 3);
-    CHECK(stages[0].items == std::vector<int>{0});
-    CHECK(stages[1].items == std::vector<int>{1});
-    CHECK(stages[2].items == std::vector<int>{2});
+    CHECK(stages[0].items == std::vector<std::size_t>{0});
+    CHECK(stages[1].items == std::vector<std::size_t>{1});
+    CHECK(stages[2].items == std::vector<std::size_t>{2});
 }
 
 TEST_CASE(

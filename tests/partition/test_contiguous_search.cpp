@@ -45,7 +45,8 @@ TEST_CASE("a placement does not depend on the number of threads") {
     }
     for (int chain = 0; chain < 5; ++chain)
         for (int i = 0; i <= 8; ++i) {
-            const int before = i == 0 ? 0 : 1 + chain * 8 + i - 1, after = i == 8 ? 41 : 1 + chain * 8 + i;
+            const std::size_t before = i == 0 ? 0 : 1 + chain * 8 + i - 1,
+                              after = i == 8 ? 41 : 1 + chain * 8 + i;
             problem.precedence.emplace_back(before, after);
             problem.transfers.push_back(
                 {before, {after}, core::Seconds(static_cast<double>(random.below(20)))});
@@ -104,7 +105,7 @@ TEST_CASE("where memory leaves hardly any room, gnmt is placed or excluded at on
     const PlacementResult with = place_contiguous(problem, {.time_limit = core::Seconds(20)});
     CHECK(with.is_proven_optimal);
     for (const PlacedStage& stage : with.stages)
-        if (!stage.is_cpu) CHECK(stage.memory <= problem.memory_limit);
+        if (!stage.is_cpu) CHECK(stage.memory <= *problem.memory_limit);
     problem.accelerators = 5;
     problem.cpus = 0;
     CHECK(place_contiguous(problem, {.time_limit = core::Seconds(20)}).is_proven_optimal);
@@ -153,7 +154,7 @@ TEST_CASE("without contiguity the three published local searches are matched wit
         CHECK(result.objective.value * 1e3 <= row.at_most + 5e-5);  // the figure is rounded to four digits
         CHECK(result.lower_bound.value > 0);
         for (const PlacedStage& stage : result.stages)
-            if (!stage.is_cpu) CHECK(stage.memory <= problem.memory_limit);
+            if (!stage.is_cpu) CHECK(stage.memory <= *problem.memory_limit);
     }
 }
 
@@ -207,8 +208,8 @@ TEST_CASE("four kinds of 100 devices each do not fill the host's memory") {
     // 101^4 ways to have used devices, for each of 100 places in the order: 10^10 entries, where 10^7 are
     // affordable.
     PlacementProblem problem;
-    for (int i = 0; i < 100; ++i) {
-        problem.items.push_back({.nodes = {i},
+    for (std::size_t i = 0; i < 100; ++i) {
+        problem.items.push_back({.nodes = {static_cast<std::int64_t>(i)},
                                  .accelerator_time = core::Seconds(12),
                                  .cpu_time = core::Seconds(12),
                                  .memory = {},
@@ -255,7 +256,7 @@ TEST_CASE(
         REQUIRE_FALSE(filled.empty());
         CHECK(largest_load(problem, filled) == largest_load(problem, best));
         CHECK(largest_load(problem, best) == core::Seconds(std::ceil(24.0 / devices)));
-        for (const PlacedStage& stage : filled) CHECK(stage.memory <= problem.memory_limit);
+        for (const PlacedStage& stage : filled) CHECK(stage.memory <= *problem.memory_limit);
         // A node that only a CPU may run is left to the CPU, and nothing is possible without one.
         problem.items[11].runs_on_accelerator = false;
         CHECK(place_on_orders(problem, over).empty());

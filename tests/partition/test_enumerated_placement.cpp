@@ -21,14 +21,14 @@ int rounds() {
     return given ? std::max(1, std::atoi(given)) : 500;
 }
 
-PlacementProblem random_problem(core::Random& random, int most_items = 12) {
+PlacementProblem random_problem(core::Random& random, std::size_t most_items = 12) {
     PlacementProblem problem;
-    const int n = 2 + static_cast<int>(random.below(static_cast<std::uint64_t>(most_items - 1)));
+    const std::size_t n = 2 + random.below(most_items - 1);
     const double density = random.uniform();
     double total_memory = 0;
-    for (int i = 0; i < n; ++i) {
+    for (std::size_t i = 0; i < n; ++i) {
         PlacementItem item;
-        item.nodes = {i};
+        item.nodes = {static_cast<std::int64_t>(i)};
         const bool is_free = random.below(3) == 0;  // work-free items exercise the reduction
         item.accelerator_time = core::Seconds(is_free ? 0 : 1 + static_cast<double>(random.below(20)));
         item.cpu_time = item.accelerator_time * (is_free ? 0 : 0.5 + 4 * random.uniform());
@@ -37,10 +37,10 @@ PlacementProblem random_problem(core::Random& random, int most_items = 12) {
         total_memory += item.memory.value;
         problem.items.push_back(item);
     }
-    for (int a = 0; a < n; ++a)
-        for (int b = a + 1; b < n; ++b)
+    for (std::size_t a = 0; a < n; ++a)
+        for (std::size_t b = a + 1; b < n; ++b)
             if (random.uniform() < density) problem.precedence.emplace_back(a, b);
-    for (int i = 0; i < n; ++i) {
+    for (std::size_t i = 0; i < n; ++i) {
         Transfer transfer{
             .source = i, .destinations = {}, .time = core::Seconds(static_cast<double>(random.below(6)))};
         const bool is_gradient =
@@ -110,17 +110,15 @@ void check_contiguous(const PlacementProblem& problem, const PlacementResult& re
     const std::vector<DeviceClass> classes = device_classes(problem);
     std::vector<int> used(classes.size(), 0);
     for (const PlacedStage& stage : result.stages) {
-        ++used[static_cast<std::size_t>(stage.device_class)];
-        if (!stage.is_cpu)
-            CHECK(stage.memory <= classes[static_cast<std::size_t>(stage.device_class)].memory_limit);
+        ++used[stage.device_class];
+        if (!stage.is_cpu) CHECK(stage.memory <= classes[stage.device_class].most_memory());
     }
     for (std::size_t c = 0; c < used.size(); ++c) CHECK(used[c] <= classes[c].count);
     // Contiguous: no edge runs back to an earlier stage.
     std::vector<std::size_t> stage_of_item(problem.items.size());
     for (std::size_t s = 0; s < result.stages.size(); ++s)
-        for (int i : result.stages[s].items) stage_of_item[static_cast<std::size_t>(i)] = s;
-    for (auto [a, b] : problem.precedence)
-        CHECK(stage_of_item[static_cast<std::size_t>(a)] <= stage_of_item[static_cast<std::size_t>(b)]);
+        for (std::size_t i : result.stages[s].items) stage_of_item[i] = s;
+    for (auto [a, b] : problem.precedence) CHECK(stage_of_item[a] <= stage_of_item[b]);
 }
 
 void check_anywhere(const PlacementProblem& problem, double contiguous, double free, Tally& tally) {

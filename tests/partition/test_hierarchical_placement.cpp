@@ -98,7 +98,7 @@ struct Oracle {
             one = best(level - 1, lower, upper, problem.levels[static_cast<std::size_t>(level - 1)].workers,
                        0, after);
         else if ((1 + std::ceil(after)) * (of(&DataFlowCut::parameters) + of(&DataFlowCut::activations)) >
-                 problem.memory_limit.value)
+                 problem.memory_limit.value_or(core::Bytes(INFINITY)).value)
             return INFINITY;
         return (one + 4.0 * (units - 1) * of(&DataFlowCut::parameters) / units /
                           problem.levels[static_cast<std::size_t>(level)].bandwidth.value /
@@ -191,7 +191,8 @@ TEST_CASE(
             }
             CHECK(result.is_proven_optimal);
             CHECK(result.objective.value == Approx(want).epsilon(1e-12));
-            for (const HierarchicalStage& stage : result.stages) CHECK(stage.memory <= problem.memory_limit);
+            for (const HierarchicalStage& stage : result.stages)
+                CHECK(stage.memory <= problem.memory_limit.value_or(core::Bytes(INFINITY)));
             const HierarchicalResult judged = judge_hierarchical(problem, result.stages);
             CHECK(judged.reason == "");
             CHECK(judged.objective.value == Approx(want).epsilon(1e-12));
@@ -251,7 +252,7 @@ TEST_CASE(
         problem.nodes.push_back({id, "", core::Seconds(3), core::Seconds(3), core::Bytes(4), core::Bytes(0)});
     problem.edges = {{0, 1}};
     problem.levels = {{2, core::BytesPerSecond(2)}, {2, core::BytesPerSecond(1)}};
-    const auto stage = [](int node, std::vector<int> replicas) {
+    const auto stage = [](std::size_t node, std::vector<int> replicas) {
         return HierarchicalStage{.nodes = {node}, .replicas = std::move(replicas), .load = {}, .memory = {}};
     };
     const auto judged = [&](std::vector<HierarchicalStage> stages) {

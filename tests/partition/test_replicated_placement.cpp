@@ -23,11 +23,9 @@ const std::string graphs = SHARED_DIR "/reference/partitioning/graphs/piper/inpu
 // many data-parallel replicas.
 struct Enumeration {
     const ReplicatedProblem& problem;
-    const int count;
     const unsigned all;
 
-    explicit Enumeration(const ReplicatedProblem& p)
-        : problem(p), count(static_cast<int>(p.nodes.size())), all((1u << p.nodes.size()) - 1) {}
+    explicit Enumeration(const ReplicatedProblem& p) : problem(p), all((1u << p.nodes.size()) - 1) {}
 
     bool is_last(unsigned set) const {
         for (auto [from, to, bytes] : problem.edges)
@@ -41,9 +39,9 @@ struct Enumeration {
             double time, memory;
         };
         std::vector<Choice> sums{{0, 0}};
-        for (int v = 0; v < count; ++v) {
+        for (std::size_t v = 0; v < problem.nodes.size(); ++v) {
             if (!(stage >> v & 1)) continue;
-            const auto& configurations = problem.nodes[static_cast<std::size_t>(v)].configurations;
+            const auto& configurations = problem.nodes[v].configurations;
             if (!configurations.count(tensor)) return INFINITY;
             std::vector<Choice> next;
             for (const NodeConfiguration& way : configurations.at(tensor)) {
@@ -146,8 +144,8 @@ TEST_CASE(
             }
             problem.nodes.push_back(node);
         }
-        for (int a = 0; a < n; ++a)
-            for (int b = a + 1; b < n; ++b)
+        for (std::size_t a = 0; a < problem.nodes.size(); ++a)
+            for (std::size_t b = a + 1; b < problem.nodes.size(); ++b)
                 if (random.uniform() < density)
                     problem.edges.push_back({a, b, core::Bytes(static_cast<double>(random.below(5)))});
         // Every third problem has nodes that cost nothing, some of them on any number of devices.
@@ -292,7 +290,7 @@ TEST_CASE("replicated stages that are no placement are refused with the reason")
     problem.memory_limit = core::Bytes(3);
     problem.bandwidth = core::BytesPerSecond(2);
     problem.micro_batches = 4;
-    const auto stage = [](int node, int data) {
+    const auto stage = [](std::size_t node, int data) {
         return ReplicatedStage{
             .nodes = {node}, .data = data, .tensor = 1, .configurations = {0}, .time = {}, .memory = {}};
     };
