@@ -11,11 +11,12 @@ using namespace partition;
 
 namespace {
 
-PlacementProblem read(const std::string& toml) {
+PlacementProblem read(const std::string& toml, bool is_contiguous = true) {
     core::Diagnostics diagnostics;
     const auto document = core::parse_toml(toml, "graph.toml", diagnostics);
     REQUIRE(document);
-    const std::optional<PlacementProblem> problem = read_costed_graph(*document, diagnostics);
+    const std::optional<PlacementProblem> problem =
+        read_costed_graph(*document, diagnostics, {.bandwidth = {}, .is_contiguous = is_contiguous});
     INFO(core::format(diagnostics));
     REQUIRE(problem);
     return *problem;
@@ -60,4 +61,18 @@ TEST_CASE("output_time is of one way, as output is: in training the gradient ret
             CHECK(result.objective == core::Seconds(trains ? 7 : 6));  // 5 s of work, 1 s each way
         }
     }
+}
+
+TEST_CASE("colocated nodes part from what they enclose only where stages need not be contiguous") {
+    const std::string text =
+        "version = 1\n[graph]\ndevices = 2\n"
+        "[[node]]\nname = \"first\"\ntime = \"1s\"\ncolocate = \"ends\"\n"
+        "[[node]]\nname = \"middle\"\ntime = \"3s\"\ninputs = [\"first\"]\n"
+        "[[node]]\nname = \"last\"\ntime = \"1s\"\ninputs = [\"middle\"]\ncolocate = \"ends\"\n";
+    const PlacementResult contiguous = place_contiguous(read(text));
+    REQUIRE(contiguous.is_proven_optimal);
+    CHECK(contiguous.objective == core::Seconds(5));  // all three on one device
+    const PlacementResult free = place_anywhere(read(text, false));
+    REQUIRE(free.is_proven_optimal);
+    CHECK(free.objective == core::Seconds(3));  // the ends, 2 s, beside the middle
 }
