@@ -39,7 +39,10 @@ endif()
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
+  # pch_defines,time_macros: without them nothing that reads a precompiled header is cached. Depend mode: g++ names the
+  # headers of a file as it compiles it, so that ccache need not preprocess each file a first time.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      /usr/bin/env CCACHE_DEPEND=1 CCACHE_SLOPPINESS=pch_defines,time_macros "${CCACHE_PROGRAM}")
 endif()
 find_program(MOLD_PROGRAM mold)
 if(MOLD_PROGRAM)
