@@ -7,6 +7,8 @@
 #include <fmt/core.h>
 #include <boost/program_options.hpp>
 
+#include "core/diagnostics.h"
+
 namespace apps {
 
 namespace {

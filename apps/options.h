@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/diagnostics.h"
+#include "core/diagnostics_fwd.h"
 
 namespace apps {
 

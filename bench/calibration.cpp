@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "core/diagnostics.h"
 #include "validation/calibration.h"
 #include "validation/published_run.h"
 #include "validation/score.h"

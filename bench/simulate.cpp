@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cluster/profile/load.h"
+#include "core/diagnostics.h"
 #include "model/load.h"
 #include "schedule/pass/lower.h"
 #include "schedule/plan/partition.h"

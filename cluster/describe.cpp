@@ -7,6 +7,7 @@
 
 #include "cluster/build_topology.h"
 #include "cluster/node.h"
+#include "core/diagnostics.h"
 
 namespace cluster {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cluster/topology.h"
-#include "core/diagnostics.h"
+#include "core/errors.h"
 
 namespace cluster {
 

@@ -6,6 +6,7 @@
 #include "cluster/build_topology.h"
 #include "cluster/profile/load.h"
 #include "cluster/profile/profile_reader.h"
+#include "core/diagnostics.h"
 
 namespace cluster {
 

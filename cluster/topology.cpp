@@ -1,7 +1,5 @@
 #include "cluster/topology.h"
 
-#include "core/diagnostics.h"
-
 namespace cluster {
 
 std::string_view name_of(VertexKind kind) {

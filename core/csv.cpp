@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/text.h"
 

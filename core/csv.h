@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/diagnostics.h"
+#include "core/diagnostics_fwd.h"
 
 namespace core {
 

@@ -3,18 +3,14 @@
 #pragma once
 
 #include <cstddef>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace core {
+#include "core/diagnostics_fwd.h"
+#include "core/errors.h"
 
-struct SourceLocation {
-    std::string file;  // empty when the input did not come from a file (command line)
-    int line = 0;      // 1-based; 0 when unknown
-    int column = 0;    // 1-based; 0 when unknown
-};
+namespace core {
 
 enum class Severity { error, warning };
 
@@ -55,23 +51,5 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
 std::string in_quotes(std::string_view text, std::size_t longest = 60);
 // "a, b or c".
 std::string list_in_words(const std::vector<std::string>& words);
-
-// The machine failed (file system, CUDA, MPI, out of memory): exit code 4. The text names the call, the
-// object and the library's own words.
-class MachineError : public std::runtime_error {
-public:
-    using std::runtime_error::runtime_error;
-};
-
-// A promise of this program is broken: exit code 1. The text says which.
-class InternalError : public std::logic_error {
-public:
-    using std::logic_error::logic_error;
-};
-
-// Throws InternalError("broken promise: WHAT (file:line)") when `holds` is false. For invariants, never for
-// input.
-void require(bool holds, std::string_view what, const char* file = __builtin_FILE(),
-             int line = __builtin_LINE());
 
 }  // namespace core

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "core/diagnostics.h"
 #include "core/units.h"
 
 namespace core {

@@ -6,6 +6,7 @@
 #include <limits>
 #include <set>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/text.h"
 

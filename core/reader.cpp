@@ -2,6 +2,8 @@
 
 #include <charconv>
 
+#include "core/diagnostics.h"
+
 namespace core {
 
 namespace {

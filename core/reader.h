@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/diagnostics.h"
+#include "core/diagnostics_fwd.h"
 #include "core/units.h"
 #include "core/value.h"
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "core/diagnostics.h"
+
 namespace core {
 
 std::size_t utf8_sequence_length(std::string_view text, std::size_t offset) {

@@ -36,6 +36,7 @@ struct BrokenParserAssumption {};
 #include <algorithm>
 #include <tuple>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/text.h"
 

@@ -1,5 +1,7 @@
 #include "core/value.h"
 
+#include "core/errors.h"
+
 namespace core {
 
 std::string_view name_of(Value::Kind kind) {

@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "core/diagnostics.h"
+#include "core/diagnostics_fwd.h"
 
 namespace core {
 

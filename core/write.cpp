@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/document.h"
+#include "core/errors.h"
 #include "core/text.h"
 
 namespace core {

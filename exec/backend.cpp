@@ -1,6 +1,6 @@
 #include "exec/backend.h"
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "core/random.h"
 
 namespace exec {

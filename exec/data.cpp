@@ -6,9 +6,11 @@
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/random.h"
 #include "exec/checkpoint/checksum.h"
+#include "model/model_graph.h"
 
 namespace exec {
 

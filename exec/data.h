@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "core/diagnostics.h"
-#include "model/model_graph.h"
+#include "core/diagnostics_fwd.h"
+#include "model/model_fwd.h"
 
 namespace exec {
 

@@ -3,6 +3,7 @@
 // and ZeRO-3 exclude a pipeline; pipe/topology.py: pipe, data, model, the last fastest.
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/reader.h"
 #include "interop/expression.h"

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "cluster/profile/load.h"
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "interop/targets.h"
 #include "model/load.h"

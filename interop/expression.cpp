@@ -4,6 +4,7 @@
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "schedule/pipeline/registry.h"
 

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/diagnostics.h"
 #include "interop/exchange.h"
 
 namespace interop {

@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include "cluster/profile/load.h"
+#include "core/diagnostics.h"
 
 namespace interop {
 

@@ -2,6 +2,7 @@
 // plan, which then lacks nothing; with another command the plan's decisions are that command's business.
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "interop/expression.h"
 #include "interop/targets.h"
 

@@ -6,6 +6,7 @@
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "interop/expression.h"
 #include "interop/import_place.h"
 #include "interop/megatron_partition.h"

@@ -5,6 +5,7 @@
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "interop/import_place.h"
 #include "interop/megatron_partition.h"
 #include "interop/targets.h"

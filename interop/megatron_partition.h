@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/unsupported.h"
+#include "model/model_fwd.h"
 #include "schedule/plan/plan.h"
 
 namespace interop {

@@ -6,6 +6,7 @@
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "interop/expression.h"
 #include "interop/import_place.h"

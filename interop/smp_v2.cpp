@@ -2,6 +2,7 @@
 // underneath; no pipeline, no automatic partition.
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/reader.h"
 #include "interop/expression.h"

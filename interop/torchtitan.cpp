@@ -3,6 +3,7 @@
 // (module_fqns_per_model_part) and an arbitrary schedule (pipeline_parallel_schedule_csv).
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "interop/expression.h"
 #include "interop/targets.h"

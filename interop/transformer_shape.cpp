@@ -5,6 +5,8 @@
 
 #include <fmt/core.h>
 
+#include "model/model_graph.h"
+
 namespace interop {
 
 namespace {

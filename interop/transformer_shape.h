@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/unsupported.h"
+#include "model/model_fwd.h"
 #include "model/model_graph.h"
 
 namespace interop {

@@ -4,7 +4,7 @@
 
 #include <fmt/core.h>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "model/model_graph.h"
 
 namespace model {

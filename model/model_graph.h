@@ -9,16 +9,10 @@
 #include <vector>
 
 #include "core/unsupported.h"
+#include "model/model_fwd.h"
 #include "model/operator.h"
 
 namespace model {
-
-// A half-open range of operators in topological order.
-struct OperatorRange {
-    std::int32_t begin = 0, end = 0;
-    std::int32_t size() const { return end - begin; }
-    bool operator==(const OperatorRange&) const = default;
-};
 
 // Smallest piece a pipeline partition may place: the embedding, one layer, the final norm with head and loss.
 // Consecutive, covering all operators.

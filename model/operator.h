@@ -16,12 +16,9 @@
 
 #include "core/data_type.h"
 #include "core/units.h"
+#include "model/model_fwd.h"
 
 namespace model {
-
-using TensorId = core::Id<struct TensorTag>;
-using ParameterId = core::Id<struct ParameterTag>;
-using OperatorId = core::Id<struct OperatorTag>;
 
 enum class OperatorKind {
     input,      // tokens, labels or images: produced by the data loader, no arithmetic

@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "model/operators/rank_share.h"
 
 namespace model {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "cluster/topology.h"
-#include "core/diagnostics.h"
-#include "model/model_graph.h"
+#include "core/diagnostics_fwd.h"
+#include "model/model_fwd.h"
 #include "partition/placement.h"
 #include "schedule/plan/plan.h"
 

@@ -5,7 +5,7 @@
 
 #include <fmt/core.h>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "partition/graph_hash.h"
 
 namespace partition {

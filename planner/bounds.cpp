@@ -6,6 +6,7 @@
 #include <optional>
 #include <tuple>
 
+#include "core/diagnostics.h"
 #include "schedule/pass/lower.h"
 #include "schedule/plan/memory.h"
 #include "sim/cost/collective/collective.h"

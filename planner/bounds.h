@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cluster/topology.h"
-#include "model/model_graph.h"
+#include "model/model_fwd.h"
 #include "planner/stage_collection.h"
 #include "schedule/plan/plan.h"
 #include "schedule/schedule.h"

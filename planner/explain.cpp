@@ -5,6 +5,7 @@
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "schedule/plan/explicit_order.h"
 
 namespace planner {

@@ -14,6 +14,7 @@
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "core/parallel.h"
 #include "planner/bounds.h"
 #include "planner/explain.h"

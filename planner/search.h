@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "cluster/topology.h"
-#include "core/diagnostics.h"
+#include "core/diagnostics_fwd.h"
 #include "core/units.h"
-#include "model/model_graph.h"
+#include "model/model_fwd.h"
 #include "planner/search_space.h"
 #include "schedule/plan/plan.h"
 #include "sim/evaluate.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "core/diagnostics.h"
 #include "model/segment.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/partition.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cluster/topology.h"
-#include "model/model_graph.h"
+#include "model/model_fwd.h"
 #include "schedule/plan/plan.h"
 
 namespace planner {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "core/diagnostics.h"
 #include "model/segment.h"
 #include "schedule/plan/partition.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 
 namespace schedule {
 

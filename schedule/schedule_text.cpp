@@ -8,6 +8,8 @@
 #include <map>
 #include <string_view>
 
+#include "core/diagnostics.h"
+
 namespace schedule {
 
 namespace {

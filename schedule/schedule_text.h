@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "core/diagnostics.h"
+#include "core/diagnostics_fwd.h"
 #include "schedule/schedule.h"
 
 namespace schedule {

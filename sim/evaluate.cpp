@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "cluster/node.h"
+#include "core/diagnostics.h"
 #include "schedule/pass/lower.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/partition.h"

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "cluster/topology.h"
-#include "core/diagnostics.h"
+#include "core/diagnostics_fwd.h"
 #include "core/units.h"
 #include "core/value.h"
-#include "model/model_graph.h"
+#include "model/model_fwd.h"
 #include "schedule/plan/plan.h"
 #include "schedule/program/program.h"
 #include "schedule/program/timeline.h"

@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "cluster/profile/load.h"
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "model/load.h"
 

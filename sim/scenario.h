@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "cluster/topology.h"
-#include "core/diagnostics.h"
+#include "core/diagnostics_fwd.h"
 #include "core/value.h"
 #include "model/model_graph.h"
 #include "schedule/plan/plan_file.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/csv.h"
-#include "core/diagnostics.h"
+#include "core/diagnostics_fwd.h"
 #include "sim/cost/constants.h"
 
 namespace validation {

@@ -4,6 +4,7 @@
 
 #include "cluster/profile/load.h"
 #include "cluster/synthetic.h"
+#include "core/diagnostics.h"
 #include "model/load.h"
 #include "schedule/plan/partition.h"
 #include "schedule/plan/plan_file.h"

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "cluster/topology.h"
-#include "core/diagnostics.h"
+#include "core/diagnostics_fwd.h"
 #include "model/model_graph.h"
 #include "sim/cost/constants.h"
 #include "sim/evaluate.h"

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/diagnostics.h"
 #include "sim/cost/framework/framework.h"
 #include "validation/published_model.h"
 #include "validation/row_reader.h"

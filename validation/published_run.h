@@ -7,7 +7,7 @@
 #include <string>
 
 #include "core/csv.h"
-#include "core/diagnostics.h"
+#include "core/diagnostics_fwd.h"
 #include "core/value.h"
 #include "schedule/plan/plan.h"
 #include "sim/evaluate.h"

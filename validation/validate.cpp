@@ -8,6 +8,7 @@
 #include <mutex>
 #include <sstream>
 
+#include "core/diagnostics.h"
 #include "core/parallel.h"
 #include "sim/evaluate.h"
 #include "validation/prepared_run.h"

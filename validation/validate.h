@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/csv.h"
-#include "core/diagnostics.h"
+#include "core/diagnostics_fwd.h"
 #include "core/value.h"
 #include "sim/cost/constants.h"
 #include "validation/score.h"

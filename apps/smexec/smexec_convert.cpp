@@ -9,6 +9,7 @@
 #include "apps/command.h"
 #include "apps/options.h"
 #include "apps/smexec/smexec_job.h"
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "exec/checkpoint/checkpoint_conversion.h"
 #include "exec/checkpoint/training_state.h"

@@ -6,6 +6,7 @@
 
 #include "apps/command.h"
 #include "cluster/profile/load.h"
+#include "core/diagnostics.h"
 #include "exec/checkpoint/training_state.h"
 #include "exec/cuda/device/device.h"
 #include "exec/cuda/profile/profile.h"

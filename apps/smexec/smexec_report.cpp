@@ -6,6 +6,7 @@
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "exec/cuda/device/device.h"
 #include "model/operators/cost.h"

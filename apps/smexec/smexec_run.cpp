@@ -13,6 +13,7 @@
 #include "apps/command.h"
 #include "apps/smexec/smexec_job.h"
 #include "apps/smexec/smexec_report.h"
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "exec/cuda/device/device.h"
 #include "exec/cuda/make_backend.h"

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
+
 namespace apps {
 
 namespace {

@@ -6,6 +6,7 @@
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "partition/hierarchical/hierarchical_check.h"
 #include "partition/replicated/replicated_check.h"
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "core/diagnostics.h"
+#include "core/diagnostics_fwd.h"
 #include "partition/hierarchical/hierarchical_placement.h"
 #include "partition/placement.h"
 #include "partition/replicated/replicated_placement.h"

@@ -9,6 +9,7 @@
 #include <fmt/core.h>
 
 #include "apps/command.h"
+#include "core/diagnostics.h"
 
 namespace apps {
 

@@ -10,6 +10,7 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 
 namespace apps {

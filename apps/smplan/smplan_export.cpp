@@ -7,6 +7,7 @@
 
 #include "apps/command.h"
 #include "apps/options.h"
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "interop/exchange.h"
 

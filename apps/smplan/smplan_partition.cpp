@@ -16,6 +16,7 @@
 #include "apps/smplan/partition_report.h"
 #include "cluster/node.h"
 #include "cluster/profile/load.h"
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "model/load.h"
 #include "partition/baseline/baseline_placement.h"

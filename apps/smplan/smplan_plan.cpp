@@ -14,6 +14,7 @@
 #include "apps/options.h"
 #include "cluster/node.h"
 #include "cluster/profile/load.h"
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "model/load.h"
 #include "planner/explain.h"

@@ -6,6 +6,7 @@
 #include "apps/options.h"
 #include "cluster/describe.h"
 #include "cluster/profile/load.h"
+#include "core/diagnostics.h"
 #include "core/document.h"
 
 namespace apps {

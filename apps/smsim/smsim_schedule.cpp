@@ -10,6 +10,7 @@
 #include "apps/command.h"
 #include "apps/options.h"
 #include "core/csv.h"
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "planner/order/schedule_search.h"
 #include "schedule/pass/list_passes.h"

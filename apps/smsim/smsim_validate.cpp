@@ -9,6 +9,7 @@
 
 #include "apps/command.h"
 #include "apps/options.h"
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "sim/evaluate.h"
 #include "sim/report/explain.h"

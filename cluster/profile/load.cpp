@@ -7,6 +7,7 @@
 #include "cluster/build_topology.h"
 #include "cluster/profile/local_machine.h"
 #include "cluster/profile/profile_reader.h"
+#include "core/diagnostics.h"
 #include "core/document.h"
 
 namespace cluster {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cluster/topology.h"
-#include "core/diagnostics.h"
+#include "core/diagnostics_fwd.h"
 #include "core/value.h"
 
 namespace cluster {

@@ -5,6 +5,7 @@
 #include "cluster/build_topology.h"
 #include "cluster/profile/load.h"
 #include "cluster/synthetic.h"
+#include "core/diagnostics.h"
 #include "core/reader.h"
 
 namespace cluster {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/diagnostics.h"
+
 namespace cluster {
 
 namespace {

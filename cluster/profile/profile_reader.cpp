@@ -10,6 +10,7 @@
 #include "cluster/profile/profile_device.h"
 #include "cluster/profile/profile_topology.h"
 #include "cluster/synthetic.h"
+#include "core/diagnostics.h"
 #include "core/document.h"
 
 namespace cluster {

@@ -5,6 +5,7 @@
 
 #include "cluster/build_topology.h"
 #include "cluster/profile/profile_device.h"
+#include "core/diagnostics.h"
 
 namespace cluster {
 

@@ -12,6 +12,7 @@
 #include "cluster/node.h"
 #include "cluster/profile/profile_reader.h"
 #include "core/document.h"
+#include "core/errors.h"
 
 namespace cluster {
 

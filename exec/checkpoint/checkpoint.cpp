@@ -14,6 +14,7 @@
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/reader.h"
 #include "exec/checkpoint/checksum.h"

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "core/diagnostics.h"
+#include "core/diagnostics_fwd.h"
 
 namespace exec {
 

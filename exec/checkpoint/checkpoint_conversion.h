@@ -4,7 +4,7 @@
 #include <string>
 
 #include "exec/checkpoint/checkpoint.h"
-#include "model/model_graph.h"
+#include "model/model_fwd.h"
 #include "schedule/program/program.h"
 
 namespace exec {

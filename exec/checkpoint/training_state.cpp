@@ -7,6 +7,7 @@
 
 #include <fmt/core.h>
 
+#include "core/errors.h"
 #include "exec/runtime/parameters.h"
 #include "exec/transport/exchange.h"
 

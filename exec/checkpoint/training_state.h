@@ -10,7 +10,7 @@
 #include "exec/runtime/bucket_state.h"
 #include "exec/runtime/run.h"
 #include "exec/transport/communicator.h"
-#include "model/model_graph.h"
+#include "model/model_fwd.h"
 #include "schedule/program/program.h"
 
 namespace exec {

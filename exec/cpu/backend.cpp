@@ -8,7 +8,7 @@
 
 #include <fmt/core.h>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "exec/cpu/bfloat16.h"
 #include "exec/cpu/kernels.h"
 #include "exec/cpu/rounded_operators.h"

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "core/random.h"
 #include "exec/cpu/body/table.h"
 #include "exec/cpu/library_product.h"

@@ -7,7 +7,7 @@
 
 #include <fmt/core.h>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "core/random.h"
 #include "exec/context_parallel.h"
 #include "exec/cpu/kernels.h"

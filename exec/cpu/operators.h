@@ -12,7 +12,7 @@
 #include "exec/backend.h"
 #include "exec/cpu/mixture.h"
 #include "model/model_graph.h"
-#include "model/operators/cost.h"
+#include "model/operators/cost_context.h"
 
 namespace exec::cpu {
 

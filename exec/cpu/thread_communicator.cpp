@@ -9,6 +9,7 @@
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "exec/cpu/kernels.h"
 
 namespace exec::cpu {

@@ -4,7 +4,7 @@
 #include <limits>
 #include <set>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 
 namespace exec::cuda {
 

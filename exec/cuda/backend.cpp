@@ -11,6 +11,7 @@
 #include "core/diagnostics.h"
 #include "exec/cuda/operator/precision.h"
 #include "exec/data.h"
+#include "model/operators/cost.h"
 
 namespace exec::cuda {
 

@@ -7,7 +7,7 @@
 
 #include <fmt/core.h>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "exec/cuda/backend.h"
 #include "model/operators/rank_share.h"
 

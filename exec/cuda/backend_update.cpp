@@ -4,9 +4,10 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "exec/cuda/backend.h"
 #include "exec/data.h"
+#include "model/operators/cost.h"
 
 namespace exec::cuda {
 

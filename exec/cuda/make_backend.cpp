@@ -4,7 +4,7 @@
 
 #include <fmt/core.h>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "exec/cuda/device/device.h"
 #include "exec/cuda/device/open.h"
 #include "exec/cuda/emulation/null_machine.h"

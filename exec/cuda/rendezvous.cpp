@@ -8,7 +8,7 @@
 
 #include <fmt/core.h>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 
 namespace exec::cuda {
 

@@ -5,6 +5,7 @@
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "exec/cuda/operator/operators.h"
 #include "schedule/pipeline/registry.h"
 

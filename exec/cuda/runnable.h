@@ -1,9 +1,9 @@
 // What the CUDA backend refuses, in words, before anything is allocated.
 #pragma once
 
-#include "core/diagnostics.h"
+#include "core/diagnostics_fwd.h"
 #include "exec/cuda/device/device.h"
-#include "model/model_graph.h"
+#include "model/model_fwd.h"
 #include "schedule/program/program.h"
 
 namespace exec::cuda {

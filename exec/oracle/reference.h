@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "exec/data.h"
-#include "model/model_graph.h"
+#include "model/model_fwd.h"
 #include "schedule/plan/plan.h"
 
 namespace exec {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "exec/oracle/reference_activation.h"
+#include "model/model_graph.h"
 
 namespace exec::oracle {
 

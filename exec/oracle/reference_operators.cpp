@@ -5,10 +5,11 @@
 
 #include <fmt/core.h>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "exec/cpu/kernels.h"
 #include "exec/oracle/reference_activation.h"
 #include "exec/oracle/reference_mixture.h"
+#include "model/model_graph.h"
 
 namespace exec::oracle {
 

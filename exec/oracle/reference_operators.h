@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "exec/oracle/reference_matrix.h"
-#include "model/model_graph.h"
+#include "model/model_fwd.h"
 
 namespace exec::oracle {
 

@@ -7,6 +7,8 @@
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
+
 namespace exec {
 
 namespace {

@@ -21,6 +21,7 @@
 #include "exec/runtime/run.h"
 #include "exec/runtime/solo_run.h"
 #include "exec/transport/collective.h"
+#include "model/operators/cost.h"
 
 namespace exec {
 

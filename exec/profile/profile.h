@@ -6,7 +6,7 @@
 
 #include "cluster/topology.h"
 #include "exec/data.h"
-#include "model/model_graph.h"
+#include "model/model_fwd.h"
 #include "schedule/program/program.h"
 
 namespace exec {

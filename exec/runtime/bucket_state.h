@@ -10,7 +10,7 @@
 #include "exec/checkpoint/checkpoint.h"
 #include "exec/runtime/memory.h"
 #include "exec/runtime/parameters.h"
-#include "model/model_graph.h"
+#include "model/model_fwd.h"
 #include "schedule/program/program.h"
 
 namespace exec {

@@ -1,5 +1,6 @@
 // Exchanges in parts: routed tokens for experts of other ranks, keys of a context-parallel group,
 // activations that wait outside its memory.
+#include "core/errors.h"
 #include "exec/runtime/rank_executor.h"
 
 #include <algorithm>

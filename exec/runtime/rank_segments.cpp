@@ -1,6 +1,7 @@
 // Sequences that pass through the pipeline in segments (Seq1F1B): attention of a segment reads the keys and
 // values of the segments before, in place where their packed input is saved for backward, else from a copy;
 // its backward adds to their gradients, which wait for the backward of their own segment.
+#include "core/errors.h"
 #include "exec/runtime/rank_executor.h"
 #include "model/operators/rank_share.h"
 #include "model/segment.h"

@@ -1,4 +1,5 @@
 // What a rank exchanges with others: boundary tensors, partial sums of tensor parallelism, buckets.
+#include "core/errors.h"
 #include "exec/runtime/rank_executor.h"
 #include "exec/transport/collective.h"
 

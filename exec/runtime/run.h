@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "core/diagnostics.h"
+#include "core/diagnostics_fwd.h"
 #include "core/units.h"
 #include "exec/data.h"
-#include "model/model_graph.h"
-#include "model/operators/cost.h"
+#include "model/model_fwd.h"
+#include "model/operators/cost_context.h"
 #include "schedule/program/program.h"
 #include "schedule/program/timeline.h"
 

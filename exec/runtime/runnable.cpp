@@ -4,6 +4,7 @@
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "exec/cpu/backend.h"
 #include "exec/cpu/operators.h"
 #include "exec/runtime/run.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "core/errors.h"
 #include "exec/cpu/kernels.h"
 #include "exec/runtime/rank_threads.h"
 #include "exec/transport/no_peers.h"

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "model/model_graph.h"
-#include "model/operators/cost.h"
+#include "model/model_fwd.h"
+#include "model/operators/cost_context.h"
 #include "schedule/program/program.h"
 
 namespace exec {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/errors.h"
+
 namespace exec {
 
 PieceRange piece_range(std::size_t elements, int pieces, std::int32_t first, std::int32_t count) {

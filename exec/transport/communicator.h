@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 
 namespace exec {
 

@@ -5,6 +5,7 @@
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "exec/transport/mpi/mpi_wire.h"
 
 namespace exec::transport {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "core/diagnostics.h"
+#include "core/diagnostics_fwd.h"
 
 namespace exec::transport {
 

@@ -13,6 +13,7 @@
 #include <fmt/core.h>
 
 #include "cluster/build_topology.h"
+#include "core/errors.h"
 #include "exec/cpu/cores.h"
 #include "exec/transport/collective.h"
 #include "exec/transport/exchange.h"

@@ -8,6 +8,7 @@
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "exec/cpu/kernels.h"
 
 namespace exec::transport {

@@ -17,6 +17,7 @@
 #include <fmt/core.h>
 
 #include "cluster/profile/load.h"
+#include "core/diagnostics.h"
 #include "exec/transport/mpi/mpi_wire.h"
 
 namespace exec::transport {

@@ -9,6 +9,7 @@
 
 #include <fmt/core.h>
 
+#include "core/errors.h"
 #include "exec/cpu/cores.h"
 #include "exec/runtime/rank_run.h"
 #include "exec/transport/exchange.h"

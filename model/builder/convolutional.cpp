@@ -1,6 +1,6 @@
 #include "model/builder/convolutional.h"
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "model/builder/graph_builder.h"
 
 namespace model {

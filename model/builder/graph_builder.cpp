@@ -3,7 +3,7 @@
 #include <cmath>
 #include <utility>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 
 namespace model {
 

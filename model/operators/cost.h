@@ -7,38 +7,9 @@
 #include <vector>
 
 #include "model/model_graph.h"
+#include "model/operators/cost_context.h"
 
 namespace model {
-
-enum class Phase { forward, backward_input, backward_weight };
-
-enum class AttentionImplementation { unfused, fused_softmax, flash };
-
-// Settings that decide shapes and kernels beside the graph itself.
-struct CostContext {
-    std::int64_t micro_batch = 1;  // samples
-    int tensor_parallel = 1;
-    bool sequence_parallel = false;
-    int expert_parallel = 1;
-    int context_parallel = 1;                       // every sample's tokens are divided over this many ranks
-    core::DataType compute = core::DataType::bf16;  // of activations and matrix products
-    AttentionImplementation attention = AttentionImplementation::flash;
-    // false: as PyTorch runs it, on an fp32 copy of the logits with the log-softmax kept; true: one pass over
-    // the logits each way, nothing kept beside them.
-    bool fused_cross_entropy = false;
-    // A residual addition takes the dropout before it into its own kernel (Megatron-LM's
-    // bias_dropout_add_fusion).
-    bool fused_dropout_add = false;
-    // Biases of linear layers by kernels of their own (PyTorch before 1.12 for inputs of three dimensions),
-    // not in the product's epilogue.
-    bool separate_bias = false;
-    // Batch norm takes the relu, and the addition before it, into its own kernels (NHWC kernels of cuDNN 7.4
-    // and later, as MXNet uses them).
-    bool fused_norm_activation = false;
-    // Mixtures route by products with one-hot masks over groups of this many tokens (GShard, arXiv
-    // 2006.16668), not by gathering rows; 0 = gathering.
-    std::int64_t dense_dispatch_group = 0;
-};
 
 enum class KernelKind { matrix_product, convolution, attention, memory };
 

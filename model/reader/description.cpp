@@ -5,6 +5,7 @@
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "core/reader.h"
 #include "model/builder/bert.h"
 #include "model/builder/convolutional.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/diagnostics.h"
+#include "core/diagnostics_fwd.h"
 #include "core/value.h"
 #include "model/model_graph.h"
 

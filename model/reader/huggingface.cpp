@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "core/reader.h"
 #include "model/reader/bounds.h"
 

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <optional>
 
+#include "model/model_graph.h"
 #include "partition/baseline/baseline_placement.h"
 
 namespace partition {

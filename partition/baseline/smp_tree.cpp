@@ -3,7 +3,8 @@
 #include <numeric>
 #include <optional>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
+#include "model/model_graph.h"
 #include "partition/baseline/baseline_placement.h"
 
 namespace partition {

@@ -10,7 +10,7 @@
 #include <thread>
 #include <tuple>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "core/parallel.h"
 #include "partition/contiguous/stage_growth.h"
 

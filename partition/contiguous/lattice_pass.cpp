@@ -8,7 +8,7 @@
 #include <limits>
 #include <unordered_map>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "partition/contiguous/downset_table.h"
 
 namespace partition {

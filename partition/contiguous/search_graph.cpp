@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "core/random.h"
 
 namespace partition {

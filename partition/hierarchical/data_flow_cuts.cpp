@@ -5,7 +5,7 @@
 #include <tuple>
 #include <unordered_set>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "core/random.h"
 
 namespace partition {

@@ -10,7 +10,7 @@
 #include <boost/graph/adjacency_list.hpp>
 #include <boost/graph/strong_components.hpp>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 
 namespace partition {
 

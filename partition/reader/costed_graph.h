@@ -19,7 +19,7 @@
 
 #include <optional>
 
-#include "core/diagnostics.h"
+#include "core/diagnostics_fwd.h"
 #include "core/value.h"
 #include "partition/placement.h"
 

@@ -7,6 +7,7 @@
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "core/reader.h"
 #include "partition/reader/components.h"
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/diagnostics.h"
+#include "core/diagnostics_fwd.h"
 #include "core/value.h"
 #include "partition/placement.h"
 

@@ -10,6 +10,7 @@
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "partition/reader/components.h"
 
 namespace partition {

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/diagnostics.h"
+#include "core/diagnostics_fwd.h"
 #include "partition/hierarchical/hierarchical_placement.h"
 
 namespace partition {

@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "core/diagnostics.h"
+#include "core/diagnostics_fwd.h"
 #include "core/value.h"
 #include "partition/replicated/replicated_placement.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 
 namespace partition {
 

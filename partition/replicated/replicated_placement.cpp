@@ -8,7 +8,7 @@
 
 #include <fmt/core.h>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "partition/replicated/replicated_reduction.h"
 #include "partition/replicated/replicated_search.h"
 

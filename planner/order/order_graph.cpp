@@ -5,7 +5,7 @@
 #include <limits>
 #include <queue>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 
 namespace planner {
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/diagnostics.h"
 #include "planner/search_space.h"
 #include "schedule/pass/lower.h"
 #include "schedule/pipeline/registry.h"

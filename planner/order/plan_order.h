@@ -6,8 +6,8 @@
 #include <string>
 
 #include "cluster/topology.h"
-#include "core/diagnostics.h"
-#include "model/model_graph.h"
+#include "core/diagnostics_fwd.h"
+#include "model/model_fwd.h"
 #include "planner/order/schedule_search.h"
 #include "schedule/plan/plan.h"
 #include "sim/evaluate.h"

@@ -6,7 +6,6 @@
 #include <functional>
 #include <limits>
 
-#include "core/diagnostics.h"
 #include "core/random.h"
 #include "planner/order/list_order.h"
 #include "planner/order/order_graph.h"

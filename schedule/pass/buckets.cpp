@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "model/operators/cost.h"
+
 namespace schedule {
 
 using model::OperatorKind;

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "model/model_graph.h"
+#include "model/model_fwd.h"
 #include "schedule/plan/plan.h"
 #include "schedule/program/program.h"
 

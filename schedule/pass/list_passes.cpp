@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "schedule/schedule_cells.h"
 
 namespace schedule {

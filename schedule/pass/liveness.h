@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "model/model_graph.h"
-#include "model/operators/cost.h"
+#include "model/operators/cost_context.h"
 #include "schedule/plan/memory.h"
 #include "schedule/plan/plan.h"
 

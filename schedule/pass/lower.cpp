@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "model/segment.h"
 #include "schedule/pass/rank_lowering.h"
 #include "schedule/pipeline/registry.h"

@@ -5,8 +5,8 @@
 
 #include <optional>
 
-#include "core/diagnostics.h"
-#include "model/model_graph.h"
+#include "core/diagnostics_fwd.h"
+#include "model/model_fwd.h"
 #include "schedule/plan/plan.h"
 #include "schedule/program/program.h"
 #include "schedule/schedule.h"

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "model/model_graph.h"
+
 namespace schedule {
 
 bool is_recomputed(const model::ModelGraph& graph, const model::Unit& unit, Recompute recompute) {

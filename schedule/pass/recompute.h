@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "model/model_graph.h"
+#include "model/model_fwd.h"
 #include "schedule/plan/plan.h"
 
 namespace schedule {

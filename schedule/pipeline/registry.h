@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "core/diagnostics.h"
 #include "core/unsupported.h"
 #include "schedule/schedule.h"
 

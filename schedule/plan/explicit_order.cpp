@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/diagnostics.h"
 #include "schedule/schedule_text.h"
 #include "schedule/verify.h"
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "core/diagnostics.h"
+#include "core/diagnostics_fwd.h"
 #include "schedule/plan/plan.h"
 #include "schedule/schedule.h"
 

@@ -4,6 +4,8 @@
 #include <array>
 #include <utility>
 
+#include "core/errors.h"
+
 namespace schedule {
 
 std::string canonical_order(const std::string& text) {

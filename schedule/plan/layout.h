@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "core/diagnostics.h"
-
 namespace schedule {
 
 struct RankCoordinates {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "model/model_graph.h"
+#include "model/model_fwd.h"
 #include "model/operators/workspace.h"
 #include "schedule/plan/plan.h"
 

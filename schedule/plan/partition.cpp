@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "schedule/pass/recompute.h"
 #include "schedule/plan/memory.h"
 

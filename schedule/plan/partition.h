@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/units.h"
-#include "model/model_graph.h"
+#include "model/model_fwd.h"
 #include "schedule/plan/plan.h"
 
 namespace schedule {

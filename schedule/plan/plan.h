@@ -10,7 +10,7 @@
 
 #include "core/data_type.h"
 #include "core/units.h"
-#include "model/operators/cost.h"
+#include "model/operators/cost_context.h"
 #include "schedule/plan/layout.h"
 
 namespace schedule {

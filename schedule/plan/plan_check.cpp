@@ -4,6 +4,7 @@
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "model/segment.h"
 #include "schedule/pass/lower.h"
 #include "schedule/pipeline/registry.h"

@@ -1,4 +1,5 @@
 #include "schedule/plan/plan_file.h"
+#include "core/diagnostics.h"
 #include "schedule/plan/partition_file.h"
 
 #include <algorithm>

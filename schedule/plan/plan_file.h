@@ -15,8 +15,9 @@
 #include <optional>
 #include <string>
 
-#include "core/diagnostics.h"
+#include "core/diagnostics_fwd.h"
 #include "core/value.h"
+#include "model/model_fwd.h"
 #include "schedule/plan/plan.h"
 
 namespace schedule {

@@ -15,7 +15,7 @@
 
 #include "core/optional_index.h"
 #include "core/units.h"
-#include "model/model_graph.h"
+#include "model/model_fwd.h"
 #include "schedule/plan/layout.h"
 #include "schedule/plan/plan.h"
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "cluster/device.h"
-#include "core/diagnostics.h"
-#include "model/model_graph.h"
+#include "core/diagnostics_fwd.h"
+#include "model/model_fwd.h"
 #include "model/operators/cost.h"
 #include "schedule/plan/plan.h"
 #include "schedule/program/program.h"

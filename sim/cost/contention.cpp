@@ -8,8 +8,6 @@
 #include <optional>
 #include <tuple>
 
-#include "core/diagnostics.h"
-
 namespace sim {
 
 namespace {

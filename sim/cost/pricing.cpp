@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cluster/node.h"
+#include "core/diagnostics.h"
 #include "model/segment.h"
 #include "schedule/pipeline/registry.h"
 

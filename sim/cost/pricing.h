@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "cluster/topology.h"
-#include "core/diagnostics.h"
-#include "model/model_graph.h"
+#include "core/diagnostics_fwd.h"
+#include "model/model_fwd.h"
 #include "schedule/program/program.h"
 #include "sim/cost/collective/collective.h"
 #include "sim/cost/compute.h"

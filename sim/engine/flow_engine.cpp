@@ -8,7 +8,7 @@
 #include <functional>
 #include <limits>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 
 namespace sim {
 

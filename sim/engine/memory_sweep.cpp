@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <span>
 
-#include "core/diagnostics.h"
-
 namespace sim {
 
 namespace {

@@ -4,7 +4,7 @@
 #include <array>
 #include <map>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 
 namespace sim {
 

@@ -8,7 +8,7 @@
 #include <limits>
 #include <queue>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "sim/engine/performers.h"
 #include "sim/engine/simulation_record.h"
 

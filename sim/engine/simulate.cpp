@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "sim/cost/contention.h"
 #include "sim/engine/performers.h"
 #include "sim/engine/simulation_record.h"

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "cluster/node.h"
+#include "core/diagnostics.h"
 #include "sim/cost/pricing.h"
 #include "sim/report/sensitivity.h"
 

@@ -7,10 +7,9 @@
 #include <vector>
 
 #include "cluster/topology.h"
-#include "core/diagnostics.h"
 #include "core/units.h"
 #include "core/value.h"
-#include "model/model_graph.h"
+#include "model/model_fwd.h"
 #include "schedule/plan/plan.h"
 #include "sim/evaluate.h"
 

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "core/diagnostics.h"
 #include "sim/report/explain.h"
 
 namespace sim {

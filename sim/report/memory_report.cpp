@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "core/diagnostics.h"
+
 namespace sim {
 
 namespace {

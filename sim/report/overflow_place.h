@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "model/model_graph.h"
+#include "model/model_fwd.h"
 #include "schedule/program/program.h"
 
 namespace sim {

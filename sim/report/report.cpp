@@ -6,7 +6,9 @@
 #include <cmath>
 
 #include "core/csv.h"
+#include "core/diagnostics.h"
 #include "core/document.h"
+#include "model/model_graph.h"
 #include "schedule/plan/explicit_order.h"
 #include "sim/report/breakdown.h"
 #include "sim/report/memory_report.h"

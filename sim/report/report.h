@@ -8,7 +8,7 @@
 #include "cluster/topology.h"
 #include "core/diagnostics.h"
 #include "core/value.h"
-#include "model/model_graph.h"
+#include "model/model_fwd.h"
 #include "schedule/plan/plan.h"
 #include "sim/evaluate.h"
 

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "cluster/describe.h"
+#include "core/diagnostics.h"
 #include "core/parallel.h"
 
 namespace sim {

@@ -6,7 +6,7 @@
 #include <map>
 #include <string_view>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "sim/report/trace.h"
 
 namespace sim {

@@ -5,6 +5,7 @@
 #include "cluster/build_topology.h"
 #include "cluster/profile/write.h"
 #include "cluster/synthetic.h"
+#include "core/diagnostics.h"
 #include "tests/cluster/instances.h"
 
 using cluster::Cluster;

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "cluster/profile/profile_reader.h"
+#include "core/diagnostics.h"
 #include "core/random.h"
 #include "tests/cluster/instances.h"
 

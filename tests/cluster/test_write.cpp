@@ -2,6 +2,7 @@
 #include "cluster/profile/profile_reader.h"
 #include "cluster/profile/write.h"
 #include "cluster/synthetic.h"
+#include "core/diagnostics.h"
 #include "core/random.h"
 #include "tests/cluster/instances.h"
 

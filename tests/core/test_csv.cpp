@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include "core/csv.h"
+#include "core/diagnostics.h"
 
 TEST_CASE(
     "a quoted cell keeps commas, doubled quotes and line breaks, and later rows keep their line numbers") {

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <limits>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/random.h"
 

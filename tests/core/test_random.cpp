@@ -4,7 +4,7 @@
 #include <cmath>
 #include <set>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "core/random.h"
 
 using namespace core;

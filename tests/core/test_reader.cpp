@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/reader.h"
 

@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 
+#include "core/errors.h"
 #include "core/value.h"
 
 using namespace core;

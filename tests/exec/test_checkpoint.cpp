@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/diagnostics.h"
 #include "exec/checkpoint/checkpoint.h"
 #include "exec/checkpoint/checksum.h"
 #include "tests/exec/tiny.h"

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "core/diagnostics.h"
 #include "core/random.h"
 #include "schedule/pipeline/registry.h"
 #include "tests/exec/tiny.h"

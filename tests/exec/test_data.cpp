@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/diagnostics.h"
 #include "tests/exec/tiny.h"
 
 namespace {

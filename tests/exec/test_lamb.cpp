@@ -6,6 +6,7 @@
 
 #include "exec/cpu/kernels.h"
 #include "exec/runtime/parameters.h"
+#include "model/operators/cost.h"
 #include "schedule/pipeline/registry.h"
 #include "tests/exec/tiny.h"
 

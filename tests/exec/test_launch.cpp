@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 #include <map>
 
+#include "core/diagnostics.h"
 #include "exec/transport/launch.h"
 
 namespace {

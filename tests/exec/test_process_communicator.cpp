@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/errors.h"
 #include "exec/runtime/rank_run.h"
 #include "exec/transport/collective.h"
 #include "exec/transport/exchange.h"

@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 
+#include "core/diagnostics.h"
 #include "exec/runtime/parameters.h"
 #include "model/builder/convolutional.h"
 #include "schedule/pipeline/registry.h"

@@ -8,6 +8,7 @@
 #include <functional>
 #include <mutex>
 
+#include "core/errors.h"
 #include "tests/exec_cuda/emulated_run.h"
 
 namespace {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <thread>
 
+#include "core/diagnostics.h"
 #include "exec/cpu/thread_communicator.h"
 #include "exec/cuda/profile/exchange_profile.h"
 #include "schedule/pipeline/registry.h"

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "core/diagnostics.h"
 #include "exec/cuda/runnable.h"
 #include "model/operators/fp8_products.h"
 #include "tests/exec_cuda/emulated_run.h"

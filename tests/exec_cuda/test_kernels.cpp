@@ -13,7 +13,7 @@
 #include <map>
 #include <numeric>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "core/random.h"
 #include "exec/context_parallel.h"
 #include "exec/cpu/kernels.h"

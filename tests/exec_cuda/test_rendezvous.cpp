@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 
+#include "core/diagnostics.h"
 #include "exec/cuda/rendezvous.h"
 #include "schedule/pipeline/registry.h"
 #include "tests/exec_cuda/emulated_run.h"

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "core/csv.h"
+#include "core/diagnostics.h"
 #include "core/document.h"
 
 namespace {

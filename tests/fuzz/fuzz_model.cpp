@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "model/load.h"
 #include "model/operators/cost.h"

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <string>
 
+#include "core/diagnostics.h"
 #include "model/load.h"
 #include "model/operators/cost.h"
 

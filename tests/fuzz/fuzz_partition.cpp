@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "partition/hierarchical/hierarchical_placement.h"
 #include "partition/placement.h"

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "core/diagnostics.h"
 #include "schedule/schedule_text.h"
 #include "schedule/verify.h"
 

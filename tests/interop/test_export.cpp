@@ -6,6 +6,7 @@
 
 #include <unistd.h>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "interop/exchange.h"
 #include "interop/megatron_partition.h"

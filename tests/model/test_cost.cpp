@@ -1,4 +1,5 @@
 // FLOPs, bytes and saved activations against closed forms of the literature.
+#include "core/diagnostics.h"
 #include "tests/model/model_from_text.h"
 
 #include <fmt/core.h>

@@ -1,4 +1,5 @@
 // Structure of built graphs: units, ties, crossings, regions, hashes.
+#include "core/diagnostics.h"
 #include "tests/model/model_from_text.h"
 
 #include "model/builder/graph_builder.h"

@@ -1,5 +1,6 @@
 // ONNX graphs as models. Graphs of these tests are written through libonnx's protobuf API and read back
 // through load_model.
+#include "core/diagnostics.h"
 #include "tests/model/model_from_text.h"
 
 #ifdef HAS_ONNX

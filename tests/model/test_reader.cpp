@@ -1,5 +1,6 @@
 // Hugging Face configs and descriptions of our own: what is honoured, what is refused, and where the message
 // points.
+#include "core/diagnostics.h"
 #include "tests/model/model_from_text.h"
 
 #include <filesystem>

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "cluster/profile/load.h"
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/random.h"
 #include "model/load.h"

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/random.h"
 #include "partition/contiguous/linear_placement.h"

@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "partition/placement.h"
 #include "partition/reader/costed_graph.h"

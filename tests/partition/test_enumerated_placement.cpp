@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/random.h"
 #include "partition/placement.h"

@@ -7,6 +7,7 @@
 #include <map>
 #include <tuple>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/random.h"
 #include "partition/hierarchical/data_flow_cuts.h"

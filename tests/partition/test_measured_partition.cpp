@@ -10,6 +10,7 @@
 
 #include "cluster/profile/load.h"
 #include "cluster/profile/write.h"
+#include "core/diagnostics.h"
 #include "core/random.h"
 #include "model/load.h"
 #include "model/operators/signature.h"

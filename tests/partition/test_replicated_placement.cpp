@@ -6,6 +6,7 @@
 #include <map>
 #include <tuple>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/random.h"
 #include "partition/reader/piper.h"

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "core/csv.h"
+#include "core/diagnostics.h"
 #include "core/random.h"
 #include "planner/order/residence_bound.h"
 #include "planner/order/schedule_search.h"

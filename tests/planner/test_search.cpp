@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "core/diagnostics.h"
 #include "planner/bounds.h"
 #include "planner/explain.h"
 #include "planner/search.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/diagnostics.h"
 #include "planner/search.h"
 #include "schedule/plan/explicit_order.h"
 #include "tests/cluster/instances.h"

@@ -3,6 +3,7 @@
 #include <map>
 #include <random>
 
+#include "core/diagnostics.h"
 #include "model/repetition.h"
 #include "planner/search_space.h"
 #include "planner/stage_collection.h"

@@ -1,5 +1,6 @@
 // smexec convert on the command line: what goes on from a converted checkpoint is the training that was never
 // interrupted.
+#include "core/diagnostics.h"
 #include "tests/processes/processes.h"
 
 namespace {

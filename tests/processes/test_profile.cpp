@@ -3,6 +3,7 @@
 
 #include "cluster/profile/load.h"
 #include "cluster/profile/write.h"
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "exec/transport/transport_profile.h"
 #include "tests/processes/processes.h"

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "cluster/profile/load.h"
+#include "core/diagnostics.h"
 #include "planner/search_space.h"
 #include "tests/exec/tiny.h"
 

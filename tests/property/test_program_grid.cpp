@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "core/diagnostics.h"
 #include "schedule/pipeline/registry.h"
 #include "sim/engine/simulate.h"
 #include "tests/exec/tiny.h"

@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "core/diagnostics.h"
 #include "model/segment.h"
 #include "sim/engine/simulate.h"
 #include "tests/exec/tiny.h"

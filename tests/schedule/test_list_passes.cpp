@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "schedule/pass/list_passes.h"
 #include "schedule/pipeline/registry.h"

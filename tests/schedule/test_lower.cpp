@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "model/load.h"
 #include "schedule/pass/lower.h"

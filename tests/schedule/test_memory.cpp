@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/diagnostics.h"
 #include "schedule/pass/lower.h"
 #include "schedule/plan/memory.h"
 #include "tests/model/catalogue.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/diagnostics.h"
 #include "core/random.h"
 #include "model/load.h"
 #include "schedule/plan/partition.h"

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "schedule/plan/partition.h"
 #include "schedule/plan/partition_file.h"

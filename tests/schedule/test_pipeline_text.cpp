@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 
+#include "core/diagnostics.h"
 #include "schedule/schedule_text.h"
 #include "schedule/verify.h"
 

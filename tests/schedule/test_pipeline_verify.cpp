@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "core/diagnostics.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/schedule_text.h"
 #include "schedule/verify.h"

@@ -2,6 +2,7 @@
 
 #include <climits>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/random.h"
 #include "schedule/plan/plan_file.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "core/diagnostics.h"
 #include "schedule/pass/lower.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/partition.h"

@@ -5,6 +5,7 @@
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/value.h"
+#include "model/operators/cost.h"
 #include "schedule/pipeline/registry.h"
 #include "sim/evaluate.h"
 #include "sim/report/breakdown.h"

@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 
+#include "core/diagnostics.h"
 #include "schedule/pass/lower.h"
 #include "schedule/plan/memory.h"
 #include "schedule/plan/partition.h"

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "core/diagnostics.h"
 #include "model/load.h"
 #include "schedule/plan/memory.h"
 #include "schedule/plan/plan_file.h"

@@ -5,6 +5,7 @@
 
 #include "cluster/profile/load.h"
 #include "core/csv.h"
+#include "core/diagnostics.h"
 #include "model/load.h"
 #include "schedule/plan/plan_file.h"
 #include "sim/evaluate.h"

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "core/csv.h"
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "sim/evaluate.h"
 #include "sim/report/report.h"

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/csv.h"
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/schedule_text.h"

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "sim/engine/simulate.h"
 #include "tests/sim/tiny_program.h"
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/diagnostics.h"
 #include "tests/validation/published_figures.h"
 #include "validation/validate.h"
 

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/csv.h"
+#include "core/diagnostics.h"
 #include "sim/cost/constants.h"
 #include "sim/cost/framework/framework.h"
 #include "sim/cost/framework/framework_memory.h"

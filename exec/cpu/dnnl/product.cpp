@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "exec/cpu/library_product.h"
 
 // Of OpenMP's runtime; its header would need the compiler's flag, which changes what Eigen does.

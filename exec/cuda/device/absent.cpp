@@ -1,5 +1,5 @@
 // Takes the place of the CUDA files where there is no CUDA compiler.
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "exec/cuda/device/device.h"
 #include "exec/cuda/device/open.h"
 

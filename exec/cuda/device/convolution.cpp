@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "exec/cuda/device/library_check.cuh"
 
 namespace exec::cuda {

@@ -7,8 +7,9 @@
 
 #include <fmt/core.h>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "exec/cuda/device/library_check.cuh"
+#include "model/model_graph.h"
 
 #ifdef SMSIM_HAS_CUDNN_FRONTEND
 #define CUDNN_FRONTEND_SKIP_JSON_LIB

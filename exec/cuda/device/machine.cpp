@@ -15,6 +15,7 @@
 #include "exec/cuda/device/library_check.cuh"
 #include "exec/cuda/device/open.h"
 #include "exec/cuda/device/product.cuh"
+#include "model/operators/cost.h"
 
 namespace exec::cuda {
 

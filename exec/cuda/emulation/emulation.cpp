@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "exec/cuda/body/emulated.h"
 
 namespace exec::cuda::emulation {

@@ -1,5 +1,7 @@
 #include "exec/cuda/emulation/null_machine.h"
 
+#include "model/operators/cost.h"
+
 namespace exec::cuda {
 
 namespace {

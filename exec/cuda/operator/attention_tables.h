@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "exec/cuda/machine.h"
-#include "model/model_graph.h"
-#include "model/operators/cost.h"
+#include "model/model_fwd.h"
+#include "model/operators/cost_context.h"
 
 namespace exec::cuda {
 

@@ -1,5 +1,7 @@
 #include "exec/cuda/operator/fused_parts.h"
 
+#include "model/operators/cost.h"
+
 namespace exec::cuda {
 
 namespace {

@@ -1,6 +1,7 @@
 #include "exec/cuda/operator/fusion.h"
 
 #include "exec/cuda/operator/operators.h"
+#include "model/operators/cost.h"
 
 namespace exec::cuda {
 

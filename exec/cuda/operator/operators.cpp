@@ -4,7 +4,6 @@
 
 #include <fmt/core.h>
 
-#include "core/diagnostics.h"
 #include "exec/unary.h"
 #include "model/operators/fp8_products.h"
 #include "model/operators/rank_share.h"

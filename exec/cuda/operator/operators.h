@@ -16,7 +16,7 @@
 #include "exec/cuda/operator/attention_tables.h"
 #include "exec/cuda/operator/fusion.h"
 #include "model/model_graph.h"
-#include "model/operators/cost.h"
+#include "model/operators/cost_context.h"
 #include "schedule/plan/plan.h"
 
 namespace exec::cuda {

@@ -9,6 +9,7 @@
 // would take as much memory again as weights in bf16, and every use of sharded ones has gathered them anew.
 #include "exec/cuda/arena.h"
 #include "exec/cuda/operator/operators.h"
+#include "model/operators/cost.h"
 
 namespace exec::cuda {
 

@@ -5,7 +5,6 @@
 // only: forward waits for these numbers, once for each mixture and micro-batch. Backward has them.
 #include <numeric>
 
-#include "core/diagnostics.h"
 #include "exec/cuda/operator/operators.h"
 #include "exec/expert_blocks.h"
 #include "exec/unary.h"

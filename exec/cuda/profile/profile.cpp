@@ -13,6 +13,7 @@
 #include "exec/cuda/make_backend.h"
 #include "exec/profile/profiled_program.h"
 #include "exec/runtime/run.h"
+#include "model/operators/cost.h"
 
 namespace exec::cuda {
 

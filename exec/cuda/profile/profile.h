@@ -8,7 +8,7 @@
 #include "cluster/topology.h"
 #include "exec/cuda/machine.h"
 #include "exec/data.h"
-#include "model/model_graph.h"
+#include "model/model_fwd.h"
 #include "schedule/plan/plan.h"
 
 namespace exec::cuda {

@@ -1,5 +1,5 @@
 // Without MPI: the same header, and an answer in words.
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "exec/transport/mpi/mpi_wire.h"
 
 namespace exec::transport::mpi {

@@ -13,6 +13,8 @@
 #include <fmt/core.h>
 #include <mpi.h>
 
+#include "core/errors.h"
+
 namespace exec::transport::mpi {
 
 namespace {

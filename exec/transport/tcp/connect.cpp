@@ -17,7 +17,7 @@
 
 #include <fmt/core.h>
 
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "exec/file_descriptor.h"
 #include "exec/transport/tcp/socket_wire.h"
 

@@ -6,6 +6,7 @@
 #include <fmt/core.h>
 #include <onnx/onnx_pb.h>
 
+#include "core/diagnostics.h"
 #include "model/reader/onnx/onnx_graph.h"
 #include "model/reader/onnx/onnx_inference.h"
 #include "model/reader/onnx/onnx_inputs.h"

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/diagnostics.h"
 #include "model/reader/onnx/onnx_graph.h"
 
 namespace model {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/diagnostics.h"
+#include "core/diagnostics_fwd.h"
 #include "model/load.h"
 
 namespace model {

@@ -14,6 +14,7 @@
 #include <onnx/defs/shape_inference.h>
 #include <onnx/onnx_pb.h>
 
+#include "core/diagnostics.h"
 #include "model/reader/onnx/onnx_tensor.h"
 
 namespace model {

@@ -6,6 +6,8 @@
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
+
 namespace model {
 
 namespace {

@@ -1,4 +1,5 @@
 // Maps each ONNX node to one of our operators, with its tensors and parameters.
+#include "core/diagnostics.h"
 #include "model/reader/onnx/onnx_mapper.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // Training of an imported graph: its inputs, the output with the scores, a loss where the graph has none.
+#include "core/diagnostics.h"
 #include "model/reader/onnx/onnx_mapper.h"
 
 #include <algorithm>

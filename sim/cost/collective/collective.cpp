@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "cluster/node.h"
-#include "core/diagnostics.h"
+#include "core/errors.h"
 #include "sim/cost/collective/library.h"
 
 namespace sim {

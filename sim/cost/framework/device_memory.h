@@ -7,7 +7,7 @@
 
 #include "cluster/topology.h"
 #include "core/units.h"
-#include "model/model_graph.h"
+#include "model/model_fwd.h"
 #include "schedule/program/program.h"
 #include "sim/cost/framework/framework_memory.h"
 #include "sim/engine/memory_sweep.h"

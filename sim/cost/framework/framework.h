@@ -9,7 +9,7 @@
 
 #include "core/data_type.h"
 #include "core/units.h"
-#include "model/operators/cost.h"
+#include "model/operators/cost_context.h"
 #include "schedule/plan/plan.h"
 #include "sim/cost/constants.h"
 
