@@ -2,6 +2,7 @@
 #pragma once
 
 #include "exec/oracle/reference_operators.h"
+#include "model/model_graph.h"
 
 namespace exec::oracle {
 

@@ -6,6 +6,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "exec/data.h"
 #include "exec/oracle/reference.h"

@@ -20,6 +20,7 @@
 #include <fmt/core.h>
 #include <catch2/catch.hpp>
 
+#include "core/diagnostics.h"
 #include "exec/checkpoint/checkpoint.h"
 
 namespace processes {

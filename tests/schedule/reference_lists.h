@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "core/diagnostics.h"
 #include "schedule/schedule_text.h"
 
 namespace reference_lists {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/csv.h"
+#include "core/diagnostics.h"
 #include "validation/published_run.h"
 
 struct PublishedFigures {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/diagnostics.h"
 #include "validation/published_run.h"
 #include "validation/validate.h"
 
