@@ -71,7 +71,7 @@ struct PlacementProblem {
     std::optional<core::Bytes> memory_limit = std::nullopt;  // of an accelerator
     std::vector<DeviceClass> devices;  // devices that differ; empty: the three fields above
     // Of a step. Stage s of p keeps the activations of min(micro_batches, p - s) at once (1F1B); 1: memory
-    // does not depend on the place in the pipeline.
+    // does not depend on the position in the pipeline.
     int micro_batches = 1;
     std::vector<std::string> node_names;  // of nodes 0, 1, ...; empty: nodes are told by their numbers
 };
@@ -117,7 +117,7 @@ struct PlacementOptions {
 // Load and memory of one device of a class that holds `items`, with activations of `in_flight` micro-batches.
 PlacedStage stage_of(const PlacementProblem& problem, std::vector<std::size_t> items,
                      std::size_t device_class, int in_flight = 1);
-// Sets what the place in the pipeline decides: micro-batches in flight and so memory.
+// Sets what the position in the pipeline decides: micro-batches in flight and so memory.
 void settle_memory(const PlacementProblem& problem, std::vector<PlacedStage>& stages);
 // The largest load of a complete placement by the definition above: the checker that every search result
 // passes, and expert splits are judged by.

@@ -138,8 +138,8 @@ bool respects_memory(const PlacementProblem& problem, const std::vector<PlacedSt
     });
 }
 
-// Numbers stages from the last: there, how many micro-batches a stage keeps in flight is known before what
-// lies in front of it.
+// The problem with its order turned round, so that the search numbers stages from the last: a stage's
+// micro-batches in flight depend on the stages behind it alone.
 PlacementProblem reversed(const PlacementProblem& problem) {
     PlacementProblem result = problem;
     const std::size_t n = problem.items.size();
@@ -251,7 +251,7 @@ PlacementResult place_in_memory(const PlacementProblem& problem, const Search& s
     return best;
 }
 
-PlacementResult place(const PlacementProblem& given, const Search& search) {
+PlacementResult search_reduced(const PlacementProblem& given, const Search& search) {
     PlacementProblem problem = given;
     core::Bytes total_memory;
     for (const PlacementItem& item : problem.items)
@@ -285,7 +285,7 @@ PlacementResult place_contiguous(const PlacementProblem& given, const PlacementO
         return result;
     }
     if (given.micro_batches > 1) {
-        result = place(reversed(given), search);
+        result = search_reduced(reversed(given), search);
         std::reverse(result.stages.begin(), result.stages.end());
         const std::size_t n = given.items.size();
         for (PlacedStage& stage : result.stages) {
@@ -293,7 +293,7 @@ PlacementResult place_contiguous(const PlacementProblem& given, const PlacementO
             std::reverse(stage.items.begin(), stage.items.end());
         }
     } else {
-        result = place(given, search);
+        result = search_reduced(given, search);
     }
     if (result.is_feasible) {
         std::erase_if(result.stages, [](const PlacedStage& s) { return s.items.empty(); });

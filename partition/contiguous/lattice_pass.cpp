@@ -78,7 +78,7 @@ std::optional<DownsetLattice> downset_lattice(const PlacementProblem& problem, c
     for (std::size_t i = 0; i < graph.count; ++i)
         for (std::uint32_t s : graph.successors[i]) predecessors[s].push_back(i);
     append(lattice, graph, std::vector<std::uint64_t>(words, 0), std::nullopt, 0);
-    std::unordered_multimap<std::uint64_t, std::size_t> known{{0, 0}};
+    std::unordered_multimap<std::uint64_t, std::size_t> seen{{0, 0}};
     std::vector<std::uint64_t> hash{0}, set(words);
     for (std::size_t d = 0; d < lattice.size(); ++d) {
         for (std::size_t i = 0; i < graph.count; ++i) {
@@ -89,13 +89,13 @@ std::optional<DownsetLattice> downset_lattice(const PlacementProblem& problem, c
             std::copy_n(smaller, words, set.begin());
             set[i / 64] |= std::uint64_t{1} << (i % 64);
             const std::uint64_t h = hash[d] ^ graph.key[i];
-            const auto [begin, end] = known.equal_range(h);
+            const auto [begin, end] = seen.equal_range(h);
             if (std::any_of(begin, end, [&](const auto& entry) {
                     return std::equal(set.begin(), set.end(), lattice.bits.data() + entry.second * words);
                 }))
                 continue;
             if (lattice.size() == most) return std::nullopt;
-            known.emplace(h, lattice.size());
+            seen.emplace(h, lattice.size());
             hash.push_back(h);
             append(lattice, graph, set, d, i);
         }

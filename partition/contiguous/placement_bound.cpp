@@ -3,8 +3,7 @@
 // A device that holds item i pays for some set S around it: its work and every transfer that S tears apart
 // (an end inside and an end outside, whichever). That is a cut of a hypergraph, so the lightest S is a
 // minimum cut: source -> item i; item -> sink with its work; every transfer a pair of vertices joined by its
-// time, with all its ends tied to both sides. No stage that holds i is lighter, and item i must lie
-// somewhere.
+// time, with all its ends tied to both sides. No stage that holds i is lighter, and some stage holds item i.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -20,6 +19,8 @@ namespace partition {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
+// Relative. Sums may end a rounding error above the exact sum: the margin keeps bounds valid.
+constexpr double margin = 1e-12;
 
 // Directed edges with capacities, for minimum cuts by Boykov and Kolmogorov's algorithm (PAMI 2004).
 class CutNetwork {
@@ -57,9 +58,9 @@ private:
         graph_;
 };
 
-// Of any stage that holds the heaviest items: the largest of their lightest sets.
+// `bound`, or the largest of the lightest sets around heavy items where that is larger.
 double heaviest_item_bound(const PlacementProblem& problem, const std::vector<DeviceClass>& classes,
-                           double known) {
+                           double bound) {
     double slowness = infinity, transfer_slowness = infinity, cpu_slowness = infinity;
     for (const DeviceClass& c : classes) {
         if (c.count == 0) continue;
@@ -70,7 +71,7 @@ double heaviest_item_bound(const PlacementProblem& problem, const std::vector<De
         slowness = std::min(slowness, c.slowness);
         transfer_slowness = std::min(transfer_slowness, c.transfer_slowness);
     }
-    if (std::isinf(slowness)) return known;
+    if (std::isinf(slowness)) return bound;
     const std::size_t n = problem.items.size();
     std::vector<double> alone(
         n);  // an item by itself on an accelerator, no better than which its lightest set is
@@ -90,7 +91,7 @@ double heaviest_item_bound(const PlacementProblem& problem, const std::vector<De
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::stable_sort(order.begin(), order.end(),
                      [&](std::size_t a, std::size_t b) { return reach[a] > reach[b]; });
-    if (n == 0 || reach[order.front()] <= known) return known;
+    if (n == 0 || reach[order.front()] <= bound) return bound;
 
     // Vertices: items, then two a transfer, then the sink.
     const std::size_t sink = n + 2 * problem.transfers.size();
@@ -112,12 +113,12 @@ double heaviest_item_bound(const PlacementProblem& problem, const std::vector<De
     constexpr int most_tried = 200;  // heavy items are few; a bound may stay open
     int tried = 0;
     for (std::size_t i : order) {
-        if (reach[i] <= known || ++tried > most_tried) break;
+        if (reach[i] <= bound || ++tried > most_tried) break;
         // The flow may overshoot by rounding: the margin keeps the bound valid.
-        const double lightest = network.minimum_cut(i, sink) * (1 - 1e-12);
-        known = std::max(known, std::min(lightest, reach[i]));
+        const double lightest = network.minimum_cut(i, sink) * (1 - margin);
+        bound = std::max(bound, std::min(lightest, reach[i]));
     }
-    return known;
+    return bound;
 }
 
 }  // namespace
@@ -154,7 +155,7 @@ core::Seconds placement_lower_bound(const PlacementProblem& problem) {
               [](auto a, auto b) { return a.second * b.first > b.second * a.first; });
     auto is_possible = [&](double load) {
         double room = cpus * load - must_be_on_cpu, left = total;
-        if (room < -1e-12 * load) return false;
+        if (room < -margin * load) return false;
         if (cpus > 0)
             for (auto [cpu, accelerator] : movable) {
                 if (cpu > room) {
@@ -164,7 +165,7 @@ core::Seconds placement_lower_bound(const PlacementProblem& problem) {
                 room -= cpu;
                 left -= accelerator;
             }
-        return left <= accelerators * load * (1 + 1e-12);
+        return left <= accelerators * load * (1 + margin);
     };
     double low = largest, high = std::max(largest, total + must_be_on_cpu);
     if (!is_possible(low)) {

@@ -27,6 +27,10 @@ constexpr double share_for_contiguous = 0.3;
 constexpr std::size_t most_enumerated = 40, few = 16;
 constexpr std::int64_t most_expanded = 2'000'000, most_expanded_of_few = 20'000'000;
 
+// Temperatures, in the unit of the energy: a round from the start moves whole layers, one from the best
+// placement repairs it, and both end with single moves.
+constexpr double hot_from_start = 0.5, hot_from_best = 0.05, cold = 1e-5;
+
 double eighth_power(double x) {
     double square = x * x, fourth = square * square;
     return fourth * fourth;
@@ -224,7 +228,7 @@ PlacementResult place_anywhere(const PlacementProblem& problem, const PlacementO
         if (best <= result.lower_bound.value * (1 + 1e-12)) break;
         state.set(round % 2 == 0 ? start : best_devices);
         double energy = state.energy();
-        const double hot = round % 2 == 0 ? 0.5 : 0.05, cold = 1e-5;
+        const double hot = round % 2 == 0 ? hot_from_start : hot_from_best;
         double temperature = hot;
         const double cooling = std::pow(cold / hot, 1000.0 / static_cast<double>(moves));
         for (std::int64_t m = 0; m < moves; ++m) {

@@ -75,15 +75,15 @@ public:
             for (std::uint64_t word : bits) hash = core::mix64(hash ^ word);
             return hash;
         };
-        std::unordered_set<Bits, decltype(hash_of)> known(64, hash_of);
+        std::unordered_set<Bits, decltype(hash_of)> seen(64, hash_of);
         std::vector<Bits> queue{closure_[starts_.front()]};
-        known.insert(queue.front());
+        seen.insert(queue.front());
         for (std::size_t at = 0; at < queue.size() && queue.size() <= most; ++at) {
             auto offer = [&](std::size_t n) {
                 if (has(queue[at], n)) return;
                 Bits larger = queue[at];
                 add(larger, closure_[n]);
-                if (known.insert(larger).second) queue.push_back(std::move(larger));
+                if (seen.insert(larger).second) queue.push_back(std::move(larger));
             };
             const Bits inside = queue[at];
             for_each(inside, [&](std::size_t x) {

@@ -64,9 +64,9 @@ std::optional<PlacementProblem> read_dnn_partitioning(const core::Value& documen
         node.size = core::Bytes(reader.real("size", 0, {.least = 0, .greatest = 1e18}));
         if (auto color =
                 reader.optional_integer("colorClass", {.least = -largest_id, .greatest = largest_id})) {
-            auto [place, is_new] = group_of_color.emplace(*color, groups);
+            auto [entry, is_new] = group_of_color.emplace(*color, groups);
             groups += is_new;
-            node.group = place->second;
+            node.group = entry->second;
         } else {
             node.group = groups++;
         }
@@ -101,13 +101,13 @@ std::optional<PlacementProblem> read_dnn_partitioning(const core::Value& documen
             }
         }
         if (!is_known) continue;
-        std::optional<core::Seconds>& known = output_time[index[0]];
-        if (known && std::abs(known->value - time.value) > 1e-9)
+        std::optional<core::Seconds>& transfer_time = output_time[index[0]];
+        if (transfer_time && std::abs(transfer_time->value - time.value) > 1e-9)
             reader.error("cost",
                          fmt::format("node {} has edges of cost {} and {}: its output has one transfer time",
-                                     ends[0], known->value * 1e3, time.value * 1e3),
+                                     ends[0], transfer_time->value * 1e3, time.value * 1e3),
                          "make the cost equal on all edges that leave one node");
-        if (!known) known = time;
+        if (!transfer_time) transfer_time = time;
         if (index[0] == index[1])
             reader.error("destId", fmt::format("node {} feeds itself", ends[0]), "the graph must be acyclic");
         if (nodes[index[0]].is_backward && !nodes[index[1]].is_backward)
@@ -125,10 +125,10 @@ std::optional<PlacementProblem> read_dnn_partitioning(const core::Value& documen
     const std::vector<std::size_t> node_component = strong_components(nodes.size(), node_edges);
     std::map<std::size_t, std::size_t> first_of_component;
     for (std::size_t i = 0; i < nodes.size(); ++i) {
-        auto [place, is_new] = first_of_component.emplace(node_component[i], i);
+        auto [first, is_new] = first_of_component.emplace(node_component[i], i);
         if (is_new) continue;
         top.error("edges",
-                  fmt::format("nodes {} and {} lie on a cycle", nodes[place->second].id, nodes[i].id),
+                  fmt::format("nodes {} and {} lie on a cycle", nodes[first->second].id, nodes[i].id),
                   "the graph must be acyclic");
         return std::nullopt;
     }

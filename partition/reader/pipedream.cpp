@@ -84,7 +84,7 @@ public:
         if (nodes_.empty() && diagnostics_.error_count() == errors_before)
             error("", "the profile has no nodes");
         std::vector<Edge> edges;
-        std::set<Edge> known;
+        std::set<Edge> unique_edges;
         for (const FileEdge& edge : edges_) {
             number_ = edge.line;
             const auto from = index_of_.find(edge.from), to = index_of_.find(edge.to);
@@ -94,7 +94,8 @@ public:
                     error("", fmt::format("{} names no node", core::in_quotes(name)),
                           "a node's id, as its own line begins", column);
             if (from == index_of_.end() || to == index_of_.end()) continue;
-            if (known.emplace(from->second, to->second).second) edges.emplace_back(from->second, to->second);
+            if (unique_edges.emplace(from->second, to->second).second)
+                edges.emplace_back(from->second, to->second);
         }
         if (diagnostics_.error_count() > errors_before) return std::nullopt;
         const std::vector<std::size_t> component = strong_components(nodes_.size(), edges);

@@ -121,7 +121,7 @@ std::optional<ReplicatedProblem> read_piper(const core::Value& document, core::D
 
     std::vector<Edge> edges;
     std::vector<core::Bytes> bytes;
-    std::set<Edge> known;
+    std::set<Edge> unique_edges;
     for (std::size_t i = 0; i < edge_list->size(); ++i) {
         core::TableReader reader(edge_list->items()[i], fmt::format("edges[{}]", i), diagnostics);
         std::int64_t from =
@@ -134,7 +134,7 @@ std::optional<ReplicatedProblem> read_piper(const core::Value& document, core::D
         if (b == index_of.end() && reader.has("destId"))
             reader.error("destId", fmt::format("destId = {} names no node", to));
         if (a == index_of.end() || b == index_of.end()) continue;
-        if (!known.emplace(a->second, b->second).second) {
+        if (!unique_edges.emplace(a->second, b->second).second) {
             reader.error("destId", fmt::format("the edge from {} to {} appears twice", from, to),
                          "give one edge with the sum of the bytes");
             continue;
@@ -168,8 +168,8 @@ std::optional<ReplicatedProblem> read_piper(const core::Value& document, core::D
                     for (auto [id, amount] : from) {
                         auto found = index_of.find(id);
                         bool is_edge =
-                            found != index_of.end() &&
-                            (is_receive ? known.count({found->second, i}) : known.count({i, found->second}));
+                            found != index_of.end() && (is_receive ? unique_edges.count({found->second, i})
+                                                                   : unique_edges.count({i, found->second}));
                         if (!is_edge)
                             diagnostics.error(
                                 configuration.location, key,
@@ -177,7 +177,7 @@ std::optional<ReplicatedProblem> read_piper(const core::Value& document, core::D
                                             nodes[i].id, id));
                         else to[position_of(found->second)] = amount;
                     }
-                    for (auto [a, b] : known)
+                    for (auto [a, b] : unique_edges)
                         if ((is_receive ? b : a) == i && !from.count(nodes[is_receive ? a : b].id))
                             diagnostics.error(configuration.location, key,
                                               fmt::format("{} of node {} lacks its neighbour {}", key,

@@ -12,7 +12,7 @@ namespace partition {
 // digits.
 std::string hash_of(const ReplicatedProblem& problem);
 
-// No placement beats perfect balance of every node's cheapest way, nor the fastest single node.
+// No placement beats perfect balance of every node's cheapest configuration, nor the fastest single node.
 core::Seconds replicated_lower_bound(const ReplicatedProblem& problem);
 
 // Times, memory and the objective of stages (nodes, degrees and configurations are read, in pipeline order).

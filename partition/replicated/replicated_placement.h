@@ -1,5 +1,5 @@
 // Pipeline stages that are themselves replicated and split: each stage takes d data-parallel replicas of t
-// tensor-parallel devices, and each node one of several ways to run on t devices (with or without
+// tensor-parallel devices, and each node one of several configurations on t devices (with or without
 // recomputation). The model is Piper's (Tarnawski, Narayanan, Phanishayee, NeurIPS 2021), as its published
 // code evaluates it.
 #pragma once

@@ -25,7 +25,7 @@ bool is_free(const ConfigurableNode& node, const std::set<int>& degrees) {
     return true;
 }
 
-// Does any way to run the node pay for this neighbour?
+// Does any configuration of the node pay for this neighbour?
 bool pays_for(const ConfigurableNode& node, std::size_t neighbour) {
     for (const auto& [degree, list] : node.configurations)
         for (const NodeConfiguration& c : list)
@@ -64,16 +64,16 @@ ReducedReplication without_free_nodes(const ReplicatedProblem& problem) {
     // Of each node that is left out, the kept nodes it comes after: its successors come after them too. Nodes
     // are in topological order.
     std::vector<std::set<std::size_t>> before(n);
-    std::set<std::pair<std::size_t, std::size_t>> known, ordered;
-    for (auto [from, to, bytes] : problem.edges) known.emplace(from, to);
+    std::set<std::pair<std::size_t, std::size_t>> edges, ordered;
+    for (auto [from, to, bytes] : problem.edges) edges.emplace(from, to);
     for (std::size_t v = 0; v < n; ++v)
-        for (auto edge = known.lower_bound({v, 0}); edge != known.end() && edge->first == v; ++edge) {
+        for (auto edge = edges.lower_bound({v, 0}); edge != edges.end() && edge->first == v; ++edge) {
             const std::size_t to = edge->second;
             if (is_left_out[to] && !is_left_out[v]) before[to].insert(v);
             if (!is_left_out[v]) continue;
             for (std::size_t first : before[v]) {
                 if (is_left_out[to]) before[to].insert(first);
-                else if (!known.count({first, edge->second})) ordered.emplace(first, edge->second);
+                else if (!edges.count({first, edge->second})) ordered.emplace(first, edge->second);
             }
         }
     for (auto [from, to, bytes] : problem.edges)

@@ -185,12 +185,12 @@ ConfigurationKnapsack ReplicatedSearch::knapsack(const Entry& entry, int in_flig
 
 ReplicatedSearch::Bounds& ReplicatedSearch::bounds(std::size_t entry, int in_flight) {
     std::uint64_t key = static_cast<std::uint64_t>(entry) << 16 | static_cast<std::uint64_t>(in_flight);
-    auto [place, is_new] = bounds_.try_emplace(key);
+    auto [entry_bounds, is_new] = bounds_.try_emplace(key);
     if (is_new) {
         auto [lower, upper] = knapsack(entries_[entry], in_flight).bounds(memory_limit_);
-        place->second = {lower.value, upper.value, lower.value >= upper.value * (1 - 1e-13), false};
+        entry_bounds->second = {lower.value, upper.value, lower.value >= upper.value * (1 - 1e-13), false};
     }
-    return place->second;
+    return entry_bounds->second;
 }
 
 // Can the entry's stage keep so many samples in flight and take at most the threshold, which is not below its
@@ -200,17 +200,17 @@ bool ReplicatedSearch::is_below(std::size_t e, int in_flight, double threshold, 
     if (in_flight <= entry.most_fast) return true;
     if (in_flight > entry.most_any) return false;
     if (std::isinf(threshold)) return true;
-    Bounds& known = bounds(e, in_flight);
-    if (known.lower > threshold) return false;
-    if (is_optimistic || known.upper <= threshold) return true;
-    if (known.is_exact || known.is_open) return false;
-    if (const auto time = knapsack(entry, in_flight).exact(memory_limit_, core::Seconds(known.upper))) {
-        known.lower = known.upper = time->value;
-        known.is_exact = true;
+    Bounds& time_bounds = bounds(e, in_flight);
+    if (time_bounds.lower > threshold) return false;
+    if (is_optimistic || time_bounds.upper <= threshold) return true;
+    if (time_bounds.is_exact || time_bounds.is_open) return false;
+    if (const auto time = knapsack(entry, in_flight).exact(memory_limit_, core::Seconds(time_bounds.upper))) {
+        time_bounds.lower = time_bounds.upper = time->value;
+        time_bounds.is_exact = true;
     } else {
-        known.is_open = has_open_knapsacks_ = true;
+        time_bounds.is_open = has_open_knapsacks_ = true;
     }
-    return known.upper <= threshold;
+    return time_bounds.upper <= threshold;
 }
 
 // For every set the fewest devices that the nodes outside it take with stages below the threshold, memory
