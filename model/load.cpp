@@ -40,7 +40,7 @@ std::string name_of_file(const std::string& path) {
     std::string stem = file.filename().string();
     for (const char* ending : {".config.json", ".json", ".toml"})
         if (stem.ends_with(ending)) {
-            stem.resize(stem.size() - std::string_view(ending).size());
+            stem.erase(stem.rfind(ending));
             break;
         }
     if (stem == "config" && file.has_parent_path()) stem = file.parent_path().filename().string();

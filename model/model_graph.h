@@ -23,8 +23,8 @@ struct Unit {
 
 // Node of the module tree (layer -> block -> operator); leaves are operators.
 struct Module {
-    std::string name;                    // last path component
-    std::optional<std::int32_t> parent;  // the root has none
+    std::string name;                      // last path component
+    std::optional<std::int32_t> parent{};  // the root has none
     std::vector<std::int32_t> children;
     OperatorRange operators;
 };

@@ -109,7 +109,7 @@ struct Tensor {
         true;  // stored in the compute precision; else ids (int64) or statistics (fp32) as `type` says
     core::DataType type = core::DataType::fp32;
     TensorSplit split = TensorSplit::whole;
-    std::optional<int> split_dimension;  // of TensorSplit::split
+    std::optional<int> split_dimension{};  // of TensorSplit::split
     OperatorId producer;
     std::vector<OperatorId> consumers;
 };
@@ -117,9 +117,9 @@ struct Tensor {
 enum class Initialization { normal, zeros, ones };
 
 struct Parameter {
-    std::string name;                    // dotted path, e.g. "layers.3.attention.qkv.weight"
-    std::vector<std::int64_t> shape;     // unsplit
-    std::optional<int> split_dimension;  // divided over the tensor-parallel group; without it replicated
+    std::string name;                      // dotted path, e.g. "layers.3.attention.qkv.weight"
+    std::vector<std::int64_t> shape;       // unsplit
+    std::optional<int> split_dimension{};  // divided over the tensor-parallel group; without it replicated
     std::int64_t split_blocks = 1;  // the split dimension is made of this many blocks each divided over the
                                     // group (3 for packed q, k, v; 2 for gate, up)
     std::vector<std::int64_t> split_sections;  // sizes of the blocks where they are unequal (grouped-query

@@ -195,7 +195,7 @@ void PlacementBuilder::add_work_and_memory(const sim::ComputeCost& cost) {
         if (recomputes) continue;  // the inputs of units, counted with the transfers
         const model::SavedForBackward kept =
             model::saved_for_backward(graph_, model::OperatorId(i), context_);
-        item.activations += kept.extra;
+        item.activations += kept.saved_context;
         for (model::TensorId t : kept.tensors)
             if (saved[at].insert(model::storage_of(graph_, t).index).second)
                 item.activations += model::tensor_bytes(graph_, t, context_);

@@ -16,8 +16,8 @@ struct Violation {
     std::string rule;     // "completeness", "placement", "local order", "progress", "transfers", "memory",
                           // "buffers", ...
     std::string message;  // the fault, with rank, stage, micro-batch
-    std::optional<int> rank;      // pipeline rank (schedule) or class (program)
-    std::optional<int> position;  // in its list
+    std::optional<int> rank{};      // pipeline rank (schedule) or class (program)
+    std::optional<int> position{};  // in its list
 };
 
 // Limits that a Schedule must keep beside the rules over its own cells.

@@ -85,8 +85,8 @@ private:
             RendezvousKey key;
             auto& [members, channel, boundary, number] = key;
             if (is_message(own)) {
-                const int peer =
-                    schedule::rank_of(program_.plan.layout, {coordinates.data, coordinates.tensor, *own.peer});
+                const int peer = schedule::rank_of(program_.plan.layout,
+                                                   {coordinates.data, coordinates.tensor, *own.peer});
                 members = own.kind == InstructionKind::send ? std::vector<int>{rank, peer}
                                                             : std::vector<int>{peer, rank};
                 channel = 1 + static_cast<int>(own.payload);

@@ -18,7 +18,7 @@ struct Transfer {
     std::int32_t from = 0, to = 0;
     std::int32_t first = 0, count = 1;
     bool reduces = false;
-    core::OptionalIndex into;  // first piece at the receiver, if it is not `first` (all-to-all)
+    core::OptionalIndex into{};  // first piece at the receiver, if it is not `first` (all-to-all)
 };
 // State before and after, with the payload's pieces as positions: all_reduce: everyone has a vector, then the
 // sum. reduce_scatter: then the sum of its own piece. all_gather: everyone has its own piece, then all.

@@ -24,8 +24,8 @@ struct Step {
     PayloadKind payload = PayloadKind::none;
     core::Bytes bytes;
     bool starts_early = false;         // collective: may run beside the compute before it
-    core::OptionalIndex bucket;        // reduce
-    core::OptionalIndex unit;          // of the stage: unit, store
+    core::OptionalIndex bucket{};      // reduce
+    core::OptionalIndex unit{};        // of the stage: unit, store
     std::vector<std::int32_t> begins;  // compute: buckets whose gradient begins here
 };
 

@@ -110,12 +110,12 @@ struct Instruction {
     std::int32_t stage = -1;  // virtual stage
     std::int32_t micro_batch = -1;
     model::OperatorRange operators;  // compute
-    core::OptionalIndex bucket;      // into RankProgram::buckets
+    core::OptionalIndex bucket{};    // into RankProgram::buckets
     bool loads = false;              // copy
     bool on_shard = false;           // parameter_gradient: of this rank's piece of the bucket (after its
                                      // reduce_scatter), not of the full vector
-    core::OptionalIndex peer;        // pipeline coordinate
-    core::OptionalIndex tensors;     // into Program::tensor_lists
+    core::OptionalIndex peer{};      // pipeline coordinate
+    core::OptionalIndex tensors{};   // into Program::tensor_lists
     // send: message; all_reduce, reduce_scatter: the full vector each member holds; all_gather: the full
     // result; all_to_all: the bytes that each member sends in all
     core::Bytes bytes;
@@ -154,8 +154,8 @@ struct StageInfo {
     int rank = 0;  // pipeline coordinate it lives on
     model::OperatorRange operators;
     // Tensor list that comes from the stage before. It relays tensors that only later stages consume.
-    core::OptionalIndex receives;
-    core::OptionalIndex sends;  // tensor list that goes to the stage after
+    core::OptionalIndex receives{};
+    core::OptionalIndex sends{};  // tensor list that goes to the stage after
 };
 
 struct Program {

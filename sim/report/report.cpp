@@ -62,10 +62,13 @@ std::string count_words(double count) {
 // With thousands separated, three significant digits below a thousand.
 std::string rate_words(double rate) {
     if (rate < 1000) return fmt::format("{:.3g}", rate);
-    std::string digits = fmt::format("{:.0f}", rate);
-    for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3)
-        digits.insert(static_cast<std::size_t>(at), ",");
-    return digits;
+    const std::string digits = fmt::format("{:.0f}", rate);
+    std::string words;
+    for (std::size_t i = 0; i < digits.size(); ++i) {
+        if (i > 0 && (digits.size() - i) % 3 == 0) words += ',';
+        words += digits[i];
+    }
+    return words;
 }
 
 // The rate that cluster::price counts, with the day it was read: prices change.
