@@ -66,7 +66,7 @@ core::CsvTable with_rows(const core::CsvTable& table, const std::vector<std::siz
 core::CsvTable as_unknown(const core::CsvTable& runs, const std::vector<std::size_t>& rows,
                           const std::set<std::string>& known_frameworks) {
     core::CsvTable table = with_rows(runs, rows);
-    const auto column = static_cast<std::size_t>(table.column("framework"));
+    const std::size_t column = table.column("framework").value();
     for (core::CsvRow& row : table.rows)
         if (!known_frameworks.contains(row.cells[column])) row.cells[column] = known_kind(row.cells[column]);
     return table;

@@ -53,7 +53,7 @@ TEST_CASE("a wrong cell spoils its own row only, and says where it stands") {
     REQUIRE(runs);
     runs->rows.resize(4);
     const auto cell = [&](std::size_t row, const char* column) -> std::string& {
-        return runs->rows[row].cells[static_cast<std::size_t>(runs->column(column))];
+        return runs->rows[row].cells[runs->column(column).value()];
     };
     cell(0, "precision") = "int3";
     cell(0, "micro_batch") = "two";
