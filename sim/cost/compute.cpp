@@ -52,13 +52,15 @@ core::Seconds convolution_time(const model::Kernel& kernel, model::Phase phase,
 
 core::Seconds attention_time(const model::Kernel& kernel, model::Phase phase,
                              const cluster::DeviceSpec& device, core::DataType compute,
-                             const CostConstants& constants, int flash_generation) {
+                             const CostConstants& constants, AttentionKernel attention) {
     // The kernel's FLOPs are of the full square; kernels of the flash family skip what is masked.
     const core::Flops flops = kernel.flops * kernel.visible_share;
     const bool is_backward = phase != model::Phase::forward;
     core::FlopsPerSecond rate =
-        flash_attention_rate(device, compute, kernel.k, kernel.n, kernel.is_causal, is_backward);
-    if (flash_generation == 1) rate = rate * constants.first_flash_rate;
+        attention == AttentionKernel::cudnn && has_cudnn_attention(device)
+            ? cudnn_attention_rate(device, compute, kernel.k, kernel.n, kernel.is_causal, is_backward)
+            : flash_attention_rate(device, compute, kernel.k, kernel.n, kernel.is_causal, is_backward);
+    if (attention == AttentionKernel::flash_1) rate = rate * constants.first_flash_rate;
     return device.kernel_launch +
            std::max(flops / rate, streaming_time(kernel.read + kernel.written, device, constants));
 }
@@ -149,6 +151,18 @@ bool pads_words(const model::ModelGraph& graph, const model::Operator& op, const
            graph.vocabulary > 0 && graph.parameter(op.parameters[0]).shape[0] == graph.vocabulary;
 }
 
+// The epilogues of weight-gradient products read and write an fp32 sum instead of writing half precision.
+void add_in_products(std::vector<model::Kernel>& kernels) {
+    constexpr double sum_bytes = 4, half_bytes = 2;
+    for (model::Kernel& kernel : kernels) {
+        if (kernel.kind != model::KernelKind::matrix_product) continue;
+        const double elements =
+            static_cast<double>(kernel.m) * static_cast<double>(kernel.n) * static_cast<double>(kernel.batch);
+        kernel.read += core::Bytes(elements * sum_bytes);
+        kernel.written += core::Bytes(elements * (sum_bytes - half_bytes));
+    }
+}
+
 std::string formats_of(const std::map<core::DataType, cluster::MatrixProductCurve>& curves) {
     std::vector<std::string> names;
     for (const auto& [type, curve] : curves) names.emplace_back(core::name_of(type));
@@ -176,8 +190,10 @@ core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const
                 return kernel_time(padded, phase, device, compute, traits, constants);
             }
             if (compute != core::DataType::fp8) return product_time(kernel, device, compute, constants);
-            // Operands are cast before: read in 2 bytes, written in 1.
-            constexpr double cast = 1.5;  // of the bytes read
+            // Operands are cast before: read in 2 bytes, written in 1 and, transposed, in 1 more (Hopper
+            // multiplies rows by rows only). One cast serves two products: an input that of the forward pass
+            // and the weight gradient's, an output's gradient both of the backward pass.
+            constexpr double cast = (2.0 + 1.0 + 1.0) / 2 / 2;  // of the bytes read
             return product_time(kernel, device, compute, constants) +
                    streaming_time(kernel.read * cast, device, constants);
         }
@@ -189,7 +205,7 @@ core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const
             return time;
         }
         case model::KernelKind::attention:
-            return attention_time(kernel, phase, device, compute, constants, traits.flash_generation);
+            return attention_time(kernel, phase, device, compute, constants, traits.attention_kernel);
         case model::KernelKind::memory:
             return device.kernel_launch + streaming_time((kernel.read + kernel.written) *
                                                              memory_passes(kernel, device, compute, traits),
@@ -216,6 +232,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
         const double pace =
             1 + constants.device_spread * std::sqrt(2 * std::log(static_cast<double>(plan.layout.ranks())));
         constants.sustained_half /= pace;
+        constants.sustained_ampere /= pace;
         constants.sustained_hopper /= pace;
         constants.sustained_full /= pace;
     }
@@ -267,8 +284,10 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
     const bool is_half = compute == core::DataType::fp16 || compute == core::DataType::bf16;
     constexpr double both_casts = 12;
     const double cast_bytes = is_half && plan.precision.parameters == core::DataType::fp32 ? both_casts : 0;
+    // Weight gradients added by the product that makes them: 4 bytes read and 4 written instead of 2.
+    const bool adds_in_product = traits.fuses_accumulation && core::size_of(compute).value < fp32_bytes;
     const double handled_bytes =
-        cast_bytes + (accumulates                                  ? accumulated_bytes
+        cast_bytes + (accumulates                                  ? (adds_in_product ? 0 : accumulated_bytes)
                       : plan.shards(schedule::Sharding::gradients) ? traits.sharded_gradient_bytes
                                                                    : 0);
 
@@ -298,6 +317,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
                 for (model::Kernel& kernel : kernels)
                     kernel.alignment =
                         std::gcd<std::int64_t>(8, graph.parameter(description.parameters[0]).shape[1]);
+            if (adds_in_product && phase == model::Phase::backward_weight) add_in_products(kernels);
             for (const model::Kernel& kernel : kernels) {
                 price.flops += kernel.flops;
                 has_flash = has_flash || kernel.kind == model::KernelKind::attention;
@@ -502,6 +522,31 @@ ComputePrice ComputeCost::zero(core::Bytes bytes) const {
     price.host = dispatch_;
     price.blocked = traits_.blocked_per_step;
     return price;
+}
+
+core::Seconds ComputeCost::beside_product(core::Seconds time, const schedule::Instruction& collective) const {
+    using schedule::CollectiveKind;
+    using schedule::ComputePhase;
+    const bool gathers = collective.collective == CollectiveKind::all_gather;
+    const bool scatters = collective.collective == CollectiveKind::reduce_scatter;
+    if (!traits_.overlaps_tensor_products || !(gathers || scatters)) return time;
+    const bool is_backward =
+        collective.phase == ComputePhase::backward || collective.phase == ComputePhase::backward_input;
+    // Entering a parallel region gathers tokens forward and scatters their gradients backward.
+    const bool enters = is_backward ? scatters : gathers;
+    if (is_backward && enters) return time;  // beside the weight gradient
+    const auto operators = static_cast<std::int32_t>(sums_[0].size()) - 1;
+    const std::int32_t product = enters ? collective.operators.end : collective.operators.begin - 1;
+    if (product < 0 || product >= operators) return time;
+    const core::Seconds work = between(is_backward ? backward_input : forward, {product, product + 1}).device;
+    // The last of the parts in which results are scattered has no product beside it: four parts in half
+    // precision, one a rank in fp8, whose results travel as a ring (Megatron-Bridge@067f987,
+    // comm_overlap.py).
+    constexpr int parts_of_half = 4;
+    const bool is_fp8 = plan_->precision.compute == core::DataType::fp8;
+    const int parts = is_fp8 ? std::max(parts_of_half, plan_->layout.tensor) : parts_of_half;
+    const core::Seconds last = scatters ? time / static_cast<double>(parts) : core::Seconds(0);
+    return std::max(time - work, last);
 }
 
 core::Seconds ComputeCost::beside_weight_gradient(core::Seconds reduction, model::OperatorRange enter) const {

@@ -55,6 +55,10 @@ public:
     // of the product behind it is computed meanwhile.
     core::Seconds beside_weight_gradient(core::Seconds reduction, model::OperatorRange enter) const;
 
+    // What is left of a tensor-parallel gathering or scattering where the product at its side works on parts
+    // meanwhile (Transformer Engine's user buffers); all of it where the framework does not overlap them.
+    core::Seconds beside_product(core::Seconds time, const schedule::Instruction& collective) const;
+
     // Lines for the reader of a prediction: which operators were measured, which rates were carried
     // over.
     const std::vector<std::string>& assumptions() const { return assumptions_; }

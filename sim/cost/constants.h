@@ -11,12 +11,17 @@ struct CostConstants {
     // Matrix products on sm80 and later, by tiles (sim/cost/kernel/product.h).
     double full_tile_rate = 1.13;
     double tile_fill_depth = 128;
+    // Share of a last wave's idle tiles that costs nothing: kernels that stream tiles begin the next ones.
+    double wave_softness = 0.5;
     // Single products on tensor cores whose rows do not begin on 16 bytes (sim/cost/kernel/product.cpp).
     double unaligned_rate = 0.5;
 
     // Rate under sustained load over the rate of the short runs the curves were measured in (power and
     // clocks).
     double sustained_half = 0.93;
+    // A100 under random operands holds its rate in calls of 10 ms and more: 0.998 of what the tiles say
+    // (AIConfigurator's products, 2026). Nodes of eight busy boards are a little slower.
+    double sustained_ampere = 0.94;
     // H100 and H200, whose datasheets (NVIDIA, 2023 and 2024) say 700 W for the SXM boards: they are below
     // the short runs' rate by more than A100 is, as if they met that limit sooner. The rate is fitted, on
     // fsdp_mpt_h100 and llmc; that power is why is inferred.
@@ -45,7 +50,7 @@ struct CostConstants {
     double overlap_loss = 0.21;
 
     // Passes over tensors of real code over those counted from its operators, by kind of framework.
-    double passes_eager_2020 = 1.42, passes_eager = 1.12, passes_megatron = 1.07, passes_xla = 1.29,
+    double passes_eager_2020 = 1.42, passes_eager = 1.12, passes_megatron = 1.2, passes_xla = 1.29,
            passes_graph = 1.4;
     // fp32 elementwise kernels with casts over half-precision ones: 4 + 4 bytes and casts against 2 + 2.
     double wide_elementwise = 1.68;

@@ -138,6 +138,12 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
                     }
                     if (instruction.stream == schedule::Stream::tensor) {
                         if (instruction.group == schedule::GroupKind::tensor &&
+                            program.plan.sequence_parallel &&
+                            (instruction.payload == schedule::PayloadKind::activation ||
+                             instruction.payload == schedule::PayloadKind::activation_gradient))
+                            time = costs.of_segment(program.segment_of(instruction.micro_batch))
+                                       .beside_product(time, instruction);
+                        if (instruction.group == schedule::GroupKind::tensor &&
                             instruction.phase == schedule::ComputePhase::backward &&
                             instruction.payload == schedule::PayloadKind::activation_gradient)
                             time = costs.of_segment(program.segment_of(instruction.micro_batch))

@@ -48,7 +48,7 @@ TEST_CASE("a product takes launch and the longer of arithmetic and memory") {
     const cluster::DeviceSpec device = round_device();
     // 4096^3: 137.4 GFLOP at 50 TFLOP/s = 2.749 ms, a little more under sustained load; 100.7 MB at 800 GB/s
     // = 0.126 ms.
-    const double sustained = sim::CostConstants().sustained_half;
+    const double sustained = sim::CostConstants().sustained_ampere;
     REQUIRE(time_of(product(4096, 4096, 4096), device) ==
             Approx(4e-6 + 2.0 * 4096 * 4096 * 4096 / (50e12 * sustained)));
     // One row: 33.6 MB at 800 GB/s bind, not 33.6 MFLOP.
@@ -63,7 +63,8 @@ TEST_CASE(
     device.multiprocessors = 128;
     sim::CostConstants constants;
     constants.tile_fill_depth = 0;
-    constants.sustained_half = 1;
+    constants.wave_softness = 0;
+    constants.sustained_ampere = 1;
     const auto time = [&](const model::Kernel& kernel) {
         return sim::kernel_time(kernel, model::Phase::forward, device, DataType::bf16, {}, constants).value -
                device.kernel_launch.value;
@@ -76,6 +77,13 @@ TEST_CASE(
     const double more = time(product(4097, 4096, 4096));
     REQUIRE(more > full);
     REQUIRE(more <= full * 1.25 * (1 + 1e-12));
+    // Where half of an idle wave costs nothing, a fifth wave costs less; whole waves cost the same.
+    constants.wave_softness = 0.5;
+    REQUIRE(time(product(4096, 4096, 4096)) == Approx(full));
+    const double softer = time(product(4097, 4096, 4096));
+    REQUIRE(softer > full);
+    REQUIRE(softer < more);
+    constants.wave_softness = 0;
     model::Kernel scores = product(2048, 2048, 150);
     scores.batch = 16;
     scores.alignment = 2;  // 150 = 2 x 75
@@ -126,7 +134,7 @@ TEST_CASE("who pads the vocabulary pads the product that ends in it, and compile
                 graph->parameter(op.parameters[0]).shape[0] != outputs)
                 continue;
             const sim::ComputePrice price = cost->price({i, i + 1}, phase);
-            return price.device.value / (price.flops.value / (50e12 * sim::CostConstants().sustained_half));
+            return price.device.value / (price.flops.value / (50e12 * sim::CostConstants().sustained_ampere));
         }
         FAIL("no such product");
         return 0.0;
@@ -149,7 +157,7 @@ TEST_CASE("shallow batched products before Ampere fill and drain their tiles as 
     cluster::DeviceSpec device = round_device();
     device.architecture = "sm70";
     sim::CostConstants constants;
-    constants.sustained_half = 1;
+    constants.sustained_ampere = 1;
     const auto arithmetic = [&](std::int64_t k, std::int64_t batch) {
         model::Kernel kernel = product(2048, 2048, k);
         kernel.batch = batch;
@@ -363,4 +371,23 @@ TEST_CASE(
             assumption ==
                 "fp8: products of 48 of 49 linear layers; in bf16: head.logits (its results are logits)";
     CHECK(is_told);
+}
+
+TEST_CASE("cuDNN's attention on Hopper is faster than FlashAttention-2, and elsewhere there is none") {
+    cluster::DeviceSpec hopper = round_device();
+    hopper.architecture = "sm90";
+    CHECK(sim::has_cudnn_attention(hopper));
+    CHECK_FALSE(sim::has_cudnn_attention(round_device()));
+    for (const bool is_backward : {false, true})
+        for (const std::int64_t tokens : {512, 2048, 8192, 32768})
+            for (const std::int64_t dimension : {64, 96, 128, 256})
+                for (const bool is_causal : {false, true})
+                    CHECK(sim::cudnn_attention_rate(hopper, DataType::bf16, dimension, tokens, is_causal,
+                                                    is_backward)
+                              .value > sim::flash_attention_rate(hopper, DataType::bf16, dimension, tokens,
+                                                                 is_causal, is_backward)
+                                           .value);
+    // cudnn-frontend: 462 TFLOP/s backward of 989 at 8,192 causal tokens of dimension 128.
+    CHECK(sim::cudnn_attention_rate(hopper, DataType::bf16, 128, 8192, true, true).value ==
+          Approx(hopper.peak.at(DataType::bf16).value * 462 / 989));
 }

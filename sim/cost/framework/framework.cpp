@@ -145,7 +145,7 @@ FrameworkTraits megatron_of(const FrameworkName& name, const CostConstants& c) {
                    "nemo 24", "nemo 25"}))
         traits.attention = model::AttentionImplementation::flash;
     if (name.says({"2022", "23.01", "23.03", "23.05"}))
-        traits.flash_generation = 1;  // version 2 is of July 2023
+        traits.attention_kernel = AttentionKernel::flash_1;  // version 2 is of July 2023
     if (name.is_deepspeed() || name.says({"vtrain"})) {
         traits.name = "Megatron-DeepSpeed";
         traits.accumulation_bytes = 6;
@@ -153,9 +153,15 @@ FrameworkTraits megatron_of(const FrameworkName& name, const CostConstants& c) {
             core::microseconds(name.says({"vtrain"}) ? c.dispatch_vtrain_us : c.dispatch_megatron_us);
         return traits;
     }
+    // --no-gradient-accumulation-fusion is of 2022-02-16: fused is the default since, and with Transformer
+    // Engine always.
+    traits.fuses_accumulation = traits.overlaps_input_gradients || name.says({"zero-bubble"});
     if (name.says({"nemo"})) traits.name = "NeMo";
-    // Both accumulate in fp32: read 2 + 4, write 4.
-    if (name.says({"nemo", "zero-bubble"})) traits.accumulation_bytes = 10;
+    // Transformer Engine's layers: cuDNN's attention on Hopper, and in NeMo's recipes user buffers.
+    if (traits.attention == model::AttentionImplementation::flash) {
+        traits.attention_kernel = AttentionKernel::cudnn;
+        traits.overlaps_tensor_products = name.says({"nemo"});
+    }
     if (name.says({"torch ddp"})) traits.overlaps_reduction = true;
     return traits;
 }
@@ -250,7 +256,7 @@ FrameworkTraits pytorch_of(const FrameworkName& name, const CostConstants& c) {
     }
     // FlashAttention 1 or its Triton sibling: code of the first half of 2023 and before.
     if (name.says({"internlm", "foundry", "composer", "flashattention 1", "flash-attention 1"}))
-        traits.flash_generation = 1;
+        traits.attention_kernel = AttentionKernel::flash_1;
     return traits;
 }
 

@@ -12,6 +12,7 @@
 #include "model/operators/cost_context.h"
 #include "schedule/plan/plan.h"
 #include "sim/cost/constants.h"
+#include "sim/cost/kernel/attention.h"
 
 namespace sim {
 
@@ -42,7 +43,7 @@ struct FrameworkTraits {
                                    // softmax in fp32 with casts around them
     bool converts_layout = false;  // NCHW tensors converted for tensor-core convolutions and back
     int dense_dispatch_group = 0;  // mixtures route by one-hot products over groups of tokens
-    int flash_generation = 2;
+    AttentionKernel attention_kernel = AttentionKernel::flash_2;
     model::AttentionImplementation attention =
         model::AttentionImplementation::unfused;  // where a plan does not say
     double composed_elementwise =
@@ -61,6 +62,7 @@ struct FrameworkTraits {
         reduction;                      // type gradients are reduced in; nothing = that of the parameters
     double sharded_gradient_bytes = 0;  // per unsharded parameter and micro-batch when gradients are sharded:
                                         // views, cast, division (FSDP)
+    bool fuses_accumulation = false;    // weight gradients are added by the product that makes them
     double accumulation_bytes = 0;      // per parameter and micro-batch; zero = counted from the types
     bool unscales_every_micro_batch = false;  // apex's O2 adds each micro-batch's half-precision gradients to
                                               // fp32 master gradients: 2 + 4 read, 4 written
@@ -74,6 +76,8 @@ struct FrameworkTraits {
         false;  // as keeps_full_parameters, but for models with experts, sharded or not
     bool overlaps_input_gradients =
         false;  // tensor parallelism reduces a product's input gradient while its weight gradient is computed
+    bool overlaps_tensor_products = false;  // tokens of sequence parallelism are gathered and scattered in
+                                            // parts beside the products (Transformer Engine's user buffers)
     bool overlaps_reduction = true;
     bool copies_into_buckets = false;  // whole gradients are copied into the buckets that are reduced, and
                                        // back, tensor by tensor (DDP)

@@ -55,8 +55,9 @@ struct Tile {
 constexpr Tile tiles[] = {{256, 128, 1.0}, {128, 256, 1.0}, {128, 128, 0.85}, {256, 64, 0.9},
                           {64, 256, 0.9},  {128, 64, 0.9},  {64, 128, 0.9},   {64, 64, 0.45}};
 
+// `fill_depth`: depth k at which filling and draining a tile costs as much as its work.
 core::Seconds tiled_arithmetic(const model::Kernel& kernel, core::FlopsPerSecond rate, int multiprocessors,
-                               const CostConstants& constants) {
+                               double fill_depth, double wave_softness) {
     const double units = multiprocessors, m = static_cast<double>(kernel.m),
                  n = static_cast<double>(kernel.n), k = static_cast<double>(kernel.k);
     double least = 0;
@@ -67,8 +68,10 @@ core::Seconds tiled_arithmetic(const model::Kernel& kernel, core::FlopsPerSecond
             const double blocks =
                 std::ceil(m / tile.m) * std::ceil(n / tile.n) * static_cast<double>(kernel.batch) * splits;
             if (splits > 1 && blocks > units) break;
-            const double time = std::ceil(blocks / units) * units * tile.m * tile.n * 2 *
-                                (k / splits + constants.tile_fill_depth) / (tile.rate * rate.value);
+            const double waves = std::ceil(blocks / units) * (1 - wave_softness) +
+                                 std::max(1.0, blocks / units) * wave_softness;
+            const double time =
+                waves * units * tile.m * tile.n * 2 * (k / splits + fill_depth) / (tile.rate * rate.value);
             if (least == 0 || time < least) least = time;
         }
     return core::Seconds(least);
@@ -85,7 +88,9 @@ double sustained_rate(const cluster::DeviceSpec& device, core::DataType compute,
     if (!is_gpu(device)) return 1;
     const bool is_full = compute == core::DataType::fp32 || compute == core::DataType::tf32;
     if (is_full) return constants.sustained_full;
-    const double half = device.architecture == "sm90" ? constants.sustained_hopper : constants.sustained_half;
+    const double half = device.architecture == "sm90"   ? constants.sustained_hopper
+                        : device.architecture == "sm80" ? constants.sustained_ampere
+                                                        : constants.sustained_half;
     return compute == core::DataType::fp8 ? half * constants.fp8_rate : half;
 }
 
@@ -114,10 +119,15 @@ core::Seconds product_time(const model::Kernel& kernel, const cluster::DeviceSpe
                    std::max(kernel.flops / (full->second * curve.compute_efficiency), streaming);
         rate = plateau * constants.unaligned_rate;
     }
-    if (has_tiles(device) && kernel.m > 0)
-        return device.kernel_launch + std::max(tiled_arithmetic(kernel, rate * constants.full_tile_rate,
-                                                                device.multiprocessors, constants),
-                                               streaming);
+    if (has_tiles(device) && kernel.m > 0) {
+        // Filling takes the same time in every format, so twice the depth where products run at twice the
+        // rate.
+        const double fill_depth = constants.tile_fill_depth * (compute == core::DataType::fp8 ? 2 : 1);
+        return device.kernel_launch +
+               std::max(tiled_arithmetic(kernel, rate * constants.full_tile_rate, device.multiprocessors,
+                                         fill_depth, constants.wave_softness),
+                        streaming);
+    }
     // The plateau is that of deep products; a batch of shallow ones (attention) fills and drains its tiles as
     // often as it writes them.
     const double depth = static_cast<double>(std::max<std::int64_t>(kernel.k, 1));
