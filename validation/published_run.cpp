@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "cluster/synthetic.h"
 #include "core/diagnostics.h"
 #include "sim/cost/framework/framework.h"
 #include "validation/published_model.h"
@@ -107,6 +108,20 @@ const core::CsvRow* find_cluster(const core::CsvTable& clusters, const std::stri
     return nullptr;
 }
 
+// Boards of one name with another power limit run at other clocks, and are devices of their own in the
+// catalogue (alias "V100-450W"). A limit that no device states is the usual board's.
+std::string device_of(const RowReader& cluster) {
+    const std::string gpu = cluster.text("gpu");
+    std::string watts = cluster.optional_text("power_limit_w");
+    // Files without that column say it in words.
+    if (watts.empty() && cluster.optional_text("notes").find("450 W V100") != std::string::npos)
+        watts = "450";
+    if (watts.empty()) return gpu;
+    const std::string limited = fmt::format("{}-{}W", gpu, watts);
+    core::Diagnostics unknown;
+    return cluster::load_device(limited, unknown) ? limited : gpu;
+}
+
 core::Value cluster_table(RowReader& cluster, std::int64_t nodes, bool one_device_is_enough) {
     core::Value table;
     const std::string instance = cluster.text("ec2_instance");
@@ -115,9 +130,7 @@ core::Value cluster_table(RowReader& cluster, std::int64_t nodes, bool one_devic
         table["instance"] = instance;
         return table;
     }
-    // Cards of one name sold at another power limit run at other clocks.
-    const bool is_high_power = cluster.optional_text("notes").find("450 W V100") != std::string::npos;
-    table["device"] = is_high_power ? std::string("V100-450W") : cluster.text("gpu");
+    table["device"] = device_of(cluster);
     table["devices_per_node"] =
         one_device_is_enough ? std::int64_t{1} : cluster.integer("gpus_per_node", 1, 1);
     if (!cluster.is_blank("gpu_memory_gib")) table["memory"] = cluster.text("gpu_memory_gib") + "GiB";
@@ -184,8 +197,9 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
                                                           {"gradients", Sharding::gradients},
                                                           {"parameters", Sharding::parameters}}});
     plan.shard_degree = static_cast<int>(row.integer("shard_degree", 1, 0));
-    plan.recompute = row.choice<Recompute, 4>("recompute", {{{"", Recompute::none},
+    plan.recompute = row.choice<Recompute, 5>("recompute", {{{"", Recompute::none},
                                                              {"none", Recompute::none},
+                                                             {"selective_op", Recompute::selective},
                                                              {"selective", Recompute::selective},
                                                              {"full", Recompute::full}}});
     const OptimizerKind usual_optimizer =
@@ -297,6 +311,10 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
         run.transport = cluster.text("transport");
     }
     if (diagnostics.error_count() > errors_before) return std::nullopt;
+    if (row.text("recompute") == "selective_op" && !traits.recomputes_alternate_products) {
+        unsupported = "recomputation of chosen operators is modelled as torchtitan's only";
+        return std::nullopt;
+    }
     if (run.model.is_null()) {
         unsupported = "architecture " + core::in_quotes(row.text("model")) + " is not modelled";
         return std::nullopt;
