@@ -29,7 +29,7 @@ public:
     Contention find() {
         const std::size_t performers = is_folded_ ? program_.classes.size() : program_.class_of_rank.size();
         for (std::size_t c = 0; c < program_.classes.size(); ++c) {
-            std::vector<std::optional<std::int32_t>>& kinds = result_.kind_of.emplace_back();
+            std::vector<core::OptionalIndex>& kinds = result_.kind_of.emplace_back();
             kinds.reserve(program_.classes[c].instructions.size());
             known_.clear();
             for (const Instruction& instruction : program_.classes[c].instructions)
@@ -51,8 +51,8 @@ private:
         std::int32_t index;
     };
 
-    std::optional<std::int32_t> kind_of(std::size_t class_index, const Instruction& instruction,
-                                        std::size_t performers) {
+    core::OptionalIndex kind_of(std::size_t class_index, const Instruction& instruction,
+                                std::size_t performers) {
         if (instruction.kind != InstructionKind::send && instruction.kind != InstructionKind::collective)
             return std::nullopt;
         const schedule::RankProgram& list = program_.classes[class_index];
@@ -70,8 +70,7 @@ private:
         const auto index = static_cast<std::int32_t>(result_.communication_of.size());
         known_.push_back({instruction.kind, instruction.collective, instruction.group, instruction.stream,
                           instruction.peer, bucket, bytes.value, index});
-        std::vector<std::optional<std::int32_t>>& by_performer =
-            result_.communication_of.emplace_back(performers);
+        std::vector<core::OptionalIndex>& by_performer = result_.communication_of.emplace_back(performers);
         const std::int64_t streams = schedule::stream_count;
         const auto stream = static_cast<std::int64_t>(instruction.stream);
         const core::Seconds priced = is_send ? costs_.transfer(list.pipeline, *instruction.peer,
@@ -89,7 +88,7 @@ private:
             by_performer[class_index] = add(std::move(draft));
             return index;
         }
-        std::map<int, std::optional<std::int32_t>> of_leader;
+        std::map<int, core::OptionalIndex> of_leader;
         for (std::size_t rank = 0; rank < performers; ++rank) {
             if (static_cast<std::size_t>(program_.class_of_rank[rank]) != class_index) continue;
             const int global = static_cast<int>(rank);
@@ -163,7 +162,7 @@ private:
                     uses[static_cast<std::size_t>(draft)].push_back({entry->second, share});
         }
         result_.links = distinct.size();
-        std::vector<std::optional<std::int32_t>> kept(drafts_.size());
+        std::vector<core::OptionalIndex> kept(drafts_.size());
         for (std::size_t d = 0; d < drafts_.size(); ++d) {
             if (uses[d].empty()) continue;
             kept[d] = static_cast<std::int32_t>(result_.communications.size());
@@ -175,13 +174,13 @@ private:
         std::vector<bool> is_kept(result_.communication_of.size(), false);
         for (std::size_t k = 0; k < is_kept.size(); ++k)
             for (std::size_t p = 0; p < performers; ++p) {
-                std::optional<std::int32_t>& communication = result_.communication_of[k][p];
+                core::OptionalIndex& communication = result_.communication_of[k][p];
                 if (communication) communication = kept[static_cast<std::size_t>(*communication)];
                 is_kept[k] = is_kept[k] || communication;
             }
-        for (std::vector<std::optional<std::int32_t>>& kinds : result_.kind_of)
-            for (std::optional<std::int32_t>& kind : kinds)
-                if (kind && !is_kept[static_cast<std::size_t>(*kind)]) kind.reset();
+        for (std::vector<core::OptionalIndex>& kinds : result_.kind_of)
+            for (core::OptionalIndex& kind : kinds)
+                if (kind && !is_kept[static_cast<std::size_t>(*kind)]) kind = std::nullopt;
     }
 
     const schedule::Program& program_;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/optional_index.h"
 #include "core/units.h"
 #include "schedule/program/program.h"
 #include "sim/cost/collective/collective.h"
@@ -30,8 +31,8 @@ struct Contention {
     std::vector<Communication> communications;
     // Per class and instruction: the kind of communication. Per kind and performer: which of
     // `communications`. Nothing in either where no link is shared.
-    std::vector<std::vector<std::optional<std::int32_t>>> kind_of;
-    std::vector<std::vector<std::optional<std::int32_t>>> communication_of;
+    std::vector<std::vector<core::OptionalIndex>> kind_of;
+    std::vector<std::vector<core::OptionalIndex>> communication_of;
     bool is_empty() const { return communications.empty(); }
 };
 

@@ -26,7 +26,7 @@ PerformerSet::PerformerSet(const schedule::Program& program, bool is_folded) {
     std::vector<std::int32_t> performer_of_rank(program.class_of_rank.size());
     if (is_folded) {
         performers.resize(program.classes.size());
-        std::vector<std::optional<std::int32_t>> lowest_rank(performers.size());
+        std::vector<core::OptionalIndex> lowest_rank(performers.size());
         for (std::size_t rank = program.class_of_rank.size(); rank-- > 0;) {
             performer_of_rank[rank] = program.class_of_rank[rank];
             lowest_rank[static_cast<std::size_t>(program.class_of_rank[rank])] =

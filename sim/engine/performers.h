@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/optional_index.h"
 #include "schedule/plan/layout.h"
 #include "schedule/program/program.h"
 
@@ -22,7 +23,7 @@ struct Performer {
     std::int32_t lane = 0;
     std::vector<std::int32_t> peer_lane;
     // By PerformerSet::slot_of: index into PerformerSet::groups. Nothing where no other performer takes part.
-    std::vector<std::optional<std::int32_t>> group;
+    std::vector<core::OptionalIndex> group;
 };
 
 struct PerformerSet {

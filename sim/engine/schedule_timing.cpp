@@ -22,7 +22,7 @@ std::int32_t cost_index(const Action& action) {
 }
 
 // Index into the ends of a replay: 0 is before everything.
-std::int32_t end_index(std::optional<std::int32_t> step) { return step ? *step + 1 : 0; }
+std::int32_t end_index(core::OptionalIndex step) { return step ? *step + 1 : 0; }
 
 // Index of the step that makes an action's input: the forward of the stage before, or the gradient of the
 // stage after.
@@ -38,14 +38,14 @@ public:
     }
 
     // False when the action has to wait; otherwise `step` is the producer where that is on another rank.
-    bool find(const Action& action, std::optional<std::int32_t>& step) const {
-        step.reset();
+    bool find(const Action& action, core::OptionalIndex& step) const {
+        step = std::nullopt;
         const bool is_forward = action.kind == ActionKind::forward;
         const bool is_gradient =
             action.kind == ActionKind::backward || action.kind == ActionKind::backward_input;
         const int from = is_forward ? action.stage - 1 : action.stage + 1;
         if ((!is_forward && !is_gradient) || from < 0 || from >= schedule_.stages) return true;
-        const std::optional<std::int32_t> producer = (is_forward ? forward_ : gradient_)[index(action, from)];
+        const core::OptionalIndex producer = (is_forward ? forward_ : gradient_)[index(action, from)];
         if (!producer) return false;
         if (rank_of_stage(schedule_, from, action.direction) !=
             rank_of_stage(schedule_, action.stage, action.direction))
@@ -66,7 +66,7 @@ private:
     }
 
     const Schedule& schedule_;
-    std::vector<std::optional<std::int32_t>> forward_, gradient_;
+    std::vector<core::OptionalIndex> forward_, gradient_;
 };
 
 }  // namespace
@@ -88,7 +88,7 @@ ReplayOrder::ReplayOrder(const Schedule& original) : ranks_(original.ranks), sta
             while (head < list.size()) {
                 const Action& action = list[head];
                 const bool is_pair = action.overlaps_next && head + 1 < list.size();
-                std::optional<std::int32_t> first, second;
+                core::OptionalIndex first, second;
                 if (!producers.find(action, first) || (is_pair && !producers.find(list[head + 1], second)))
                     break;
                 Step step{.dependency = end_index(first),

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/optional_index.h"
 #include "core/units.h"
 #include "schedule/schedule.h"
 
@@ -81,7 +82,7 @@ private:
     std::vector<Step> steps_;  // topological order
     std::vector<std::int32_t> second_,
         position_;  // of each step: second dependency; index in the rank's compute list
-    std::vector<std::optional<std::int32_t>> first_step_;  // of each rank that has actions
+    std::vector<core::OptionalIndex> first_step_;  // of each rank that has actions
     bool has_pairs_ = false;
     std::vector<std::pair<std::int32_t, std::int32_t>>
         pairs_;  // (forward stage, backward cost index) of overlapped slots

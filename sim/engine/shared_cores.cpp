@@ -49,7 +49,7 @@ struct Core {
 struct Transfer {
     bool is_sent = false, has_arrived = false;
     double start = 0;
-    std::optional<std::int32_t> waiter;  // performer
+    core::OptionalIndex waiter;  // performer
 };
 
 struct Rendezvous {
@@ -153,8 +153,7 @@ private:
                     .start = time;
             if (instruction.kind == InstructionKind::collective) {
                 const Performer& self = performer_set_.performers[static_cast<std::size_t>(performer)];
-                if (const std::optional<std::int32_t> group =
-                        self.group[PerformerSet::slot_of(instruction)]) {
+                if (const core::OptionalIndex group = self.group[PerformerSet::slot_of(instruction)]) {
                     arrive(performer, *group, instruction, time);
                     return;
                 }
@@ -197,7 +196,7 @@ private:
         const Instruction& instruction = current(performer);
         const Performer& self = performer_set_.performers[static_cast<std::size_t>(performer)];
         if (instruction.kind == InstructionKind::collective) {
-            if (const std::optional<std::int32_t> group = self.group[PerformerSet::slot_of(instruction)]) {
+            if (const core::OptionalIndex group = self.group[PerformerSet::slot_of(instruction)]) {
                 Rendezvous& rendezvous = rendezvous_of(performer, *group, instruction);
                 if (++rendezvous.done < rendezvous.arrived) return;
                 const std::vector<std::int32_t> members = rendezvous.members;
@@ -210,7 +209,7 @@ private:
         if (instruction.kind == InstructionKind::send) {
             Transfer& transfer = transfers_[performer_set_.channel_of_send(self, instruction)];
             transfer.has_arrived = true;
-            const std::optional<std::int32_t> waiter = transfer.waiter;
+            const core::OptionalIndex waiter = transfer.waiter;
             const double start = transfer.start;
             end_instruction(performer, time);
             if (waiter) {

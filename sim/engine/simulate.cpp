@@ -31,7 +31,7 @@ constexpr std::uint32_t no_instruction = 0xffffffff, elsewhere = 0xfffffffe;
 
 struct Transfer {
     double start = not_yet, end = not_yet;
-    std::optional<std::int32_t> waiter;  // performer
+    core::OptionalIndex waiter;  // performer
 };
 
 struct Rendezvous {
@@ -108,11 +108,11 @@ private:
     struct Running {
         const Communication* communication;
         // Of one performer: a send, or a collective of ranks that all behave as the performer does.
-        std::optional<std::int32_t> performer;
+        core::OptionalIndex performer;
         std::uint32_t instruction;  // of the performer
         Transfer* transfer;         // null: a collective
         // Of several performers: their group, and the number of the collective among the group's.
-        std::optional<std::int32_t> group;
+        core::OptionalIndex group;
         std::uint32_t number;
         double share = 1;  // of the price that is paid, where some of it is hidden
     };
@@ -132,9 +132,9 @@ private:
     const Communication* shared(std::int32_t performer, std::size_t class_index,
                                 std::uint32_t instruction) const {
         if (!contention_) return nullptr;
-        const std::optional<std::int32_t> kind = contention_->kind_of[class_index][instruction];
+        const core::OptionalIndex kind = contention_->kind_of[class_index][instruction];
         if (!kind) return nullptr;
-        const std::optional<std::int32_t> index =
+        const core::OptionalIndex index =
             contention_
                 ->communication_of[static_cast<std::size_t>(*kind)][static_cast<std::size_t>(performer)];
         return index ? &contention_->communications[static_cast<std::size_t>(*index)] : nullptr;
@@ -216,8 +216,7 @@ private:
                 break;
             }
             case InstructionKind::collective: {
-                if (const std::optional<std::int32_t> group =
-                        self.group[PerformerSet::slot_of(instruction)]) {
+                if (const core::OptionalIndex group = self.group[PerformerSet::slot_of(instruction)]) {
                     if (!meet(performer, state.has_arrived[stream], *group, class_index, index, start,
                               duration, active_from, end))
                         return elsewhere;
