@@ -227,12 +227,10 @@ StageCost Bounds::stage_cost(const schedule::Plan& plan, model::OperatorRange ra
         const auto sum = [&](const std::vector<schedule::Step>& steps) {
             core::Seconds all;
             for (const schedule::Step& step : steps) {
-                core::Seconds time =
-                    communication.collective(step.collective, step.group, step.bytes, pipeline_rank);
-                if (step.group == GroupKind::tensor && step.phase == schedule::ComputePhase::backward &&
-                    step.payload == schedule::PayloadKind::activation_gradient)
-                    time = stages_.beside_weight_gradient(plan, time, step.operators, segment);
-                all += time;
+                all += stages_.exposed(
+                    plan, step,
+                    communication.collective(step.collective, step.group, step.bytes, pipeline_rank),
+                    segment);
             }
             return all;
         };

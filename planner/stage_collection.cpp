@@ -174,12 +174,15 @@ const StageCollection::Collectives& StageCollection::collectives(const schedule:
     return passes(shape, plan, stage, segment).collectives;
 }
 
-core::Seconds StageCollection::beside_weight_gradient(const schedule::Plan& plan, core::Seconds reduction,
-                                                      model::OperatorRange enter, int segment) {
+core::Seconds StageCollection::exposed(const schedule::Plan& plan, const schedule::Step& collective,
+                                       core::Seconds time, int segment) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
     const sim::ComputeCost* compute = compute_cost(shape, plan, segment);
-    return compute ? compute->beside_weight_gradient(reduction, enter) : core::Seconds(0);
+    return compute ? compute->exposed({collective.collective, collective.group, collective.payload,
+                                       collective.phase, collective.operators},
+                                      time)
+                   : core::Seconds(0);
 }
 
 core::Seconds StageCollection::update(const schedule::Plan& plan, double elements) {

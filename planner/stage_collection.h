@@ -85,10 +85,9 @@ public:
         std::vector<schedule::Step> beside_backward;  // gathered again while the pass computes
     };
     const Collectives& collectives(const schedule::Plan& plan, model::OperatorRange stage, int segment = 0);
-    // Exposed time of a reduction of input gradients beside the weight gradient of the product behind it
-    // (sim::ComputeCost).
-    core::Seconds beside_weight_gradient(const schedule::Plan& plan, core::Seconds reduction,
-                                         model::OperatorRange enter, int segment = 0);
+    // Exposed time of a collective that takes `time` alone (sim::ComputeCost).
+    core::Seconds exposed(const schedule::Plan& plan, const schedule::Step& collective, core::Seconds time,
+                          int segment = 0);
     // Bytes of the smallest tensor that any stage sends on; zero when there is one stage.
     core::Bytes smallest_transfer(const schedule::Plan& plan);
     // The device's time to update so many elements.

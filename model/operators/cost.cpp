@@ -52,7 +52,8 @@ public:
             case OperatorKind::attention: append_attention_kernels(list, graph, op, phase, context); break;
             case OperatorKind::gelu: elementwise("gelu", "gelu_backward"); break;
             case OperatorKind::relu:
-                if (!is_fused_into_norm()) elementwise("relu", "relu_backward");
+                if (!is_fused_into_norm() && !(forward() && is_fused_into_addition()))
+                    elementwise("relu", "relu_backward");
                 break;
             case OperatorKind::silu: elementwise("silu", "silu_backward"); break;
             case OperatorKind::tanh: elementwise("tanh", "tanh_backward"); break;
@@ -158,6 +159,10 @@ private:
         if (op.kind != OperatorKind::relu) return false;
         const Operator& before = graph.op(graph.tensor(op.inputs[0]).producer);
         return before.kind == OperatorKind::add && follows(before, OperatorKind::batch_norm);
+    }
+    bool is_fused_into_addition() const {
+        return context.fused_add_activation &&
+               graph.op(graph.tensor(op.inputs[0]).producer).kind == OperatorKind::add;
     }
     double fused_mask_bytes() const {
         double mask = 0;
@@ -471,9 +476,7 @@ private:
             if (!has_gradient(graph, input) ||
                 graph.tensor(input).consumers.back() == graph.tensor(op.output).producer)
                 continue;
-            // Beside fused norms the input gradient of the convolution adds to what is there (cuDNN's beta =
-            // 1).
-            if (context.fused_norm_activation && op.kind == OperatorKind::conv2d)
+            if (context.adds_in_convolution && op.kind == OperatorKind::conv2d)
                 memory("gradient_sum", bytes(input), 0);
             else memory("gradient_sum", 2 * bytes(input), bytes(input));
         }

@@ -32,6 +32,10 @@ struct CostContext {
     // Batch norm takes the relu, and the addition before it, into its own kernels (NHWC kernels of cuDNN 7.4
     // and later, as MXNet uses them).
     bool fused_norm_activation = false;
+    // An addition applies the relu after it (code made for chains of elementwise operations).
+    bool fused_add_activation = false;
+    // The input gradient of a convolution is added to what is there (cuDNN's beta = 1).
+    bool adds_in_convolution = false;
     // Mixtures route by products with one-hot masks over groups of this many tokens (GShard, arXiv
     // 2006.16668), not by gathering rows; 0 = gathering.
     std::int64_t dense_dispatch_group = 0;

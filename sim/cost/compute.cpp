@@ -11,6 +11,7 @@
 #include "model/operators/signature.h"
 #include "sim/cost/kernel/attention.h"
 #include "sim/cost/kernel/convolution.h"
+#include "sim/cost/kernel/fp8_casts.h"
 #include "sim/cost/kernel/product.h"
 
 namespace sim {
@@ -33,10 +34,10 @@ core::Seconds convolution_time(const model::Kernel& kernel, model::Phase phase,
     // Machines with measured products (CPUs) run convolutions as products.
     if (!curve.points.empty() || !device.architecture.starts_with("sm"))
         return product_time(kernel, device, compute, constants);
-    const bool is_half = core::size_of(compute).value < fp32_bytes;
+    // Newer libraries and sustained load are those of half precision in every format.
     const double efficiency = convolution_efficiency(kernel, phase, device, compute) *
-                              sustained_rate(device, compute, constants) *
-                              (is_half ? constants.convolution_half : 1);
+                              sustained_rate(device, core::DataType::fp16, constants) *
+                              constants.convolution_rate;
     const core::Seconds streaming =
         (kernel.read + kernel.written) /
         (device.memory_bandwidth * convolution_memory_efficiency(device, compute));
@@ -163,6 +164,26 @@ void add_in_products(std::vector<model::Kernel>& kernels) {
     }
 }
 
+// Tensor cores convolve channels last; images that lie otherwise are turned around every convolution.
+bool converts_layout(ImageLayout layout, core::DataType compute) {
+    switch (layout) {
+        case ImageLayout::channels_last: return false;
+        case ImageLayout::channels_first: return compute != core::DataType::fp32;
+        case ImageLayout::channels_last_in_half: return compute == core::DataType::tf32;
+    }
+    throw core::InternalError("broken promise: every layout of images is known");
+}
+
+// Does a linear layer read what a normalization wrote, at most gathered on the way?
+bool follows_norm(const model::ModelGraph& graph, const model::Operator& op) {
+    using model::OperatorKind;
+    if (op.kind != OperatorKind::linear) return false;
+    const model::Operator* before = &graph.op(graph.tensor(op.inputs[0]).producer);
+    if (before->kind == OperatorKind::parallel_enter)
+        before = &graph.op(graph.tensor(before->inputs[0]).producer);
+    return before->kind == OperatorKind::layer_norm || before->kind == OperatorKind::rms_norm;
+}
+
 std::string formats_of(const std::map<core::DataType, cluster::MatrixProductCurve>& curves) {
     std::vector<std::string> names;
     for (const auto& [type, curve] : curves) names.emplace_back(core::name_of(type));
@@ -189,19 +210,16 @@ core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const
                 padded.alignment = aligned_elements;
                 return kernel_time(padded, phase, device, compute, traits, constants);
             }
-            if (compute != core::DataType::fp8) return product_time(kernel, device, compute, constants);
-            // Operands are cast before: read in 2 bytes, written in 1 and, transposed, in 1 more (Hopper
-            // multiplies rows by rows only). One cast serves two products: an input that of the forward pass
-            // and the weight gradient's, an output's gradient both of the backward pass.
-            constexpr double cast = (2.0 + 1.0 + 1.0) / 2 / 2;  // of the bytes read
-            return product_time(kernel, device, compute, constants) +
-                   streaming_time(kernel.read * cast, device, constants);
+            return product_time(kernel, device, compute, constants);
         }
         case model::KernelKind::convolution: {
             core::Seconds time = convolution_time(kernel, phase, device, compute, constants);
-            // Input, and output on the way back, once read and once written.
-            if (traits.converts_layout && core::size_of(compute).value < fp32_bytes)
-                time += streaming_time((kernel.read + kernel.written) * 2.0, device, constants);
+            // What is converted is once read and once written. Half precision: operands and result; tf32
+            // has kernels that write the result as it is wanted (cuDNN 8's "nhwckrsc_nchw").
+            if (converts_layout(traits.image_layout, compute))
+                time += streaming_time(
+                    (compute == core::DataType::tf32 ? kernel.read : kernel.read + kernel.written) * 2.0,
+                    device, constants);
             return time;
         }
         case model::KernelKind::attention:
@@ -261,7 +279,10 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
     context.fused_dropout_add = context.fused_dropout_add || traits.has_fused_dropout_add;
     context.dense_dispatch_group = traits.dense_dispatch_group;
     context.separate_bias = traits.has_separate_bias;
-    context.fused_norm_activation = traits.has_fused_norm_relu;
+    context.fused_norm_activation = traits.has_fused_norm_relu && (!traits.fuses_norm_relu_in_half_only ||
+                                                                   core::size_of(compute).value < fp32_bytes);
+    context.fused_add_activation = traits.fuses_pointwise;
+    context.adds_in_convolution = traits.has_fused_norm_relu;
 
     std::map<std::string_view, const cluster::MeasuredOperator*> measured;
     for (const cluster::MeasuredOperator& entry : device.measured_operators)
@@ -318,11 +339,15 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
                     kernel.alignment =
                         std::gcd<std::int64_t>(8, graph.parameter(description.parameters[0]).shape[1]);
             if (adds_in_product && phase == model::Phase::backward_weight) add_in_products(kernels);
+            const Fp8Casts casts = {traits.casts_fp8_weights_once ? 1.0 / plan.micro_batches : 1.0,
+                                    traits.casts_fp8_in_norm && follows_norm(graph, description)};
             for (const model::Kernel& kernel : kernels) {
                 price.flops += kernel.flops;
                 has_flash = has_flash || kernel.kind == model::KernelKind::attention;
                 if (entry) continue;
                 price.device += kernel_time(kernel, phase, device, own_compute, traits, constants);
+                if (own_compute == core::DataType::fp8 && kernel.kind == model::KernelKind::matrix_product)
+                    price.device += streaming_time(fp8_cast_bytes(kernel, phase, casts), device, constants);
                 price.host += cost.dispatch_;
             }
             if (!kernels.empty()) ++priced_count;
@@ -524,11 +549,23 @@ ComputePrice ComputeCost::zero(core::Bytes bytes) const {
     return price;
 }
 
-core::Seconds ComputeCost::beside_product(core::Seconds time, const schedule::Instruction& collective) const {
+core::Seconds ComputeCost::exposed(const TensorCollective& collective, core::Seconds time) const {
+    using schedule::PayloadKind;
+    const bool is_gradient = collective.payload == PayloadKind::activation_gradient;
+    if (collective.group != schedule::GroupKind::tensor ||
+        !(is_gradient || collective.payload == PayloadKind::activation))
+        return time;
+    if (plan_->sequence_parallel) time = beside_product(time, collective);
+    if (is_gradient && collective.phase == schedule::ComputePhase::backward)
+        time = beside_weight_gradient(time, collective.operators);
+    return time;
+}
+
+core::Seconds ComputeCost::beside_product(core::Seconds time, const TensorCollective& collective) const {
     using schedule::CollectiveKind;
     using schedule::ComputePhase;
-    const bool gathers = collective.collective == CollectiveKind::all_gather;
-    const bool scatters = collective.collective == CollectiveKind::reduce_scatter;
+    const bool gathers = collective.kind == CollectiveKind::all_gather;
+    const bool scatters = collective.kind == CollectiveKind::reduce_scatter;
     if (!traits_.overlaps_tensor_products || !(gathers || scatters)) return time;
     const bool is_backward =
         collective.phase == ComputePhase::backward || collective.phase == ComputePhase::backward_input;

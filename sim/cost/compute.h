@@ -34,6 +34,15 @@ core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const
                           core::DataType compute, const FrameworkTraits& traits = {},
                           const CostConstants& constants = {});
 
+// What of a collective decides which computation runs beside it.
+struct TensorCollective {
+    schedule::CollectiveKind kind;
+    schedule::GroupKind group;
+    schedule::PayloadKind payload;
+    schedule::ComputePhase phase;
+    model::OperatorRange operators;  // the one that it performs
+};
+
 // Prices of every operator of a model under a plan, ready to be summed over ranges.
 class ComputeCost {
 public:
@@ -51,13 +60,10 @@ public:
     // Frameworks launch both parts together: the step pays for that.
     ComputePrice update_norm(std::int64_t elements) const;
     ComputePrice zero(core::Bytes bytes) const;
-    // Exposed time of a reduction of input gradients (after the operator `enter`) where the weight gradient
-    // of the product behind it is computed meanwhile.
-    core::Seconds beside_weight_gradient(core::Seconds reduction, model::OperatorRange enter) const;
-
-    // What is left of a tensor-parallel gathering or scattering where the product at its side works on parts
-    // meanwhile (Transformer Engine's user buffers); all of it where the framework does not overlap them.
-    core::Seconds beside_product(core::Seconds time, const schedule::Instruction& collective) const;
+    // What is left of a collective of the tensor stream that takes `time` alone, where the framework computes
+    // meanwhile: the weight gradient beside a reduction of input gradients, or the product at its side beside
+    // tokens that are gathered or scattered in parts (Transformer Engine's user buffers).
+    core::Seconds exposed(const TensorCollective& collective, core::Seconds time) const;
 
     // Lines for the reader of a prediction: which operators were measured, which rates were carried
     // over.
@@ -77,6 +83,8 @@ private:
     }
     ComputePrice between(Column column, model::OperatorRange range) const;
     core::Bytes bytes_before_norms() const;  // per parameter
+    core::Seconds beside_weight_gradient(core::Seconds reduction, model::OperatorRange enter) const;
+    core::Seconds beside_product(core::Seconds time, const TensorCollective& collective) const;
     void recompute_alternate_products(const model::ModelGraph& graph, const model::CostContext& context);
 
     const cluster::DeviceSpec* device_ = nullptr;

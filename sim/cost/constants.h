@@ -32,9 +32,9 @@ struct CostConstants {
     // Standard deviation of their rates.
     double device_spread = 0.012;
     double fp8_rate = 1.0;
-    // Half-precision convolutions of libraries of 2020 and later over those of the table (cuDNN 7.6), which
-    // offsets part of the loss under sustained load.
-    double convolution_half = 1.25;
+    // Convolutions of libraries of 2020 and later over those of the tables (cuDNN 7.6), which offsets part of
+    // the loss under sustained load (sustained_half and its kin, in every precision).
+    double convolution_rate = 1.25;
 
     // Kernels of real models against the streaming benchmark of the device profile.
     double memory_rate = 0.86;

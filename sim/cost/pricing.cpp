@@ -124,30 +124,20 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
                                                           instruction.bytes, list.pipeline,
                                                           tied_ranks_of(list, instruction));
                     if (instruction.payload == schedule::PayloadKind::parameter &&
-                        program.plan.sharding == schedule::Sharding::parameters && instruction.bucket) {
-                        // Every tensor but the first pays the latency of a collective of its own.
-                        const double tensors = static_cast<double>(
-                            list.buckets[static_cast<std::size_t>(*instruction.bucket)].parameters.size());
-                        time += costs.communication.gather_latency(instruction.group, list.pipeline) *
-                                std::max(0.0, tensors - 1);
-                    }
+                        program.plan.sharding == schedule::Sharding::parameters && instruction.bucket)
+                        time += costs.communication.gather_overhead(
+                            instruction.group, list.pipeline,
+                            list.buckets[static_cast<std::size_t>(*instruction.bucket)], time);
                     if (instruction.payload == schedule::PayloadKind::parameter &&
                         program.plan.sharding == schedule::Sharding::optimizer && !has_returned) {
                         time += costs.communication.broadcasts_of_owners(list.pipeline);
                         has_returned = true;
                     }
                     if (instruction.stream == schedule::Stream::tensor) {
-                        if (instruction.group == schedule::GroupKind::tensor &&
-                            program.plan.sequence_parallel &&
-                            (instruction.payload == schedule::PayloadKind::activation ||
-                             instruction.payload == schedule::PayloadKind::activation_gradient))
-                            time = costs.of_segment(program.segment_of(instruction.micro_batch))
-                                       .beside_product(time, instruction);
-                        if (instruction.group == schedule::GroupKind::tensor &&
-                            instruction.phase == schedule::ComputePhase::backward &&
-                            instruction.payload == schedule::PayloadKind::activation_gradient)
-                            time = costs.of_segment(program.segment_of(instruction.micro_batch))
-                                       .beside_weight_gradient(time, instruction.operators);
+                        time = costs.of_segment(program.segment_of(instruction.micro_batch))
+                                   .exposed({instruction.collective, instruction.group, instruction.payload,
+                                             instruction.phase, instruction.operators},
+                                            time);
                         clocks.pass(time);
                     }
                     break;

@@ -5,6 +5,7 @@
 #include "cluster/node.h"
 #include "core/errors.h"
 #include "sim/cost/collective/library.h"
+#include "sim/cost/framework/framework_memory.h"
 
 namespace sim {
 
@@ -33,6 +34,7 @@ CommunicationCost::CommunicationCost(const schedule::Plan& plan, const cluster::
                                      const CostConstants& constants)
     : plan_(plan),
       traits_(framework_traits(plan.framework, constants)),
+      most_live_elements_(framework_memory(plan.framework, constants).live_parameter_elements),
       cluster_(cluster),
       collective_network_(cluster, nccl_nvlink_efficiency(cluster.instance.device),
                           network_terms(cluster, constants, traits_)),
@@ -306,9 +308,23 @@ core::Seconds CommunicationCost::broadcasts_of_owners(int pipeline) {
            owners;
 }
 
-core::Seconds CommunicationCost::gather_latency(schedule::GroupKind group, int pipeline) {
+core::Seconds CommunicationCost::gather_overhead(schedule::GroupKind group, int pipeline,
+                                                 const schedule::ParameterBucket& layer,
+                                                 core::Seconds whole) {
     if (!traits_.gathers_by_tensor) return {};
-    return collective(CollectiveKind::all_gather, group, core::Bytes(0), pipeline);
+    std::int64_t tensors = 0, end = layer.elements;
+    for (std::size_t i = layer.offsets.size(); i-- > 0; end = layer.offsets[i])
+        tensors += end - layer.offsets[i] >= traits_.least_sharded_elements;
+    const core::Seconds latency = collective(CollectiveKind::all_gather, group, core::Bytes(0), pipeline);
+    const core::Seconds entries = traits_.list_entry * group_size(group, pipeline);
+    const core::Seconds all = latency * static_cast<double>(std::max<std::int64_t>(tensors - 1, 0)) +
+                              entries * static_cast<double>(tensors);
+    // A layer that runs again and is larger than what stays gathered is gathered a third time for its
+    // backward pass: half of that with each of the Program's two.
+    const bool is_released = plan_.recompute == schedule::Recompute::full && most_live_elements_ > 0 &&
+                             static_cast<double>(layer.elements) > most_live_elements_;
+    constexpr double third_of_two = 0.5;
+    return is_released ? all * (1 + third_of_two) + whole * third_of_two : all;
 }
 
 std::string CommunicationCost::algorithm(CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes,

@@ -42,9 +42,10 @@ public:
     // Latency of the broadcasts, one after another, by which the owners of shards return updated parameters.
     // Added once a step.
     core::Seconds broadcasts_of_owners(int pipeline);
-    // Cost of each further all-gather beside its bytes where sharded parameters are gathered tensor by
-    // tensor; zero where a layer is gathered at once.
-    core::Seconds gather_latency(schedule::GroupKind group, int pipeline);
+    // What gathering a layer's sharded parameters takes beside one all-gather of its bytes (`whole`), where
+    // they are gathered tensor by tensor; zero where a layer is gathered at once.
+    core::Seconds gather_overhead(schedule::GroupKind group, int pipeline,
+                                  const schedule::ParameterBucket& layer, core::Seconds whole);
     // From every rank at pipeline coordinate `from` to its counterpart at `to`.
     core::Seconds transfer(int from, int to, core::Bytes bytes,
                            schedule::PayloadKind payload = schedule::PayloadKind::activation);
@@ -106,6 +107,7 @@ private:
 
     const schedule::Plan& plan_;
     FrameworkTraits traits_;
+    double most_live_elements_ = 0;  // gathered parameters that stay for reuse; zero = no limit is known
     const cluster::Cluster& cluster_;
     Network collective_network_, transfer_network_;
     std::map<Participants, std::vector<Candidate>> candidates_;

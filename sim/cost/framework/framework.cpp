@@ -12,7 +12,7 @@ namespace {
 FrameworkTraits eager_pytorch(const CostConstants& c) {
     FrameworkTraits traits;
     traits.name = "PyTorch (eager)";
-    traits.converts_layout = true;
+    traits.image_layout = ImageLayout::channels_first;
     traits.dispatch = core::microseconds(c.dispatch_eager_us);
     traits.blocked_per_step = core::milliseconds(c.step_eager_ms);
     traits.memory_passes = c.passes_eager;
@@ -37,6 +37,7 @@ FrameworkTraits megatron(const CostConstants& c) {
     traits.blocks_on_transfers = true;
     traits.gathers_by_tensor =
         true;  // a plan that shards parameters under Megatron-LM's kernels does so by DeepSpeed
+    traits.least_sharded_elements = 100'000;  // its stage3_param_persistence_threshold
     traits.scatters_activations = traits.scatters_gradients = true;
     traits.memory_passes = c.passes_megatron;
     traits.dispatch = core::microseconds(c.dispatch_megatron_us);
@@ -77,7 +78,12 @@ FrameworkTraits graph_engine_of(const FrameworkName& name, const CostConstants& 
     FrameworkTraits traits = graph_engine(c);
     if (name.says({"mxnet"})) {
         traits.name = "MXNet";
+        // NVIDIA/DeepLearningExamples@1bd98ac, MxNet/Classification/RN50v1.5/runner: fused batch norm and
+        // channels last with float16 only.
         traits.has_fused_norm_relu = name.says({"ngc"});
+        traits.image_layout = ImageLayout::channels_last_in_half;
+        traits.fuses_norm_relu_in_half_only = true;  // cuDNN's
+        traits.fuses_pointwise = true;               // MXNET_USE_FUSION, on by default since 1.6
         return traits;
     }
     traits.has_fused_norm_relu = name.says({"oneflow", "fused batch norm"});
@@ -161,6 +167,7 @@ FrameworkTraits megatron_of(const FrameworkName& name, const CostConstants& c) {
     if (traits.attention == model::AttentionImplementation::flash) {
         traits.attention_kernel = AttentionKernel::cudnn;
         traits.overlaps_tensor_products = name.says({"nemo"});
+        traits.casts_fp8_weights_once = traits.casts_fp8_in_norm = true;
     }
     if (name.says({"torch ddp"})) traits.overlaps_reduction = true;
     return traits;
@@ -176,7 +183,7 @@ FrameworkTraits pytorch_of(const FrameworkName& name, const CostConstants& c) {
     }
     if (name.says({"ngc", "apex"})) {
         traits.name = "PyTorch (NGC)";
-        traits.converts_layout = false;
+        traits.image_layout = ImageLayout::channels_last;
         traits.vocabulary_multiple = 8;  // "padding for divisibility by 8" in their scripts
     }
     // apex O2, and NVIDIA's BERT of 2021 by itself: half-precision model, fp32 master weights in the
@@ -227,7 +234,17 @@ FrameworkTraits pytorch_of(const FrameworkName& name, const CostConstants& c) {
     if (name.is_deepspeed()) {
         traits.name = "DeepSpeed";
         traits.gathers_by_tensor = true;
+        traits.least_sharded_elements = 100'000;  // stage3_param_persistence_threshold
         traits.keeps_full_parameters = false;
+        // ZeRO-3 of 2021 (runtime/zero/partition_parameters.py): all_gather into a list of narrowed views, of
+        // which torch's ProcessGroupNCCL copies each: view, stream record and copy. Layers larger than
+        // stage3_prefetch_bucket_size (5e7 elements) were gathered when they were needed.
+        if (name.says({"2021"}) || name.is("deepspeed zero-3")) {
+            constexpr double operations_an_entry = 3;
+            traits.list_entry =
+                core::microseconds(operations_an_entry * c.dispatch_eager_us * c.newer_host_time);
+            traits.overlaps_parameter_gathering = traits.overlaps_reduction = false;
+        }
         // Its transformer kernels fuse what Megatron-LM's do (DeepSpeed, "fastest BERT training", 2020).
         if (name.says({"kernel", "fused"})) {
             traits.has_separate_bias = false;

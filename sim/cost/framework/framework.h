@@ -16,6 +16,10 @@
 
 namespace sim {
 
+// How tensors of images lie. Where channels come first (NCHW) they are converted for every convolution on
+// tensor cores, and its result back.
+enum class ImageLayout { channels_last, channels_first, channels_last_in_half };
+
 struct FrameworkTraits {
     std::string name;  // of the entry, for reports: "Megatron-LM", "PyTorch (eager)"
 
@@ -39,10 +43,15 @@ struct FrameworkTraits {
     bool has_fused_loss = false;          // one pass over the logits
     bool composes_llama_kernels = false;  // RMS norm, rotary positions and gated activations written as
                                           // chains of operations, the first two in fp32
-    double wide_elementwise = 1;   // mixed precision by graph rewriting: norms, activations, dropout and
-                                   // softmax in fp32 with casts around them
-    bool converts_layout = false;  // NCHW tensors converted for tensor-core convolutions and back
-    int dense_dispatch_group = 0;  // mixtures route by one-hot products over groups of tokens
+    double wide_elementwise = 1;  // mixed precision by graph rewriting: norms, activations, dropout and
+                                  // softmax in fp32 with casts around them
+    ImageLayout image_layout = ImageLayout::channels_last;
+    bool fuses_pointwise = false;  // additions apply the relu after them
+    bool fuses_norm_relu_in_half_only =
+        false;                            // where the fused kernel is cuDNN's: half precision, channels last
+    bool casts_fp8_weights_once = false;  // a step: kept for its further micro-batches
+    bool casts_fp8_in_norm = false;       // norms write what an fp8 product reads in fp8
+    int dense_dispatch_group = 0;         // mixtures route by one-hot products over groups of tokens
     AttentionKernel attention_kernel = AttentionKernel::flash_2;
     model::AttentionImplementation attention =
         model::AttentionImplementation::unfused;  // where a plan does not say
@@ -72,6 +81,9 @@ struct FrameworkTraits {
     bool overlaps_parameter_gathering = true;
     bool gathers_by_tensor = false;  // sharded parameters are gathered tensor by tensor (DeepSpeed ZeRO-3),
                                      // not layer by layer (FSDP)
+    std::int64_t least_sharded_elements = 0;  // ... but for smaller tensors, which stay whole
+    core::Seconds list_entry;  // ... into a list with an entry for each rank, which the host makes, reads and
+                               // fills one by one: host time of an entry; zero = into one tensor
     bool keeps_full_mixtures =
         false;  // as keeps_full_parameters, but for models with experts, sharded or not
     bool overlaps_input_gradients =

@@ -26,6 +26,7 @@ public:
     // No word of the name is known: it is taken for a plain eager PyTorch.
     bool is_unknown() const;
     // Does the name hold one of these parts (lower case)?
+    bool is(std::string_view whole) const { return letters_ == whole; }
     bool says(std::initializer_list<std::string_view> parts) const;
     // DeepSpeed's engine, not a baseline that a post of DeepSpeed's compares with; GPT-NeoX trains through
     // it.
