@@ -93,6 +93,8 @@ FrameworkTraits graph_engine_of(const FrameworkName& name, const CostConstants& 
         // itself writes GeLU, layer norm and dropout as chains of kernels: 11 passes for 2, 8 for 2, 10
         // for 2.5; under automatic mixed precision each in fp32 between casts (8 + 1.4 bytes for 4).
         const bool is_compiled = name.says({"xla", "horovod", "tensorflow 2", "tensorflow2"});
+        // XLA writes a softmax with the scale and mask before it as one pass.
+        if (is_compiled) traits.attention = model::AttentionImplementation::fused_softmax;
         if (!is_compiled) {
             traits.composed_elementwise = 4.5;
             traits.wide_elementwise = 2.35;
@@ -116,6 +118,9 @@ FrameworkTraits graph_compiler_of(const FrameworkName& name, const CostConstants
     // XLA's latency-hiding scheduler for GPUs is of 2023.
     if (name.says({"2023", "2024", "2025", "maxtext"}))
         traits.overlaps_reduction = traits.overlaps_parameter_gathering = true;
+    // Between meshes each device of a stage sends its part, and the receivers gather theirs over fast links
+    // (Alpa, arXiv 2201.12023, section 6; GSPMD's collective permutes move shards as well).
+    traits.scatters_activations = traits.scatters_gradients = true;
     traits.dense_dispatch_group = 1024;
     // Experts are created and updated in fp32 and cast where they are used: the published peaks hold 12 bytes
     // a parameter, not 16.
@@ -185,6 +190,11 @@ FrameworkTraits pytorch_of(const FrameworkName& name, const CostConstants& c) {
         traits.name = "PyTorch (NGC)";
         traits.image_layout = ImageLayout::channels_last;
         traits.vocabulary_multiple = 8;  // "padding for divisibility by 8" in their scripts
+        // NVIDIA/DeepLearningExamples, PyTorch/LanguageModeling/BERT/run_pretraining.py of 2020: apex's
+        // DistributedDataParallel with message_size = 250,000,000 elements: for BERT, reductions begin when
+        // the backward pass is over.
+        constexpr double message_elements = 250e6, element_bytes = 4;
+        if (is_old || name.says({"apex"})) traits.bucket = core::Bytes(message_elements * element_bytes);
     }
     // apex O2, and NVIDIA's BERT of 2021 by itself: half-precision model, fp32 master weights in the
     // optimizer.
