@@ -129,6 +129,7 @@ std::vector<Figure> figures_of(const InstanceType& instance) {
     list.bytes("device.first_communicator_memory", device.first_communicator_memory);
     list.bytes("device.further_communicator_memory", device.further_communicator_memory);
     list.share("device.fragmentation", device.fragmentation);
+    if (device.clock_share != 1) list.share("device.clock_share", device.clock_share);
     for (core::DataType type : data_types) {
         auto peak = device.peak.find(type);
         if (peak == device.peak.end()) continue;

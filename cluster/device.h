@@ -61,6 +61,8 @@ struct DeviceSpec {
     core::Bytes context_memory;                                          // CUDA context
     core::Bytes first_communicator_memory, further_communicator_memory;  // NCCL
     double fragmentation = 0;                                            // of allocated bytes
+    double clock_share = 1;  // of the clocks that a board of this chip without a lower power limit holds
+                             // under load; rates of products include it
     int multiprocessors = 0;
     bool has_concurrent_streams =
         true;  // false: a rank performs its instructions one after another (CPU ranks)

@@ -149,6 +149,7 @@ DeviceSpec read_device(const core::Value& table, const std::string& path, Profil
     device.first_communicator_memory = section.bytes("first_communicator_memory").value_or(core::Bytes());
     device.further_communicator_memory = section.bytes("further_communicator_memory").value_or(core::Bytes());
     device.fragmentation = section.real("fragmentation", {.least = 0, .greatest = 1}).value_or(0);
+    device.clock_share = section.real("clock_share", {.least = 0.1, .greatest = 1}).value_or(1);
     device.multiprocessors =
         static_cast<int>(section.integer("multiprocessors", {.least = 0, .greatest = 100000}).value_or(0));
     device.has_concurrent_streams = section.reader().boolean("concurrent_streams", true);

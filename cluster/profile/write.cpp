@@ -193,6 +193,8 @@ private:
         set_if_known(table, "device", "further_communicator_memory", device.further_communicator_memory);
         if (device.fragmentation != 0 || has_provenance("device.fragmentation"))
             table["fragmentation"] = device.fragmentation;
+        if (device.clock_share != 1 || has_provenance("device.clock_share"))
+            table["clock_share"] = device.clock_share;
         if (device.multiprocessors != 0 || has_provenance("device.multiprocessors"))
             table["multiprocessors"] = device.multiprocessors;
         if (!device.has_concurrent_streams) table["concurrent_streams"] = false;

@@ -14,21 +14,18 @@ namespace {
 using Curve = std::array<double, 6>;
 struct Curves {
     Curve dimension_64, dimension_64_causal, dimension_128, dimension_128_causal;
-    double peak;      // TFLOP/s fp16 dense of the device measured
-    double products;  // share of it that large products reach there (its profile)
+    double peak;  // TFLOP/s fp16 dense of the device measured
 };
 constexpr Curves a100 = {{132, 153, 162, 171, 175, 176},
                          {88, 119, 140, 156, 165, 171},
                          {150, 173, 187, 196, 201, 203},
                          {99, 133, 155, 173, 182, 189},
-                         312,
-                         0.73};
+                         312};
 constexpr Curves h100 = {{215, 254, 274, 288, 294, 296},
                          {141, 192, 232, 257, 273, 284},
                          {248, 294, 320, 326, 335, 338},
                          {163, 221, 265, 294, 308, 328},
-                         989,
-                         0.70};
+                         989};
 
 // cuDNN on Hopper, TFLOP/s of 989 by the same sequence lengths. Dimension 128 from 4k on, and causal 2k:
 // NVIDIA/cudnn-frontend@3929da2, benchmark/sdpa_benchmark_training, H200 at 700 W, cuDNN 9.1 and 9.19.
@@ -47,12 +44,6 @@ constexpr SplitCurves cudnn_causal = {{212, 266, 310, 355, 383, 390},
                                       {315, 410, 484, 613, 646, 650},
                                       {243, 325, 370, 438, 462, 489}};
 constexpr double cudnn_peak = 989;
-
-// A board of the same chip with a lower power limit runs its tensor cores at lower clocks, whatever they work
-// on: attention loses what products lose.
-double clock_share(const cluster::DeviceSpec& device, core::DataType compute, double products_of_measured) {
-    return std::min(1.0, device.matrix_product.at(compute).compute_efficiency / products_of_measured);
-}
 
 // The same figures split: forward runs at 1.2 and backward at 0.94 of the rate of both (1/1.2 + 2.5/0.94
 // = 3.5), the ratio of the forward-only bars.
@@ -101,11 +92,9 @@ core::FlopsPerSecond flash_attention_rate(const cluster::DeviceSpec& device, cor
     const double at_64 = at(is_causal ? curves.dimension_64_causal : curves.dimension_64, length);
     const double at_128 = at(is_causal ? curves.dimension_128_causal : curves.dimension_128, length);
     const double mix = share_of_large(head_dimension);
-    const double clocks = flash_attention_source(device) == FlashAttentionSource::measured
-                              ? clock_share(device, compute, curves.products)
-                              : 1;
-    const double share_of_peak = (at_64 + (at_128 - at_64) * mix) / curves.peak * clocks;
-    return top * share_of_peak * (is_backward ? backward_share : forward_share);
+    const double share_of_peak = (at_64 + (at_128 - at_64) * mix) / curves.peak;
+    // A board with a lower power limit runs its tensor cores at lower clocks, whatever they work on.
+    return top * share_of_peak * device.clock_share * (is_backward ? backward_share : forward_share);
 }
 
 bool has_cudnn_attention(const cluster::DeviceSpec& device) { return device.architecture == "sm90"; }
@@ -121,8 +110,7 @@ core::FlopsPerSecond cudnn_attention_rate(const cluster::DeviceSpec& device, cor
     const double at_64 = at(is_backward ? curves.backward_64 : curves.forward_64, length);
     const double at_128 = at(is_backward ? curves.backward_128 : curves.forward_128, length);
     const double mix = share_of_large(head_dimension);
-    return device.peak.at(compute) *
-           ((at_64 + (at_128 - at_64) * mix) / cudnn_peak * clock_share(device, compute, h100.products));
+    return device.peak.at(compute) * ((at_64 + (at_128 - at_64) * mix) / cudnn_peak * device.clock_share);
 }
 
 }  // namespace sim
