@@ -7,13 +7,12 @@
 
 #include "apps/command.h"
 #include "apps/options.h"
-#include "apps/smsim/searched_order.h"
+#include "apps/smsim/job_scenario.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "jobs/gantt.h"
 #include "jobs/job.h"
 #include "jobs/job_report.h"
-#include "sim/scenario.h"
 
 namespace apps {
 
@@ -62,33 +61,6 @@ Request read_arguments(const std::vector<std::string>& arguments, core::Diagnost
     return request;
 }
 
-struct Task {
-    jobs::Job job;
-    sim::Scenario scenario;
-    core::Value table;  // [job]
-};
-
-// All that is wrong with either is told at once.
-std::optional<Task> read_task(const Request& request, core::Diagnostics& diagnostics) {
-    if (request.scenario.empty()) return std::nullopt;
-    std::optional<core::Value> document = sim::load_scenario_document(request.scenario, diagnostics);
-    if (!document) return std::nullopt;
-    for (const std::string& text : request.set)
-        if (const auto assignment = sim::parse_assignment(text, "--set", diagnostics))
-            sim::assign(*document, *assignment, diagnostics);
-    std::optional<sim::Scenario> scenario = sim::read_scenario(*document, request.scenario, diagnostics);
-    const core::Value* table = document->find("job");
-    std::optional<jobs::Job> job;
-    if (table != nullptr) job = jobs::read_job(*table, diagnostics);
-    else
-        diagnostics.error(document->location, "job", "the scenario has no [job] table",
-                          "add one, for example [job] with steps = 10000 (docs/jobs.md)");
-    if (!scenario || !job || diagnostics.has_errors()) return std::nullopt;
-    std::string explanation;
-    if (!search_order(*scenario, diagnostics, explanation)) return std::nullopt;
-    return Task{std::move(*job), std::move(*scenario), *table};
-}
-
 int refuse(const std::string& reason, const std::string& hint, bool as_json, std::ostream& out,
            std::ostream& err) {
     core::Diagnostics diagnostics;
@@ -98,14 +70,15 @@ int refuse(const std::string& reason, const std::string& hint, bool as_json, std
 }
 
 // One run tells how many interruptions all of them have.
-bool is_too_much_work(const jobs::JobModel& model, const Task& task, core::Diagnostics& diagnostics) {
-    const jobs::JobRun pilot = jobs::simulate_run(model, task.job.simulation.seed, 0);
+bool is_too_much_work(const jobs::JobModel& model, const jobs::SimulationRule& rule,
+                      const core::SourceLocation& place, core::Diagnostics& diagnostics) {
+    const jobs::JobRun pilot = jobs::simulate_run(model, rule.seed, 0);
     if (!pilot.is_finished) return false;  // told as what it is
     const double interruptions = double(pilot.failures + pilot.reclaims);
-    if (interruptions * double(task.job.simulation.runs) <= most_interruptions) return false;
-    diagnostics.error(task.table.location, "job.simulation.runs",
+    if (interruptions * double(rule.runs) <= most_interruptions) return false;
+    diagnostics.error(place, "job.simulation.runs",
                       fmt::format("{} runs of about {:.0f} interruptions each are too many to simulate",
-                                  task.job.simulation.runs, interruptions),
+                                  rule.runs, interruptions),
                       fmt::format("give at most {:.0f} runs", most_interruptions / interruptions));
     return true;
 }
@@ -120,32 +93,37 @@ int run_job_command(const std::vector<std::string>& arguments, std::ostream& out
         out << help;
         return good;
     }
-    const std::optional<Task> task = read_task(request, diagnostics);
-    if (!task) return show(diagnostics, as_json, out, err);
-    std::optional<jobs::ResolvedJob> resolved =
-        jobs::resolve_job(task->job, task->scenario, task->table, diagnostics);
+    std::optional<JobScenario> task;
+    if (!request.scenario.empty()) task = read_job_scenario(request.scenario, request.set, diagnostics);
+    if (task && !task->job)
+        diagnostics.error(task->document.location, "job", "the scenario has no [job] table",
+                          "add one, for example [job] with steps = 10000 (docs/jobs.md)");
+    if (!task || diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
+    const jobs::Job& job = *task->job;
+    const core::Value& table = *task->document.find("job");
+    std::optional<jobs::ResolvedJob> resolved = jobs::resolve_job(job, task->scenario, table, diagnostics);
     if (!resolved) return show(diagnostics, as_json, out, err);
     if (resolved->does_not_fit)
         return refuse("the plan does not fit into memory: " + *resolved->does_not_fit,
                       "smsim SCENARIO.toml says where; a given job.step_time needs no prediction", as_json,
                       out, err);
-    if (is_too_much_work(resolved->model, *task, diagnostics)) return show(diagnostics, as_json, out, err);
+    if (is_too_much_work(resolved->model, job.simulation, table.location, diagnostics))
+        return show(diagnostics, as_json, out, err);
     if (!as_json) err << core::format(diagnostics);
 
-    jobs::JobAnswer answer{std::move(*resolved), {}, {}, {}, {}, {task->job.finish_by, task->job.budget}};
+    jobs::JobAnswer answer{std::move(*resolved), {}, {}, {}, {}, {job.finish_by, job.budget}};
     const jobs::JobModel& model = answer.job.model;
-    answer.distribution = jobs::simulate_job(model, task->job.simulation, answer.goals);
+    answer.distribution = jobs::simulate_job(model, job.simulation, answer.goals);
     if (answer.distribution.unfinished > 0)
         return refuse(
             fmt::format("the job does not end: after {} interruptions it is not done, with one every "
                         "{} on average",
                         jobs::RunOptions().most_interruptions, core::format(*model.cluster_mtbf())),
             "checkpoint more often than that, or restart faster", as_json, out, err);
-    answer.best = jobs::find_best_interval(model, task->job.simulation);
+    answer.best = jobs::find_best_interval(model, job.simulation);
     jobs::RunOptions kept;
     kept.stretches = &answer.stretches;
-    answer.median =
-        jobs::simulate_run(model, task->job.simulation.seed, answer.distribution.median_run, kept);
+    answer.median = jobs::simulate_run(model, job.simulation.seed, answer.distribution.median_run, kept);
     if (as_json) out << core::to_json(jobs::to_value(answer)) << '\n';
     else out << jobs::text_of(answer, task->scenario.question);
     if (request.gantt) return write_outputs({{*request.gantt, jobs::gantt_csv(answer.stretches)}}, err);
