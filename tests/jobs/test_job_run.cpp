@@ -87,6 +87,35 @@ TEST_CASE("no rate of failures or reclaims shortens a job") {
             }
 }
 
+TEST_CASE("an elastic job is never sooner done than one without failures, and its chart has no gaps") {
+    for (int spares : {0, 1})
+        for (int least : {1, 3, 4})
+            for (double mtbf : {400.0, 40.0, 15.0}) {
+                JobModel model = model_of({3000, 7, mtbf, 250, 40, 300, 4});
+                model.checkpointing = jobs::Checkpointing{250, seconds(3), seconds(40)};
+                model.evaluating = jobs::Evaluating{300, seconds(90)};
+                model.failures->detect = seconds(60);
+                model.elastic = jobs::ElasticRule{spares, hours(2), least, seconds(30)};
+                // No form with two nodes: three are the fewest but one.
+                model.step_of_nodes = {std::nullopt, seconds(28), std::nullopt, seconds(10), seconds(7)};
+                for (std::uint64_t number = 0; number < 200; ++number) {
+                    std::vector<jobs::Stretch> stretches;
+                    const jobs::JobRun run = jobs::simulate_run(model, 1, number, {.stretches = &stretches});
+                    INFO(spares << " spares, at least " << least << ", MTBF " << mtbf << ", run " << number);
+                    if (run.total < model.undisturbed()) CHECK(run.total.value >= model.undisturbed().value);
+                    double clock = 0;
+                    for (const jobs::Stretch& stretch : stretches) {
+                        // A wait ends at the moment a node is back: begin and length may round.
+                        if (std::abs(stretch.begin.value - clock) > 1e-6)
+                            CHECK(stretch.begin.value == Approx(clock).margin(1e-6));
+                        clock = stretch.end.value;
+                    }
+                    if (std::abs(clock - run.total.value) > 1e-6 * clock)
+                        CHECK(clock == Approx(run.total.value).epsilon(1e-6));
+                }
+            }
+}
+
 TEST_CASE("what a run does fills its time without gaps, and its losses add up") {
     JobModel model = model_of({3000, 7, 30, 250, 40, 300, 4});
     model.acquire = seconds(100);
