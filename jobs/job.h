@@ -73,10 +73,11 @@ struct StragglerRule {
 
 // A job that goes on with the nodes that are left.
 struct ElasticRule {
-    int spares = 0;             // nodes held beside those that work
-    core::Seconds replace;      // until a failed node is there again
-    int least_nodes = 1;        // with fewer the job waits
-    core::Seconds reconfigure;  // to convert the state and go on with more or fewer nodes
+    int spares = 0;         // nodes held beside those that work
+    core::Seconds replace;  // until a failed node is there again
+    int least_nodes = 1;    // with fewer the job waits
+    // To convert the state and go on with more or fewer nodes; left out: reading a checkpoint.
+    std::optional<core::Seconds> reconfigure;
 };
 
 struct BillRule {

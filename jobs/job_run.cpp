@@ -204,7 +204,7 @@ void Runner::recover(Cause cause) {
                 const int before = working_;
                 if (model_.elastic) working_ = usable_nodes(clock_);
                 restart = model_.failures->restart;
-                if (working_ != before) restart += model_.elastic->reconfigure;
+                if (working_ != before) restart += model_.elastic->reconfigure.value_or(core::Seconds());
                 break;
             }
             case Cause::reclaim: {
@@ -290,7 +290,7 @@ void Runner::reconfigure() {
     working_ = usable_nodes(clock_);
     if (model_.checkpointing)
         pass_extra(StretchKind::restart, model_.checkpointing->beside, result_.restarting);
-    const core::Seconds duration = model_.elastic->reconfigure;
+    const core::Seconds duration = model_.elastic->reconfigure.value_or(core::Seconds());
     const Interruption hit = next(false);
     const bool is_interrupted = hit.at < clock_ + duration;
     pass_extra(StretchKind::restart, is_interrupted ? hit.at - clock_ : duration, result_.restarting);

@@ -200,7 +200,7 @@ ElasticRule read_elastic(core::TableReader& reader) {
     rule.spares = int(reader.integer("spares", 0, {.least = 0, .greatest = 100'000}));
     rule.replace = required_duration(reader, "replace");
     rule.least_nodes = int(reader.required_integer("least_nodes", {.least = 1, .greatest = 1'000'000}));
-    rule.reconfigure = duration_or(reader, "reconfigure", {});
+    rule.reconfigure = duration(reader, "reconfigure");
     reader.finish();
     return rule;
 }

@@ -183,6 +183,12 @@ private:
             assume("instances are reclaimed independently of each other; together they go less often");
         model().elastic = job_.elastic;
         if (!job_.elastic) return;
+        if (!model().elastic->reconfigure) {
+            // Every rank reads its new part of the state; a checkpoint is read as fast as it was written.
+            model().elastic->reconfigure = model().checkpoint_write;
+            assume("to go on with more or fewer nodes takes reading a checkpoint: " +
+                   core::format(model().checkpoint_write));
+        }
         if (job_.elastic->least_nodes > model().nodes) {
             error("elastic",
                   "job.elastic.least_nodes = " + std::to_string(job_.elastic->least_nodes) +

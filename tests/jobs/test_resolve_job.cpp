@@ -90,6 +90,18 @@ TEST_CASE("what a job leaves open follows from its plan") {
     CHECK(core::to_dollars_per_hour(*job.model.prices.node) == Approx(21.957642));
 }
 
+TEST_CASE("a job from a warm pool starts with its instances, and pays for keeping them") {
+    const std::string rest = "image = { time = \"90s\" }\nstep_time = \"1s\"\nsteps = 3600\n";
+    const jobs::JobModel cold = resolved(read(rest + "acquire = \"300s\"\n")).model;
+    const jobs::JobModel warm =
+        resolved(read(rest + "[job.warm_pool]\nstart = \"20s\"\nkeep_alive = \"30min\"\n")).model;
+    CHECK(cold.undisturbed().value == 300 + 90 + 3600);
+    CHECK(warm.undisturbed().value == 20 + 3600);
+    const double rate = 2 * 21.957642 / 3600;  // USD a second of both nodes
+    CHECK(jobs::simulate_run(cold, 1, 0).usd->value == Approx((90 + 3600) * rate));
+    CHECK(jobs::simulate_run(warm, 1, 0).usd->value == Approx((3600 + 1800) * rate));
+}
+
 TEST_CASE("spot jobs pay the profile's spot price, and no price is unknown rather than guessed") {
     CHECK(core::to_dollars_per_hour(*resolved(read("steps = 10\npurchase = \"spot\"\n")).model.prices.node) ==
           Approx(10.2));
@@ -186,6 +198,7 @@ TEST_CASE("an elastic plan on fewer nodes keeps its batch: the busiest replica h
     const jobs::JobModel model = resolved(input).model;
     REQUIRE(model.step_of_nodes.size() == 5);
     CHECK(*model.step_of_nodes[4] == model.step);
+    CHECK(*model.elastic->reconfigure == model.checkpoint_write);
     // 64 micro-batches over 24, 16 and 8 ranks: 3, 4 and 8 each instead of 2.
     for (const auto& [nodes, micro_batches] : {std::pair(3, 3), {2, 4}, {1, 8}}) {
         const double ratio = *model.step_of_nodes[std::size_t(nodes)] / model.step;
