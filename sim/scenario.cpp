@@ -15,8 +15,8 @@ namespace {
 using core::Value;
 
 const std::vector<std::string>& sections() {
-    static const std::vector<std::string> names = {"model",    "cluster",    "plan",
-                                                   "training", "prediction", "provenance"};
+    static const std::vector<std::string> names = {"model",      "cluster",    "plan", "training",
+                                                   "prediction", "provenance", "job",  "campaign"};
     return names;
 }
 
@@ -294,6 +294,9 @@ std::optional<Scenario> read_scenario(const Value& document, const std::string& 
                               "write question = \"...\"");
         remove_member(rest, "question");
     }
+    // What is about more than one step: jobs/ reads it.
+    for (const char* section : {"job", "campaign"})
+        if (rest.find(section) != nullptr) remove_member(rest, section);
     std::optional<schedule::PlanFile> file = schedule::read_plan_file(rest, path, diagnostics);
 
     // Model and cluster are read even when the plan is wrong, so that one run tells all there is to correct.

@@ -1,6 +1,9 @@
 // smsim: what-if questions about one plan on one cluster, and the catalogues behind them.
 #include "apps/command.h"
+#include "apps/smsim/smsim_campaign.h"
+#include "apps/smsim/smsim_compare.h"
 #include "apps/smsim/smsim_hardware.h"
+#include "apps/smsim/smsim_job.h"
 #include "apps/smsim/smsim_model.h"
 #include "apps/smsim/smsim_schedule.h"
 #include "apps/smsim/smsim_simulate.h"
@@ -15,6 +18,12 @@ const char* const help =
     "OUT.html] [--csv OUT.csv] [--json]\n"
     "       smsim schedule NAME --stages P --micro-batches M [...]   generate, verify and time a pipeline "
     "schedule\n"
+    "       smsim job SCENARIO.toml                                  a whole training: time, cost, "
+    "interruptions\n"
+    "       smsim campaign SCENARIO.toml                             many jobs on one pool of instances\n"
+    "       smsim compare A.toml B.toml [...]                        why the one is faster, key by key\n"
+    "       smsim ablate SCENARIO.toml                               what each optimisation of a plan is "
+    "worth\n"
     "       smsim model MODEL                                        parameters, FLOPs and layers of a "
     "model\n"
     "       smsim hardware [NAME]                                    hardware profiles with their sources\n"
@@ -37,6 +46,10 @@ int main(int argc, char** argv) {
     const apps::Tool tool{"smsim",
                           help,
                           {{"schedule", "", apps::run_schedule_command},
+                           {"job", "", apps::run_job_command},
+                           {"campaign", "", apps::run_campaign_command},
+                           {"compare", "", apps::run_compare_command},
+                           {"ablate", "", apps::run_ablate_command},
                            {"model", "", apps::run_model_command},
                            {"hardware", "", apps::run_hardware_command},
                            {"validate", "", apps::run_validate_command}},

@@ -7,10 +7,9 @@
 
 #include "apps/command.h"
 #include "apps/options.h"
+#include "apps/smsim/searched_order.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
-#include "planner/order/plan_order.h"
-#include "schedule/plan/explicit_order.h"
 #include "schedule/plan/partition.h"
 #include "sim/evaluate.h"
 #include "sim/report/explain.h"
@@ -100,18 +99,6 @@ std::vector<std::vector<sim::Assignment>> combinations(
         points = std::move(longer);
     }
     return points;
-}
-
-// schedule = "auto" becomes the order found; false when it cannot be searched.
-bool search_order(sim::Scenario& scenario, core::Diagnostics& diagnostics, std::string& explanation) {
-    schedule::Plan& plan = scenario.file.plan;
-    if (!schedule::is_searched_order(plan.schedule)) return true;
-    std::optional<planner::OrderedPlan> ordered =
-        planner::with_searched_order(scenario.graph, scenario.cluster, plan, diagnostics);
-    if (!ordered) return false;
-    plan = std::move(ordered->plan);
-    explanation = std::move(ordered->explanation);
-    return true;
 }
 
 sim::SweepRow predict_point(const core::Value& document, const std::string& path,

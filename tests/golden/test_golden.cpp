@@ -84,6 +84,12 @@ TEST_CASE("every malformed scenario ends with exit 2, the place, the key and a h
     for (const fs::path& file : files) expect_wrong_input("smsim " + file.filename().string(), file);
 }
 
+TEST_CASE("every malformed job ends with exit 2, the place, the key and a hint") {
+    const std::vector<fs::path> files = files_of(bad_input, "job_", ".toml");
+    REQUIRE(files.size() >= 14);
+    for (const fs::path& file : files) expect_wrong_input("smsim job " + file.filename().string(), file);
+}
+
 TEST_CASE("every malformed plan is refused by the executor before anything is allocated") {
     const std::vector<fs::path> files = files_of(bad_input, "plan_", ".toml");
     REQUIRE(files.size() >= 10);

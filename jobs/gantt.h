@@ -1,0 +1,20 @@
+// One run of a job as a chart of characters.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "jobs/job_model.h"
+#include "jobs/job_run.h"
+
+namespace jobs {
+
+// A row for everything the job did, a column for an equal part of the time; a cell's shade is the share of
+// the column that went there: '.' some, ':' a tenth, '+' a third, '#' two thirds. Each row ends with its
+// hours.
+std::string gantt_text(const JobModel& model, const std::vector<Stretch>& stretches, int columns = 72);
+
+// Header `kind,begin_s,end_s`, a line a stretch, in order.
+std::string gantt_csv(const std::vector<Stretch>& stretches);
+
+}  // namespace jobs

@@ -1,0 +1,1 @@
+smsim campaign scenarios/job_campaign_bert.toml --set "campaign.group=[{name=\"sweep\", count=36, duration=\"10min\", duration_law=\"exponential\", between_arrivals=\"1min\"}, {name=\"urgent\", count=4, priority=1, duration=\"10min\", between_arrivals=\"15min\"}]"

@@ -1,0 +1,1 @@
+smsim job scenarios/llama2_7b_p4d.toml --set job.steps=1000 --set job.step_time=1h --set job.checkpoint.interval=40h --set job.checkpoint.write=1s --set job.failures.node_mtbf=1h --set job.simulation.runs=10
