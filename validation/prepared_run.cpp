@@ -23,6 +23,7 @@ std::optional<PreparedRun> prepare(const PublishedRun& run, core::Diagnostics& d
         cluster::use_transport(cluster->instance, run.transport);
         cluster::prepare_routes(cluster->instance);
     }
+    graph->assumptions.insert(graph->assumptions.end(), run.assumptions.begin(), run.assumptions.end());
     schedule::Plan plan = run.plan;
     // Megatron-LM gathers the tokens again before such an operator (its pooler, say); what the layers save by
     // dividing them is left out here.

@@ -1,5 +1,6 @@
 // smsim: what-if questions about one plan on one cluster, and the catalogues behind them.
 #include "apps/command.h"
+#include "apps/smsim/smsim_frameworks.h"
 #include "apps/smsim/smsim_hardware.h"
 #include "apps/smsim/smsim_model.h"
 #include "apps/smsim/smsim_schedule.h"
@@ -18,6 +19,9 @@ const char* const help =
     "       smsim model MODEL                                        parameters, FLOPs and layers of a "
     "model\n"
     "       smsim hardware [NAME]                                    hardware profiles with their sources\n"
+    "       smsim frameworks [NAME]                                  training codes that plans may name, "
+    "with "
+    "their sources\n"
     "       smsim validate FILE.csv --clusters CLUSTERS.csv          predictions against published "
     "measurements\n"
     "       smsim --version | --help; every subcommand has its own --help\n"
@@ -39,6 +43,7 @@ int main(int argc, char** argv) {
                           {{"schedule", "", apps::run_schedule_command},
                            {"model", "", apps::run_model_command},
                            {"hardware", "", apps::run_hardware_command},
+                           {"frameworks", "", apps::run_frameworks_command},
                            {"validate", "", apps::run_validate_command}},
                           {"", "", apps::run_simulate_command}};
     return apps::run_tool(tool, argc, argv);

@@ -72,34 +72,46 @@ std::span<const NamedConstant> named_constants() {
          "fp32 elementwise kernels and casts over half precision",
          "counted 2.35; dle_bert_tensorflow, dlperf_bert"},
         {"dispatch_eager_us", &C::dispatch_eager_us, 3, 30, 8, true, "host time a kernel, eager PyTorch",
-         "dle_transformer_xl, dle_mask_rcnn"},
+         "dle_transformer_xl, dle_mask_rcnn", nullptr, ConstantUnit::microseconds},
         {"dispatch_megatron_us", &C::dispatch_megatron_us, 3, 60, 20, false,
          "host time a kernel, Megatron-LM and its forks",
-         "set between eager PyTorch and vTrain; never binding in the rows"},
+         "set between eager PyTorch and vTrain; never binding in the rows", nullptr,
+         ConstantUnit::microseconds},
         {"dispatch_vtrain_us", &C::dispatch_vtrain_us, 3, 80, 20, true,
-         "host time a kernel as vTrain measured (profiler hooks)", "vtrain groups"},
+         "host time a kernel as vTrain measured (profiler hooks)", "vtrain groups", nullptr,
+         ConstantUnit::microseconds},
         {"dispatch_graph_us", &C::dispatch_graph_us, 1, 15, 4, true,
-         "host time a kernel, graph engines and C++", "dle_bert_tensorflow, dlperf groups"},
+         "host time a kernel, graph engines and C++", "dle_bert_tensorflow, dlperf groups", nullptr,
+         ConstantUnit::microseconds},
         {"newer_host_time", &C::newer_host_time, 0.3, 1.2, 0.7, true,
          "host time beside A100 over beside V100", "dle_mask_rcnn"},
         {"micro_batch_megatron_ms", &C::micro_batch_megatron_ms, 0, 10, 1, true,
-         "device idle per micro-batch, Megatron", "Megatron groups"},
+         "device idle per micro-batch, Megatron", "Megatron groups", nullptr, ConstantUnit::milliseconds},
         {"step_megatron_ms", &C::step_megatron_ms, 0, 60, 5, true, "device idle per step, Megatron",
-         "Megatron groups"},
+         "Megatron groups", nullptr, ConstantUnit::milliseconds},
         {"step_eager_ms", &C::step_eager_ms, 0, 60, 2, true, "device idle per step, eager PyTorch",
-         "eager groups"},
+         "eager groups", nullptr, ConstantUnit::milliseconds},
         {"tensor_adaptdl_us", &C::tensor_adaptdl_us, 0, 300, 80, true,
-         "device idle per parameter tensor and step, AdaptDL", "pollux groups"},
+         "device idle per parameter tensor and step, AdaptDL", "pollux groups", nullptr,
+         ConstantUnit::microseconds},
         {"eager_loading_gib", &C::eager_loading_gib, 0, 4, 1.5, false,
-         "GiB outside the allocator before lazy loading of kernels", "bloom, bigscience_1b3 (memory)"},
+         "GiB outside the allocator before lazy loading of kernels", "bloom, bigscience_1b3 (memory)",
+         nullptr, ConstantUnit::gibibytes},
         {"input_copy_gbs", &C::input_copy_gbs, 3, 25, 8, true,
-         "GB/s of a host copying inputs from pageable memory", "pollux groups"},
+         "GB/s of a host copying inputs from pageable memory", "pollux groups", nullptr,
+         ConstantUnit::gigabytes_per_second},
         {"container_flow_gbs", &C::container_flow_gbs, 0.3, 1.25, 0.625, true, "one TCP flow between pods",
-         "pollux groups; EC2's limit is 0.625 to 1.25"},
+         "pollux groups; EC2's limit is 0.625 to 1.25", nullptr, ConstantUnit::gigabytes_per_second},
         {"container_step_us", &C::container_step_us, 50, 5000, 500, true, "a ring step between pods",
-         "pollux groups"},
+         "pollux groups", nullptr, ConstantUnit::microseconds},
     };
     return list;
+}
+
+const NamedConstant* find_constant(std::string_view name) {
+    for (const NamedConstant& constant : named_constants())
+        if (constant.name == name) return &constant;
+    return nullptr;
 }
 
 }  // namespace sim

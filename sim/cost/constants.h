@@ -4,6 +4,7 @@
 #pragma once
 
 #include <span>
+#include <string_view>
 
 namespace sim {
 
@@ -70,6 +71,9 @@ struct CostConstants {
     double container_flow_gbs = 0.64, container_step_us = 800;
 };
 
+// What a constant's number counts; facts of framework profiles that refer to it are converted from this.
+enum class ConstantUnit { one, microseconds, milliseconds, gibibytes, gigabytes_per_second };
+
 struct NamedConstant {
     const char* name;
     double CostConstants::* value;
@@ -81,7 +85,10 @@ struct NamedConstant {
     const char* source;  // what it was fitted on, or where it comes from
     double CostConstants::* carried_from =
         nullptr;  // constant whose value it has when no measurement depends on it; null: the prior
+    ConstantUnit unit = ConstantUnit::one;
 };
 std::span<const NamedConstant> named_constants();
+// Null when there is none of that name.
+const NamedConstant* find_constant(std::string_view name);
 
 }  // namespace sim

@@ -1,6 +1,6 @@
 // Traits of training frameworks: which kernels they fuse, what their host code costs, which types they reduce
-// gradients in. A name is matched by known parts ("Megatron", "XLA", ...). Unknown traits are those of a
-// plain eager PyTorch.
+// gradients in. They are facts of profiles (framework_profiles/*.toml, read by framework_profile.h); what a
+// profile does not say is as in this header.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@
 namespace sim {
 
 struct FrameworkTraits {
-    std::string name;  // of the entry, for reports: "Megatron-LM", "PyTorch (eager)"
+    std::string title;  // of the profile, for reports: "Megatron-LM", "PyTorch (eager)"
 
     // Host. Dispatch of one kernel: zero = the device profile's. The rest stops the device: nothing is queued
     // while the host works.
@@ -105,6 +105,8 @@ struct FrameworkTraits {
     bool pads_products = false;  // any product whose rows do not begin on 16 bytes is padded: compilers
 };
 
+// Of a profile by its name; an empty name is no framework, which adds nothing. Names are checked where plans
+// are read (check_framework in framework_catalogue.h): an unknown one is an InternalError here.
 FrameworkTraits framework_traits(std::string_view name, const CostConstants& constants = {});
 
 // What a plan leaves to the framework: type of gradient reduction, overlap, bucket size, form of the loss.

@@ -1,6 +1,5 @@
 // What training frameworks hold on a device beyond what a plan implies: copies of gradients, temporaries of
-// the update, outputs of pipeline stages, communicators. Names are matched by known parts, as in framework.h;
-// what is not known of a framework is that of a plain eager PyTorch.
+// the update, outputs of pipeline stages, communicators. Facts of profiles, as framework.h's.
 #pragma once
 
 #include <string_view>
@@ -47,6 +46,7 @@ struct FrameworkMemory {
     core::Bytes process_memory;               // of the process beyond context and communicators
 };
 
+// By name, as framework_traits().
 FrameworkMemory framework_memory(std::string_view name, const CostConstants& constants = {});
 
 }  // namespace sim
