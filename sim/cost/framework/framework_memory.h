@@ -10,15 +10,16 @@
 namespace sim {
 
 struct FrameworkMemory {
+    // Of the traits, so that time and memory rest on one fact: weight gradients are added by the product that
+    // makes them, so none stands beside the sum; autograd keeps the casts of fp32 parameters.
+    bool fuses_accumulation = false, keeps_full_parameters = false;
+
     // Workspace and activations.
     bool has_kernel_workspace =
         true;  // see model/operators/workspace.h; false: fused away, or in memory not yet in use
-    bool has_own_weight_gradients = true;
     bool has_in_place_loss = false;
     bool keeps_stage_outputs = false;  // tensors sent by a stage stay until its backward pass (DeepSpeed;
                                        // Megatron-LM before it freed outputs in 2022)
-    bool casts_parameters = false;     // mixed precision by casting fp32 weights (autocast, apex O1, graph
-                                       // rewriting): autograd keeps the casts
 
     // Gradients and update, bytes per parameter.
     bool copies_gradients_into_buckets =

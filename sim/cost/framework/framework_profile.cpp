@@ -135,11 +135,12 @@ void read_section(const core::Value& table, const std::string& name, FrameworkPr
     cluster::ProfileContext context{diagnostics, provenance, true};
     ProfileSection section(table, path, context);
     for (const FrameworkFact& fact : framework_facts()) {
-        const core::Value* value = fact.section == name ? table.find(fact.key) : nullptr;
+        if (fact.section != name) continue;
+        section.reader().ignore(fact.key);  // known, stated or not
+        const core::Value* value = table.find(fact.key);
         if (value == nullptr) continue;
         FrameworkProfile::Statement statement{&fact, nullptr, {}, profile.name};
         if (value->is_table()) {
-            section.reader().ignore(fact.key);
             statement.constant = read_constant(*value, section.reader().path_of(fact.key), fact, diagnostics);
             if (statement.constant == nullptr) continue;
         } else {
@@ -161,6 +162,8 @@ FrameworkFacts FrameworkProfile::with(const CostConstants& constants) const {
     for (const Statement& statement : statements)
         if (statement.constant != nullptr)
             fill(facts, *statement.fact, constants.*statement.constant->value, statement.constant->unit);
+    facts.memory.fuses_accumulation = facts.traits.fuses_accumulation;
+    facts.memory.keeps_full_parameters = facts.traits.keeps_full_parameters;
     return facts;
 }
 
