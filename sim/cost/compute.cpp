@@ -9,6 +9,7 @@
 #include "core/diagnostics.h"
 #include "model/operators/fp8_products.h"
 #include "model/operators/signature.h"
+#include "sim/cost/framework/framework_catalogue.h"
 #include "sim/cost/kernel/attention.h"
 #include "sim/cost/kernel/convolution.h"
 #include "sim/cost/kernel/product.h"
@@ -512,7 +513,11 @@ ComputePrice ComputeCost::optimizer_step(std::int64_t elements, std::int64_t ten
                                       ? (count + tensors_a_launch - 1) / tensors_a_launch
                                       : count * traits_.update_kernels_per_tensor;
     price.host = dispatch_ * static_cast<double>(launches + (copies ? 2 * count : 0));
-    price.blocked = traits_.blocked_per_tensor * static_cast<double>(count);
+    const bool is_adam = plan_->optimizer.kind == schedule::OptimizerKind::adam ||
+                         plan_->optimizer.kind == schedule::OptimizerKind::adamw;
+    price.blocked =
+        dispatch_ * static_cast<double>(count * (traits_.statistics_kernels_per_tensor +
+                                                 (is_adam ? traits_.statistics_kernels_of_adam : 0)));
     return price;
 }
 

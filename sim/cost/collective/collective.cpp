@@ -5,6 +5,7 @@
 #include "cluster/node.h"
 #include "core/errors.h"
 #include "sim/cost/collective/library.h"
+#include "sim/cost/framework/framework_catalogue.h"
 
 namespace sim {
 

@@ -1,17 +1,6 @@
 #include "sim/cost/framework/framework.h"
 
-#include "sim/cost/framework/framework_catalogue.h"
-#include "sim/cost/framework/framework_memory.h"
-
 namespace sim {
-
-FrameworkTraits framework_traits(std::string_view name, const CostConstants& constants) {
-    return name.empty() ? FrameworkTraits{} : framework_profile(name).traits(constants);
-}
-
-FrameworkMemory framework_memory(std::string_view name, const CostConstants& constants) {
-    return name.empty() ? FrameworkMemory{} : framework_profile(name).memory(constants);
-}
 
 void adopt(const FrameworkTraits& traits, schedule::Plan& plan, bool has_experts) {
     plan.overlaps_gradient_reduction = traits.overlaps_reduction;

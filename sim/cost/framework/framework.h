@@ -5,13 +5,11 @@
 
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "core/data_type.h"
 #include "core/units.h"
 #include "model/operators/cost_context.h"
 #include "schedule/plan/plan.h"
-#include "sim/cost/constants.h"
 #include "sim/cost/kernel/attention.h"
 
 namespace sim {
@@ -24,8 +22,9 @@ struct FrameworkTraits {
     core::Seconds dispatch;
     core::Seconds blocked_per_micro_batch;  // reading the loss, Python between passes
     core::Seconds blocked_per_step;         // loss scale, norm of the gradients, logging
-    core::Seconds blocked_per_tensor;  // per parameter tensor and step: hooks and reads of an optimizer that
-                                       // loops over tensors
+    // Statistics of the gradients, tensor by tensor: kernels a parameter tensor and step that the host
+    // launches while nothing else is queued; and further ones under Adam, for its preconditioner.
+    int statistics_kernels_per_tensor = 0, statistics_kernels_of_adam = 0;
 
     // Kernels.
     bool has_separate_bias = false;        // biases are added by kernels of their own
@@ -104,10 +103,6 @@ struct FrameworkTraits {
         1;  // the vocabulary is padded to a multiple of this times the tensor-parallel degree
     bool pads_products = false;  // any product whose rows do not begin on 16 bytes is padded: compilers
 };
-
-// Of a profile by its name; an empty name is no framework, which adds nothing. Names are checked where plans
-// are read (check_framework in framework_catalogue.h): an unknown one is an InternalError here.
-FrameworkTraits framework_traits(std::string_view name, const CostConstants& constants = {});
 
 // What a plan leaves to the framework: type of gradient reduction, overlap, bucket size, form of the loss.
 // For plans that only name their framework.

@@ -2,10 +2,7 @@
 // the update, outputs of pipeline stages, communicators. Facts of profiles, as framework.h's.
 #pragma once
 
-#include <string_view>
-
 #include "core/units.h"
-#include "sim/cost/constants.h"
 
 namespace sim {
 
@@ -46,8 +43,5 @@ struct FrameworkMemory {
     bool has_whole_job_communicator = false;  // over all ranks
     core::Bytes process_memory;               // of the process beyond context and communicators
 };
-
-// By name, as framework_traits().
-FrameworkMemory framework_memory(std::string_view name, const CostConstants& constants = {});
 
 }  // namespace sim
