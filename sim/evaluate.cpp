@@ -16,6 +16,7 @@
 #include "sim/cost/contention.h"
 #include "sim/cost/framework/device_memory.h"
 #include "sim/cost/framework/framework_catalogue.h"
+#include "sim/cost/framework/framework_lookup.h"
 #include "sim/cost/host_memory.h"
 #include "sim/cost/pricing.h"
 #include "sim/engine/overlapped_compute.h"

@@ -8,7 +8,7 @@
 #include "model/load.h"
 #include "schedule/plan/partition.h"
 #include "schedule/plan/plan_file.h"
-#include "sim/cost/framework/framework_catalogue.h"
+#include "sim/cost/framework/framework_lookup.h"
 
 namespace validation {
 

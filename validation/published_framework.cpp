@@ -33,7 +33,7 @@ struct Entry {
 };
 
 const Versions eager = {{2020, "pytorch-2020"}, {2022, "pytorch-1"}, {latest, "pytorch"}};
-const Versions apex = {{2020, "pytorch-apex-2020"}, {2022, "pytorch-apex"}, {latest, "pytorch"}};
+const Versions apex = {{2020, "pytorch-apex-2020"}, {latest, "pytorch-apex"}};
 const Versions containers = {{2020, "pytorch-ngc-2020"}, {2022, "pytorch-ngc"}, {latest, "pytorch"}};
 const Versions megatron = {{2021, "megatron-lm-2021"},
                            {2022, "megatron-lm-2022"},

@@ -8,7 +8,7 @@
 #include "cluster/synthetic.h"
 #include "core/diagnostics.h"
 #include "sim/cost/framework/framework.h"
-#include "sim/cost/framework/framework_catalogue.h"
+#include "sim/cost/framework/framework_lookup.h"
 #include "validation/published_framework.h"
 #include "validation/published_model.h"
 #include "validation/row_reader.h"

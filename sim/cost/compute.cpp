@@ -9,7 +9,7 @@
 #include "core/diagnostics.h"
 #include "model/operators/fp8_products.h"
 #include "model/operators/signature.h"
-#include "sim/cost/framework/framework_catalogue.h"
+#include "sim/cost/framework/framework_lookup.h"
 #include "sim/cost/kernel/attention.h"
 #include "sim/cost/kernel/convolution.h"
 #include "sim/cost/kernel/product.h"

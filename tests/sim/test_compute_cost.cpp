@@ -5,7 +5,7 @@
 #include "model/load.h"
 #include "model/operators/signature.h"
 #include "sim/cost/compute.h"
-#include "sim/cost/framework/framework_catalogue.h"
+#include "sim/cost/framework/framework_lookup.h"
 #include "sim/cost/kernel/attention.h"
 
 namespace {

@@ -10,6 +10,7 @@
 
 #include "core/diagnostics.h"
 #include "sim/cost/framework/framework_catalogue.h"
+#include "sim/cost/framework/framework_lookup.h"
 
 namespace {
 

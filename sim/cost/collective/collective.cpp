@@ -5,7 +5,7 @@
 #include "cluster/node.h"
 #include "core/errors.h"
 #include "sim/cost/collective/library.h"
-#include "sim/cost/framework/framework_catalogue.h"
+#include "sim/cost/framework/framework_lookup.h"
 
 namespace sim {
 

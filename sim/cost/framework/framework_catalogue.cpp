@@ -187,12 +187,4 @@ const FrameworkProfile& framework_profile(std::string_view name) {
                               " was checked before");
 }
 
-FrameworkTraits framework_traits(std::string_view name, const CostConstants& constants) {
-    return name.empty() ? FrameworkTraits{} : framework_profile(name).traits(constants);
-}
-
-FrameworkMemory framework_memory(std::string_view name, const CostConstants& constants) {
-    return name.empty() ? FrameworkMemory{} : framework_profile(name).memory(constants);
-}
-
 }  // namespace sim

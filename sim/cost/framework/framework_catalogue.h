@@ -35,8 +35,5 @@ void check_framework(const std::string& name, core::Diagnostics& diagnostics,
                      const core::SourceLocation& location = {}, const std::string& key = "plan.framework");
 // Of a name that has been checked; InternalError when there is none.
 const FrameworkProfile& framework_profile(std::string_view name);
-// What the profile of that name says; an empty name is no framework, which adds nothing.
-FrameworkTraits framework_traits(std::string_view name, const CostConstants& constants = {});
-FrameworkMemory framework_memory(std::string_view name, const CostConstants& constants = {});
 
 }  // namespace sim
