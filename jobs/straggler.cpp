@@ -9,7 +9,7 @@
 #include "schedule/pass/lower.h"
 #include "schedule/plan/partition.h"
 #include "sim/cost/contention.h"
-#include "sim/cost/framework/framework.h"
+#include "sim/cost/framework/framework_lookup.h"
 #include "sim/cost/pricing.h"
 #include "sim/engine/overlapped_compute.h"
 #include "sim/engine/simulate.h"

@@ -15,7 +15,8 @@
 #include "schedule/verify.h"
 #include "sim/cost/contention.h"
 #include "sim/cost/framework/device_memory.h"
-#include "sim/cost/framework/framework_name.h"
+#include "sim/cost/framework/framework_catalogue.h"
+#include "sim/cost/framework/framework_lookup.h"
 #include "sim/cost/host_memory.h"
 #include "sim/cost/pricing.h"
 #include "sim/engine/overlapped_compute.h"
@@ -416,9 +417,6 @@ void add_assumptions(Evaluation& evaluation, const Task& task, const Run& result
                             "parts of it, and each rank its part of the memory",
                             plan.layout.ranks(), task.cluster.device_count()));
     }
-    if (FrameworkName(plan.framework).is_unknown())
-        lines.push_back(fmt::format("nothing is known of the framework {}: priced as a plain eager PyTorch",
-                                    core::in_quotes(plan.framework)));
     // Such orders would differ with the cluster; a plan's is the same wherever it is simulated and run.
     const schedule::PipelineSchedule* found = schedule::find_pipeline_schedule(plan.schedule);
     if (found && found->orders_by_times && plan.layout.pipeline > 1)
@@ -467,6 +465,9 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
                                    const schedule::Plan& given_plan, core::Diagnostics& diagnostics,
                                    const EvaluateOptions& options) {
     schedule::Plan plan = given_plan;
+    const std::size_t errors_before = diagnostics.error_count();
+    check_framework(plan.framework, diagnostics);
+    if (diagnostics.error_count() > errors_before) return std::nullopt;
     const std::optional<schedule::Partition> partition = schedule::complete_partition(plan, graph);
     if (!partition) {
         diagnostics.error({}, "plan.pipeline_parallel",

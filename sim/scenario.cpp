@@ -7,6 +7,7 @@
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "model/load.h"
+#include "sim/cost/framework/framework_catalogue.h"
 
 namespace sim {
 
@@ -314,6 +315,12 @@ std::optional<Scenario> read_scenario(const Value& document, const std::string& 
     }
     if (const Value* table = document.find("cluster"); table != nullptr && table->is_table())
         machines = cluster::load_cluster(*table, diagnostics, directory(*table));
+    if (file) {
+        const Value* plan = document.find("plan");
+        const Value* framework = plan == nullptr ? nullptr : plan->find("framework");
+        check_framework(file->plan.framework, diagnostics,
+                        framework == nullptr ? core::SourceLocation{} : framework->location);
+    }
     if (!file || !graph || !machines || diagnostics.has_errors()) return std::nullopt;
     scenario.file = std::move(*file);
     check_precision(scenario.file.plan, machines->instance.device, document, emulates_half, diagnostics);

@@ -8,7 +8,7 @@
 #include "model/load.h"
 #include "schedule/plan/partition.h"
 #include "schedule/plan/plan_file.h"
-#include "sim/cost/framework/framework.h"
+#include "sim/cost/framework/framework_lookup.h"
 
 namespace validation {
 
@@ -23,6 +23,7 @@ std::optional<PreparedRun> prepare(const PublishedRun& run, core::Diagnostics& d
         cluster::use_transport(cluster->instance, run.transport);
         cluster::prepare_routes(cluster->instance);
     }
+    graph->assumptions.insert(graph->assumptions.end(), run.assumptions.begin(), run.assumptions.end());
     schedule::Plan plan = run.plan;
     // Megatron-LM gathers the tokens again before such an operator (its pooler, say); what the layers save by
     // dividing them is left out here.

@@ -8,6 +8,8 @@
 #include "cluster/synthetic.h"
 #include "core/diagnostics.h"
 #include "sim/cost/framework/framework.h"
+#include "sim/cost/framework/framework_lookup.h"
+#include "validation/published_framework.h"
 #include "validation/published_model.h"
 #include "validation/row_reader.h"
 
@@ -68,21 +70,41 @@ const std::vector<std::string>& cluster_columns() {
 namespace {
 
 // What a row without a framework was most likely run with, by what its plan asks for.
-std::string usual_framework(const RowReader& row, std::string_view gpu) {
+FrameworkFamily usual_framework(const RowReader& row) {
     const std::string model = row.text("model");
     const auto is = [&](std::string_view part) { return model.starts_with(part); };
     const auto is_one = [&](const char* column) { return row.is_blank(column) || row.text(column) == "1"; };
-    if (is("moe")) return "XLA";
+    if (is("moe")) return FrameworkFamily::compiled_graph;
     // Architectures that came with a code of their own.
     const bool is_plain = is_one("tensor_parallel") && is_one("pipeline_parallel");
     if (is("mpt") && is_plain &&
         (row.text("sharding") == "parameters" || row.text("sharding") == "gradients"))
-        return "llm-foundry (PyTorch FSDP)";
-    if (is("internlm") && is_plain && row.text("sharding") == "optimizer") return "InternLM";
+        return FrameworkFamily::llm_foundry;
+    if (is("internlm") && is_plain && row.text("sharding") == "optimizer") return FrameworkFamily::internlm;
     if (is("llama") || is("internlm") || is("mpt") || is("gpt") || is("bloom") || is("bert_megatron"))
-        return row.text("sharding") == "parameters" && is_plain ? "PyTorch FSDP" : "Megatron-LM";
-    const bool is_language_model = is("bert") || is("transformer_xl");
-    return is_language_model && (gpu == "V100" || gpu == "T4") ? "PyTorch 2020 + apex" : "PyTorch + apex";
+        return row.text("sharding") == "parameters" && is_plain ? FrameworkFamily::sharded
+                                                                : FrameworkFamily::megatron;
+    return FrameworkFamily::apex;
+}
+
+// The profile of the row's free text, or the usual one; what was taken, and why, is an assumption of the run.
+std::string read_framework(const RowReader& row, std::string_view gpu, PublishedRun& run) {
+    const std::string model = row.text("model");
+    int year = usual_year_of(gpu, model);
+    if (const std::string text = row.text("framework"); !text.empty()) {
+        PublishedFramework framework = framework_of(text, year);
+        run.assumptions.push_back(std::move(framework.because));
+        return framework.profile;
+    }
+    // Language models on the devices before A100 were trained with the containers of their time.
+    constexpr int year_of_volta = 2020;
+    const bool is_language_model = model.starts_with("bert") || model.starts_with("transformer_xl");
+    const FrameworkFamily family = usual_framework(row);
+    if (family == FrameworkFamily::apex && is_language_model && (gpu == "V100" || gpu == "T4"))
+        year = year_of_volta;
+    std::string profile = profile_of(family, year);
+    run.assumptions.push_back("framework is not stated: as usual for such a plan, " + profile);
+    return profile;
 }
 
 // What the sources state in words about how gradients are reduced.
@@ -174,11 +196,7 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
     const core::CsvRow* cluster_row = find_cluster(clusters, row.text("cluster"));
     const std::string_view gpu =
         cluster_row == nullptr ? std::string_view() : clusters.cell(*cluster_row, "gpu");
-    plan.framework = row.text("framework");
-    if (plan.framework.empty()) {
-        plan.framework = usual_framework(row, gpu);
-        run.assumptions.push_back("framework is not stated: as usual for such a plan, " + plan.framework);
-    }
+    plan.framework = read_framework(row, gpu, run);
     sim::FrameworkTraits traits = sim::framework_traits(plan.framework);
     plan.layout.tensor = static_cast<int>(row.integer("tensor_parallel", 1, 1));
     plan.layout.pipeline = static_cast<int>(row.integer("pipeline_parallel", 1, 1));
@@ -233,21 +251,11 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
     sim::adopt(traits, plan, row.text("model").starts_with("moe"));
     read_notes(row, plan);
     using model::AttentionImplementation;
-    // fp8 comes from Transformer Engine, whose attention is of the flash family; so is that of Megatron-LM's
-    // kin on H100, for which Transformer Engine was made.
-    const bool is_of_megatron = traits.attention == AttentionImplementation::fused_softmax;
-    // PyTorch knows these devices since version 2, whose scaled_dot_product_attention is of that family too;
-    // BERT's codes went on writing theirs out.
-    const bool is_of_torch = (traits.name.starts_with("PyTorch") || traits.name == "DeepSpeed") &&
-                             !row.text("model").starts_with("bert");
+    // fp8 comes from Transformer Engine, whose attention is of the flash family; so is that of codes with a
+    // fused softmax on H100, for which Transformer Engine was made.
     const bool is_recent = gpu.starts_with("H100") || gpu.starts_with("H200") || gpu.starts_with("B200");
-    // Llama and MPT are of 2023, as are scaled_dot_product_attention and torch.compile: what trains them in
-    // PyTorch calls it, or flash-attn.
-    const std::string word = row.text("model");
-    const bool is_of_flash_era = word.starts_with("llama") || word.starts_with("internlm") ||
-                                 word.starts_with("mpt") || traits.name == "PyTorch (compiled)";
-    if (compute == core::DataType::fp8 || ((is_of_megatron || is_of_torch) && is_recent) ||
-        (is_of_torch && is_of_flash_era))
+    if (compute == core::DataType::fp8 ||
+        (traits.attention == AttentionImplementation::fused_softmax && is_recent))
         traits.attention = AttentionImplementation::flash;
     plan.attention = row.choice<AttentionImplementation, 4>(
         "attention", {{{"", traits.attention},
@@ -255,7 +263,7 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
                        {"fused_softmax", AttentionImplementation::fused_softmax},
                        {"flash", AttentionImplementation::flash}}});
     if (row.is_blank("attention") && !row.is_blank("heads"))
-        run.assumptions.push_back("attention is not stated: as usual for " + traits.name);
+        run.assumptions.push_back("attention is not stated: as usual for " + traits.title);
 
     const std::int64_t nodes = row.integer("nodes", 1, 1), gpus = row.integer("gpus_per_node", 1, 1);
     // What cells say of one another follows only from cells that can be read.

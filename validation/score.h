@@ -19,6 +19,8 @@ struct ScoredRow {
     std::string reason;  // when the status is not ok; of a row that is, what speaks against it
     core::Seconds predicted, measured;
     std::optional<core::Bytes> predicted_peak, measured_peak;
+    std::string framework;  // profile that the row was priced with; empty: the row was not read
+    std::vector<std::string> assumptions;  // what the row leaves open, and what was taken
 };
 
 // Error of a row = |predicted / measured - 1|; a row whose status is not ok counts as 1.

@@ -115,6 +115,10 @@ std::optional<Validation> validate(const core::CsvTable& runs, const core::CsvTa
             row.measured = core::seconds(*measured);
         if (const std::optional<double> peak = core::parse_real(runs.cell(runs.rows[i], "measured_peak_gib")))
             row.measured_peak = core::gibibytes(*peak);
+        if (inputs[i]) {
+            row.framework = inputs[i]->plan.framework;
+            row.assumptions = inputs[i]->assumptions;
+        }
         if (of_row.has_errors()) refuse(row, PredictionStatus::error, errors_of(of_row));
         else if (!inputs[i]) refuse(row, PredictionStatus::unsupported, unsupported);
         if (!row_of.emplace(row.id, i).second)
@@ -158,6 +162,8 @@ core::Value to_value(const Validation& validation) {
         one["group"] = row.group;
         one["status"] = std::string(name_of(row.status));
         one["reason"] = row.reason;
+        one["framework_profile"] = row.framework;
+        one["assumptions"] = row.assumptions;
         one["predicted_step_s"] =
             row.status == PredictionStatus::ok ? core::Value(row.predicted.value) : core::Value();
         one["measured_step_s"] = row.measured.value;

@@ -2,6 +2,7 @@
 #include "apps/command.h"
 #include "apps/smsim/smsim_campaign.h"
 #include "apps/smsim/smsim_compare.h"
+#include "apps/smsim/smsim_frameworks.h"
 #include "apps/smsim/smsim_hardware.h"
 #include "apps/smsim/smsim_job.h"
 #include "apps/smsim/smsim_model.h"
@@ -27,6 +28,9 @@ const char* const help =
     "       smsim model MODEL                                        parameters, FLOPs and layers of a "
     "model\n"
     "       smsim hardware [NAME]                                    hardware profiles with their sources\n"
+    "       smsim frameworks [NAME]                                  training codes that plans may name, "
+    "with "
+    "their sources\n"
     "       smsim validate FILE.csv --clusters CLUSTERS.csv          predictions against published "
     "measurements\n"
     "       smsim --version | --help; every subcommand has its own --help\n"
@@ -52,6 +56,7 @@ int main(int argc, char** argv) {
                            {"ablate", "", apps::run_ablate_command},
                            {"model", "", apps::run_model_command},
                            {"hardware", "", apps::run_hardware_command},
+                           {"frameworks", "", apps::run_frameworks_command},
                            {"validate", "", apps::run_validate_command}},
                           {"", "", apps::run_simulate_command}};
     return apps::run_tool(tool, argc, argv);

@@ -38,19 +38,18 @@ std::vector<std::string> files_in(const std::string& directory) {
 
 }  // namespace
 
-std::vector<std::string> profile_directories() {
+std::vector<std::string> data_directories(const char* environment_variable, const std::string& folder) {
     std::vector<std::string> candidates;
-    if (const char* directory = std::getenv("SMSIM_HARDWARE_PROFILES"); directory && *directory)
+    if (const char* directory = std::getenv(environment_variable); directory && *directory)
         candidates.emplace_back(directory);
     std::error_code failure;
     const fs::path program = fs::read_symlink("/proc/self/exe", failure);
     if (!failure)
-        candidates.push_back(
-            (program.parent_path() / "../share/smsim/hardware_profiles").lexically_normal().string());
-    candidates.emplace_back(SOURCE_DIR "/hardware_profiles");
+        candidates.push_back((program.parent_path() / "../share/smsim" / folder).lexically_normal().string());
+    candidates.push_back((fs::path(SOURCE_DIR) / folder).string());
     // A build folder that was moved with its sources: the first folder above the program that holds profiles.
     for (fs::path above = program.parent_path(); above.has_relative_path(); above = above.parent_path())
-        candidates.push_back((above / "hardware_profiles").string());
+        candidates.push_back((above / folder).string());
     std::vector<std::string> found;
     for (const std::string& candidate : candidates)
         if (fs::is_directory(candidate, failure) &&
@@ -58,6 +57,10 @@ std::vector<std::string> profile_directories() {
                          [&](const std::string& other) { return fs::equivalent(candidate, other, failure); }))
             found.push_back(candidate);
     return found;
+}
+
+std::vector<std::string> profile_directories() {
+    return data_directories("SMSIM_HARDWARE_PROFILES", "hardware_profiles");
 }
 
 std::vector<std::string> instance_names() {

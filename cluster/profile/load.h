@@ -26,7 +26,10 @@ std::optional<Cluster> load_cluster(const core::Value& table, core::Diagnostics&
                                     const std::string& directory = "");
 
 std::vector<std::string> instance_names();
-// Folders in which profiles are looked for: $SMSIM_HARDWARE_PROFILES, the installed folder, the source tree.
+// Folders that hold shipped data of a name ("hardware_profiles"): what the environment variable names, the
+// installed folder, the source tree, the folders above the program; each once, first the one that wins.
+std::vector<std::string> data_directories(const char* environment_variable, const std::string& folder);
+// Folders in which profiles are looked for, $SMSIM_HARDWARE_PROFILES first.
 std::vector<std::string> profile_directories();
 // The file of a profile, by name or path; empty when there is none.
 std::string profile_path(const std::string& reference, const std::string& directory = "");

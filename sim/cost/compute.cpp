@@ -9,6 +9,7 @@
 #include "core/diagnostics.h"
 #include "model/operators/fp8_products.h"
 #include "model/operators/signature.h"
+#include "sim/cost/framework/framework_lookup.h"
 #include "sim/cost/kernel/attention.h"
 #include "sim/cost/kernel/convolution.h"
 #include "sim/cost/kernel/fp8_casts.h"
@@ -366,17 +367,12 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
                 }
             }
         }
-        // Launches without work occupy the host only: a third of them in the forward pass. Hosts of A100
-        // systems are faster than those of V100 systems.
+        // Launches without work occupy the host only: a third of them in the forward pass.
         if (o + 1 == graph.operators.size()) {
-            const double host_time =
-                device.architecture.starts_with("sm8") || device.architecture.starts_with("sm9")
-                    ? constants.newer_host_time
-                    : 1;
             const core::Seconds launches =
-                cost.dispatch_ *
-                (host_time * static_cast<double>(graph.launches_per_step +
-                                                 graph.launches_per_sample * context.micro_batch));
+                cost.dispatch_ * (host_time(device.architecture, constants) *
+                                  static_cast<double>(graph.launches_per_step +
+                                                      graph.launches_per_sample * context.micro_batch));
             constexpr double phases = 3, backward_share = 2.0 / phases;
             of_phase[0].host += launches / phases;
             of_phase[1].host += launches * backward_share;
@@ -537,7 +533,11 @@ ComputePrice ComputeCost::optimizer_step(std::int64_t elements, std::int64_t ten
                                       ? (count + tensors_a_launch - 1) / tensors_a_launch
                                       : count * traits_.update_kernels_per_tensor;
     price.host = dispatch_ * static_cast<double>(launches + (copies ? 2 * count : 0));
-    price.blocked = traits_.blocked_per_tensor * static_cast<double>(count);
+    const bool is_adam = plan_->optimizer.kind == schedule::OptimizerKind::adam ||
+                         plan_->optimizer.kind == schedule::OptimizerKind::adamw;
+    price.blocked =
+        dispatch_ * static_cast<double>(count * (traits_.statistics_kernels_per_tensor +
+                                                 (is_adam ? traits_.statistics_kernels_of_adam : 0)));
     return price;
 }
 

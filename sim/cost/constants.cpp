@@ -2,6 +2,12 @@
 
 namespace sim {
 
+double host_time(std::string_view architecture, const CostConstants& constants) {
+    const bool is_newer =
+        architecture.starts_with("sm8") || architecture.starts_with("sm9") || architecture.starts_with("sm1");
+    return is_newer ? constants.newer_host_time : 1;
+}
+
 std::span<const NamedConstant> named_constants() {
     using C = CostConstants;
     static const NamedConstant list[] = {
@@ -58,12 +64,10 @@ std::span<const NamedConstant> named_constants() {
          "bytes at a time",
          "dle_bert_pytorch, dlperf_bert, dle_transformer_xl, deepspeed_bert"},
         {"passes_eager", &C::passes_eager, 0.8, 2, 1.0, true,
-         "passes over tensors, eager PyTorch, over those counted",
-         "pollux, dle_bert_pytorch 21.11, FSDP groups"},
-        {"passes_megatron", &C::passes_megatron, 0.8, 1.5, 1.0, true,
-         "passes over tensors, Megatron-LM, over those counted", "Megatron groups", &C::passes_eager},
-        {"passes_xla", &C::passes_xla, 0.5, 1.5, 1.0, true, "passes over tensors, XLA, over those counted",
-         "alpa groups"},
+         "passes over tensors, eager PyTorch and Megatron-LM's layers, over those counted",
+         "pollux, dle_bert_pytorch 21.11, FSDP and Megatron groups"},
+        {"passes_compiled", &C::passes_compiled, 0.5, 1.5, 1.0, true,
+         "passes over tensors, XLA, over those counted", "alpa groups"},
         {"passes_graph", &C::passes_graph, 0.8, 2, 1.3, true,
          "passes over tensors, graph engines, over those counted", "dle_bert_tensorflow, dlperf groups",
          &C::passes_eager_2020},
@@ -71,34 +75,33 @@ std::span<const NamedConstant> named_constants() {
          "fp32 elementwise kernels and casts over half precision",
          "counted 2.35; dle_bert_tensorflow, dlperf_bert"},
         {"dispatch_eager_us", &C::dispatch_eager_us, 3, 30, 8, true, "host time a kernel, eager PyTorch",
-         "dle_transformer_xl, dle_mask_rcnn"},
-        {"dispatch_megatron_us", &C::dispatch_megatron_us, 3, 60, 20, false,
-         "host time a kernel, Megatron-LM and its forks",
-         "set between eager PyTorch and vTrain; never binding in the rows"},
-        {"dispatch_vtrain_us", &C::dispatch_vtrain_us, 3, 80, 20, true,
-         "host time a kernel as vTrain measured (profiler hooks)", "vtrain groups"},
+         "dle_transformer_xl, dle_mask_rcnn", nullptr, ConstantUnit::microseconds},
         {"dispatch_graph_us", &C::dispatch_graph_us, 1, 15, 4, true,
-         "host time a kernel, graph engines and C++", "dle_bert_tensorflow, dlperf groups"},
+         "host time a kernel, graph engines and C++", "dle_bert_tensorflow, dlperf groups", nullptr,
+         ConstantUnit::microseconds},
         {"newer_host_time", &C::newer_host_time, 0.3, 1.2, 0.7, true,
          "host time beside A100 over beside V100", "dle_mask_rcnn"},
-        {"micro_batch_megatron_ms", &C::micro_batch_megatron_ms, 0, 10, 1, true,
-         "device idle per micro-batch, Megatron", "Megatron groups"},
-        {"step_megatron_ms", &C::step_megatron_ms, 0, 60, 5, true, "device idle per step, Megatron",
-         "Megatron groups"},
-        {"step_eager_ms", &C::step_eager_ms, 0, 60, 2, true, "device idle per step, eager PyTorch",
-         "eager groups"},
-        {"tensor_adaptdl_us", &C::tensor_adaptdl_us, 0, 300, 80, true,
-         "device idle per parameter tensor and step, AdaptDL", "pollux groups"},
+        {"micro_batch_eager_ms", &C::micro_batch_eager_ms, 0, 10, 1, true,
+         "device idle per micro-batch where the host synchronizes between them", "Megatron groups", nullptr,
+         ConstantUnit::milliseconds},
+        {"step_eager_ms", &C::step_eager_ms, 0, 60, 3.5, true,
+         "device idle per step, eager PyTorch and what runs on it", "eager and Megatron groups", nullptr,
+         ConstantUnit::milliseconds},
         {"eager_loading_gib", &C::eager_loading_gib, 0, 4, 1.5, false,
-         "GiB outside the allocator before lazy loading of kernels", "bloom, bigscience_1b3 (memory)"},
-        {"input_copy_gbs", &C::input_copy_gbs, 3, 25, 8, true,
-         "GB/s of a host copying inputs from pageable memory", "pollux groups"},
-        {"container_flow_gbs", &C::container_flow_gbs, 0.3, 1.25, 0.625, true, "one TCP flow between pods",
-         "pollux groups; EC2's limit is 0.625 to 1.25"},
-        {"container_step_us", &C::container_step_us, 50, 5000, 500, true, "a ring step between pods",
-         "pollux groups"},
+         "GiB outside the allocator before lazy loading of kernels", "bloom, bigscience_1b3 (memory)",
+         nullptr, ConstantUnit::gibibytes},
+        {"input_copy_gbs", &C::input_copy_gbs, 3, 25, 8, false,
+         "GB/s of a host copying inputs from pageable memory",
+         "set: one thread's memcpy of a server; the one source that shows it (pollux) agrees", nullptr,
+         ConstantUnit::gigabytes_per_second},
     };
     return list;
+}
+
+const NamedConstant* find_constant(std::string_view name) {
+    for (const NamedConstant& constant : named_constants())
+        if (constant.name == name) return &constant;
+    return nullptr;
 }
 
 }  // namespace sim

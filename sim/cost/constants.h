@@ -4,6 +4,7 @@
 #pragma once
 
 #include <span>
+#include <string_view>
 
 namespace sim {
 
@@ -50,25 +51,26 @@ struct CostConstants {
     double overlap_loss = 0.21;
 
     // Passes over tensors of real code over those counted from its operators, by kind of framework.
-    double passes_eager_2020 = 1.42, passes_eager = 1.12, passes_megatron = 1.2, passes_xla = 1.29,
-           passes_graph = 1.4;
+    double passes_eager_2020 = 1.42, passes_eager = 1.16, passes_compiled = 1.29, passes_graph = 1.4;
     // fp32 elementwise kernels with casts over half-precision ones: 4 + 4 bytes and casts against 2 + 2.
     double wide_elementwise = 1.68;
 
     // Host, microseconds a kernel.
-    double dispatch_eager_us = 8.4, dispatch_megatron_us = 20, dispatch_vtrain_us = 46, dispatch_graph_us = 4;
+    double dispatch_eager_us = 8.4, dispatch_graph_us = 4;
     double newer_host_time = 0.67;  // of hosts beside A100 and H100, over those beside V100 and T4
     // Milliseconds in which the device waits for the host.
-    double micro_batch_megatron_ms = 1.6, step_megatron_ms = 9, step_eager_ms = 12;
-    // AdaptDL: blocking reads for each parameter tensor and step.
-    double tensor_adaptdl_us = 124;
+    double micro_batch_eager_ms = 1.6, step_eager_ms = 9;
     // GiB a process holds outside its allocator where every kernel is loaded at the start.
     double eager_loading_gib = 1.8;
     double input_copy_gbs =
         8;  // GB/s of a host that copies images from pageable memory, all ranks of a node together
-    // One TCP flow of a container network, GB/s, and the time a ring step takes over it.
-    double container_flow_gbs = 0.64, container_step_us = 800;
 };
+
+// What a constant's number counts; facts of framework profiles that refer to it are converted from this.
+enum class ConstantUnit { one, microseconds, milliseconds, gibibytes, gigabytes_per_second };
+
+// Host time of a device's system over that of V100 systems: those of A100 and newer are faster.
+double host_time(std::string_view architecture, const CostConstants& constants);
 
 struct NamedConstant {
     const char* name;
@@ -81,7 +83,10 @@ struct NamedConstant {
     const char* source;  // what it was fitted on, or where it comes from
     double CostConstants::* carried_from =
         nullptr;  // constant whose value it has when no measurement depends on it; null: the prior
+    ConstantUnit unit = ConstantUnit::one;
 };
 std::span<const NamedConstant> named_constants();
+// Null when there is none of that name.
+const NamedConstant* find_constant(std::string_view name);
 
 }  // namespace sim

@@ -7,7 +7,7 @@ import re
 
 SOURCE_ENDINGS = (".h", ".hpp", ".cpp", ".cu", ".cuh", ".inc")
 # Folders at the top that hold no product code. bench and tests are counted apart.
-NO_ROOMS = {"tests", "bench", "docs", "cmake", "scenarios", "hardware_profiles"}
+NO_ROOMS = {"tests", "bench", "docs", "cmake", "scenarios", "hardware_profiles", "framework_profiles"}
 BESIDE_PRODUCT = ("bench", "tests")
 LITERAL_OR_COMMENT = re.compile(
     r'//[^\n]*|/\*.*?\*/|R"([^()\s\\]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9A-Za-z_])\'(?:\\.|[^\'\\\n])+\'', re.DOTALL)

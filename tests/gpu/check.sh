@@ -34,7 +34,7 @@ except ImportError:
 PY
 )
 libraries="$root/gpu-bundle/lib:${wheels:+$wheels:}/usr/local/cuda/lib64:/usr/local/cuda/lib:/usr/local/nvidia/lib64:/usr/local/nvidia/lib:${LD_LIBRARY_PATH:-}"
-export SMSIM_HARDWARE_PROFILES="$root/hardware_profiles" SMSIM_MODEL_CATALOG="$root/model/catalog"
+export SMSIM_HARDWARE_PROFILES="$root/hardware_profiles" SMSIM_FRAMEWORK_PROFILES="$root/framework_profiles" SMSIM_MODEL_CATALOG="$root/model/catalog"
 
 commit() {
     if [[ -e $programs/COMMIT ]]; then cat "$programs/COMMIT"

@@ -179,7 +179,7 @@ TEST_CASE("the bounds of a plan do not depend on which plans were asked about be
          {std::tuple{"gpt2", 512, "p4d.24xlarge", 32, "", schedule::Offload::none},
           std::tuple{"mixture", 4096, "p4d.24xlarge", 8, "", schedule::Offload::none},
           std::tuple{"gpt2", 510, "p3.16xlarge", 16, "pytorch", schedule::Offload::host},
-          std::tuple{"gpt2", 1023, "p3.16xlarge", 16, "megatron-lm 2023", schedule::Offload::none}}) {
+          std::tuple{"gpt2", 1023, "p3.16xlarge", 16, "megatron-lm-2023", schedule::Offload::none}}) {
         const auto graph = std::string(name) == "mixture" ? mixture(tokens) : load_graph(name, tokens);
         auto candidate = target(instance, 1);
         candidate.base.framework = framework;

@@ -93,7 +93,7 @@ TEST_CASE(
     "Megatron-LM's tensor-parallel ranks each send an eighth and gather the rest, but with sequence "
     "parallelism the share they have") {
     schedule::Plan plan = ring_plan(1, 8, 2);
-    plan.framework = "Megatron-LM";
+    plan.framework = "megatron-lm";
     const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 2);
     const core::Bytes bytes = core::mebibytes(64);
     const auto payload = schedule::PayloadKind::activation;

@@ -55,7 +55,7 @@ TEST_CASE(
          {schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full})
         for (const schedule::Sharding sharding :
              {schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::parameters})
-            for (const char* framework : {"", "Megatron-LM", "PyTorch FSDP", "DeepSpeed"}) {
+            for (const char* framework : {"", "megatron-lm-2021", "pytorch-fsdp", "deepspeed-2021"}) {
                 INFO(schedule::name_of(recompute)
                      << ", " << schedule::name_of(sharding) << ", " << framework);
                 const auto peak = [&](int layers, int sequence, int micro_batch) {

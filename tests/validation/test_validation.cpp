@@ -5,9 +5,8 @@
 #include "core/csv.h"
 #include "core/diagnostics.h"
 #include "sim/cost/constants.h"
-#include "sim/cost/framework/framework.h"
-#include "sim/cost/framework/framework_memory.h"
-#include "sim/cost/framework/framework_name.h"
+#include "sim/cost/framework/framework_catalogue.h"
+#include "validation/published_framework.h"
 #include "validation/published_run.h"
 #include "validation/validate.h"
 
@@ -86,43 +85,87 @@ TEST_CASE("constants of the cost model lie in their physical ranges and say wher
           sim::named_constants().size() * sizeof(double));  // none is left out of the list
 }
 
-TEST_CASE("frameworks are told apart by their names, and an unknown one is an eager PyTorch") {
-    CHECK(sim::framework_traits("Megatron-LM v3").name == "Megatron-LM");
-    CHECK(sim::framework_traits("Megatron-DeepSpeed 2023").name == "Megatron-DeepSpeed");
-    CHECK(sim::framework_traits("torchtitan, torch.compile").name == "PyTorch (compiled)");
-    CHECK(sim::framework_traits("torchtitan").name == "PyTorch (eager)");
-    CHECK(sim::framework_traits("JAX").name == "XLA");
-    CHECK(sim::framework_traits("MaxText").name == "XLA");
-    CHECK(sim::framework_traits("GPT-NeoX").name == "Megatron-DeepSpeed");
-    CHECK(sim::framework_traits("MindSpore").name == "graph engine");
-    CHECK(sim::framework_traits("somebody's trainer").name == "PyTorch (eager)");
-    CHECK(sim::framework_traits("llm.c (CUDA)").name == "C++ and CUDA");
-    // What a code runs on says nothing about it.
-    CHECK(sim::framework_traits("DeepSpeed, CUDA 11.8").name == "DeepSpeed");
-    CHECK(sim::framework_traits("Megatron-LM, CUDA 12").name == "Megatron-LM");
-    CHECK(sim::FrameworkName("somebody's trainer").is_unknown());
-    for (const char* name : {"", "PyTorch FSDP", "DeepSpeed ZeRO-3", "torchtitan", "Megatron-Core", "MaxText",
-                             "SageMaker SMP v2"})
-        CHECK_FALSE(sim::FrameworkName(name).is_unknown());
-    // Time and memory know the same names.
-    for (const auto& [one, other] : {std::pair("MaxText", "JAX"),
-                                     {"LiBai", "OneFlow"},
-                                     {"GPT-NeoX", "Megatron-DeepSpeed"},
-                                     {"mcore", "Megatron-LM"}}) {
-        INFO(one << " and " << other);
-        const sim::FrameworkMemory a = sim::framework_memory(one), b = sim::framework_memory(other);
-        CHECK(a.keeps_whole_gradients == b.keeps_whole_gradients);
-        CHECK(a.copies_gradients_into_buckets == b.copies_gradients_into_buckets);
-        CHECK(a.keeps_stage_outputs == b.keeps_stage_outputs);
-        CHECK(a.update_bytes == b.update_bytes);
-        CHECK(a.process_memory == b.process_memory);
+TEST_CASE("the free text of a published row is taken for a profile by whole words and dates") {
+    const auto of = [](const char* text, int usual = 2021) {
+        return validation::framework_of(text, usual).profile;
+    };
+    // Texts of published rows.
+    for (const auto& [text, profile] : {std::pair("Alpa (JAX/XLA) 2022", "alpa"),
+                                        {"DeepSpeed ZeRO-3", "deepspeed-2021"},
+                                        {"MXNet (NGC)", "mxnet-ngc"},
+                                        {"MXNet gluon-cv", "mxnet"},
+                                        {"Megatron-DeepSpeed 2021", "megatron-deepspeed-2021"},
+                                        {"Megatron-DeepSpeed 2022", "megatron-deepspeed"},
+                                        {"Megatron-LM 2021", "megatron-lm-2021"},
+                                        {"Megatron-LM @8aa4619", "megatron-lm-2021"},
+                                        {"Megatron-LM fork (zero-bubble)", "zero-bubble"},
+                                        {"NGC PyTorch 20.03", "pytorch-ngc-2020"},
+                                        {"NGC TensorFlow 1.x", "tensorflow-1"},
+                                        {"NGC TensorFlow 1.x XLA (bsz 224)", "tensorflow-compiled"},
+                                        {"NeMo 2024 (Transformer Engine)", "nemo"},
+                                        {"NeMo-Megatron 23.07", "nemo-2023"},
+                                        {"PyTorch (NGC)", "pytorch-ngc"},
+                                        {"PyTorch (baseline of the DeepSpeed post)", "pytorch-2020"},
+                                        {"PyTorch + apex (NGC 20.06)", "pytorch-apex-2020"},
+                                        {"PyTorch + apex (NGC 21.11)", "pytorch-apex"},
+                                        {"PyTorch 1.11 DDP", "pytorch-1"},
+                                        {"PyTorch 2.3 DDP", "pytorch"},
+                                        {"TensorFlow 1 + Horovod (NGC)", "tensorflow-horovod"},
+                                        {"llm-foundry/Composer PyTorch FSDP", "llm-foundry"},
+                                        {"llm.c (CUDA)", "llm.c"},
+                                        {"torchtitan FSDP2", "torchtitan"},
+                                        {"torchtitan FSDP2 + torch.compile", "torchtitan-compiled"}}) {
+        INFO(text);
+        CHECK(of(text) == profile);
     }
-    // Where a plan does not name its attention, it is that of the code's year.
-    CHECK(sim::framework_traits("torchtitan").attention == model::AttentionImplementation::flash);
-    CHECK(sim::framework_traits("PyTorch 2020").attention == model::AttentionImplementation::unfused);
-    CHECK(sim::framework_traits("Megatron-LM 2021").attention ==
-          model::AttentionImplementation::fused_softmax);
-    // Nothing said: what the device profile has, nothing added.
-    CHECK(sim::framework_traits("").dispatch.value == 0);
-    CHECK(sim::framework_traits("").memory_passes == 1);
+    // Texts that no row has.
+    for (const auto& [text, profile] : {std::pair("MaxText 2024 (JAX)", "xla"),
+                                        {"DeepSpeed ZeRO-3 2024", "deepspeed"},
+                                        {"Megatron-LM v0.8, 2024", "megatron-lm"},
+                                        {"Megatron-LM v3", "megatron-lm-2022"},
+                                        {"Megatron-Core 2023", "megatron-lm"},
+                                        {"mcore", "megatron-lm"},
+                                        {"PyTorch 2.3 FSDP", "pytorch-fsdp"},
+                                        {"NeMo 24.05", "nemo"},
+                                        {"NeMo 1.20", "nemo-2023"},
+                                        {"Megatron-Bridge (fp8)", "nemo"},
+                                        {"Hugging Face Accelerate + DeepSpeed 0.14", "deepspeed"},
+                                        {"Levanter (JAX)", "xla"},
+                                        {"GPT-NeoX", "megatron-deepspeed-2021"},
+                                        {"LiBai", "oneflow"},
+                                        {"MindSpore", "graph-engine"},
+                                        {"C++ and CUDA", "llm.c"},
+                                        {"PyTorch 20.06-py3", "pytorch-2020"},
+                                        {"SageMaker SMP v2", "pytorch-fsdp"}}) {
+        INFO(text);
+        CHECK(of(text) == profile);
+    }
+    // A code without a date is of the year of its device or model.
+    CHECK(of("Megatron-LM", 2024) == "megatron-lm");
+    CHECK(of("Megatron-LM", 2023) == "megatron-lm-2023");
+    CHECK(of("Colossal-AI", 2024) == "pytorch");
+    CHECK(of("axonn", 2024) == "pytorch");
+    CHECK(validation::usual_year_of("H100", "gpt") > validation::usual_year_of("A100", "llama"));
+    CHECK(validation::usual_year_of("A100", "llama") > validation::usual_year_of("A100", "gpt"));
+    // What a code runs on says nothing about it, and parts of words are none.
+    CHECK(of("DeepSpeed, CUDA 11.8") == of("DeepSpeed"));
+    CHECK(of("Megatron-LM, CUDA 12") == of("Megatron-LM"));
+    CHECK(of("PyTorch titanium") == of("PyTorch"));
+    CHECK(of("Autocomposer") == of("somebody's trainer"));
+    CHECK(of("PyTorch, build 20.08") == of("PyTorch"));
+    CHECK(of("somebody's trainer", 2024) == "pytorch");
+}
+
+TEST_CASE("what is taken for a free text says by which word and date, and every such profile is there") {
+    const auto because = [](const char* text) { return validation::framework_of(text, 2021).because; };
+    CHECK(because("NeMo-Megatron 23.07") ==
+          "framework 'NeMo-Megatron 23.07' is taken for the profile nemo-2023, by 'nemo' and '23.07'");
+    CHECK(because("PyTorch 1.11 DDP").ends_with("by 'pytorch' and 'pytorch 1.11'"));
+    CHECK(because("Megatron-LM")
+              .ends_with("by 'megatron'; it has no date: 2021 as usual for device and model"));
+    CHECK(because("Autocomposer").find("a plain eager PyTorch: it has no known word") != std::string::npos);
+    for (const std::string& profile : validation::profiles_of_published_frameworks()) {
+        INFO(profile);
+        CHECK(sim::framework_catalogue().find(profile) != nullptr);
+    }
 }

@@ -5,7 +5,7 @@
 #include "cluster/node.h"
 #include "core/errors.h"
 #include "sim/cost/collective/library.h"
-#include "sim/cost/framework/framework_memory.h"
+#include "sim/cost/framework/framework_lookup.h"
 
 namespace sim {
 
@@ -34,6 +34,8 @@ CommunicationCost::CommunicationCost(const schedule::Plan& plan, const cluster::
                                      const CostConstants& constants)
     : plan_(plan),
       traits_(framework_traits(plan.framework, constants)),
+      list_entry_(core::microseconds(traits_.list_operations * constants.dispatch_eager_us *
+                                     host_time(cluster.instance.device.architecture, constants))),
       most_live_elements_(framework_memory(plan.framework, constants).live_parameter_elements),
       cluster_(cluster),
       collective_network_(cluster, nccl_nvlink_efficiency(cluster.instance.device),
@@ -316,7 +318,7 @@ core::Seconds CommunicationCost::gather_overhead(schedule::GroupKind group, int 
     for (std::size_t i = layer.offsets.size(); i-- > 0; end = layer.offsets[i])
         tensors += end - layer.offsets[i] >= traits_.least_sharded_elements;
     const core::Seconds latency = collective(CollectiveKind::all_gather, group, core::Bytes(0), pipeline);
-    const core::Seconds entries = traits_.list_entry * group_size(group, pipeline);
+    const core::Seconds entries = list_entry_ * group_size(group, pipeline);
     const core::Seconds all = latency * static_cast<double>(std::max<std::int64_t>(tensors - 1, 0)) +
                               entries * static_cast<double>(tensors);
     // A layer that runs again and is larger than what stays gathered is gathered a third time for its

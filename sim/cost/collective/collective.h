@@ -107,6 +107,7 @@ private:
 
     const schedule::Plan& plan_;
     FrameworkTraits traits_;
+    core::Seconds list_entry_;       // host time of one entry of a list that is gathered into
     double most_live_elements_ = 0;  // gathered parameters that stay for reuse; zero = no limit is known
     const cluster::Cluster& cluster_;
     Network collective_network_, transfer_network_;

@@ -183,7 +183,7 @@ private:
         if (reduces && plan_.layout.pipeline == 1 && plan_.sharding == Sharding::optimizer)
             hold(MemoryKind::communication, elements_ * framework_.flattened_bytes);
         // Casts of every weight, kept by autograd from forward to backward.
-        if (framework_.casts_parameters &&
+        if (framework_.keeps_full_parameters &&
             core::size_of(plan_.precision.parameters) > core::size_of(plan_.precision.compute) &&
             plan_.sharding == Sharding::none)
             hold(MemoryKind::parameters, elements_ * core::size_of(plan_.precision.compute).value);
@@ -216,7 +216,7 @@ std::vector<ExtraMemory> extra_memory(const schedule::Program& program, const mo
     model::WorkspaceRules rules;
     // Sharded gradients have buffers of their own in the Program.
     rules.has_own_weight_gradients =
-        framework.has_own_weight_gradients && !plan.shards(schedule::Sharding::gradients);
+        !framework.fuses_accumulation && !plan.shards(schedule::Sharding::gradients);
     rules.has_in_place_loss = framework.has_in_place_loss;
     bool trains = false;
     for (const schedule::RankProgram& list : program.classes)

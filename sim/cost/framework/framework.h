@@ -1,17 +1,15 @@
 // Traits of training frameworks: which kernels they fuse, what their host code costs, which types they reduce
-// gradients in. A name is matched by known parts ("Megatron", "XLA", ...). Unknown traits are those of a
-// plain eager PyTorch.
+// gradients in. They are facts of profiles (framework_profiles/*.toml, read by framework_profile.h); what a
+// profile does not say is as in this header.
 #pragma once
 
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "core/data_type.h"
 #include "core/units.h"
 #include "model/operators/cost_context.h"
 #include "schedule/plan/plan.h"
-#include "sim/cost/constants.h"
 #include "sim/cost/kernel/attention.h"
 
 namespace sim {
@@ -21,15 +19,16 @@ namespace sim {
 enum class ImageLayout { channels_last, channels_first, channels_last_in_half };
 
 struct FrameworkTraits {
-    std::string name;  // of the entry, for reports: "Megatron-LM", "PyTorch (eager)"
+    std::string title;  // of the profile, for reports: "Megatron-LM", "PyTorch (eager)"
 
     // Host. Dispatch of one kernel: zero = the device profile's. The rest stops the device: nothing is queued
     // while the host works.
     core::Seconds dispatch;
     core::Seconds blocked_per_micro_batch;  // reading the loss, Python between passes
     core::Seconds blocked_per_step;         // loss scale, norm of the gradients, logging
-    core::Seconds blocked_per_tensor;  // per parameter tensor and step: hooks and reads of an optimizer that
-                                       // loops over tensors
+    // Statistics of the gradients, tensor by tensor: kernels a parameter tensor and step that the host
+    // launches while nothing else is queued; and further ones under Adam, for its preconditioner.
+    int statistics_kernels_per_tensor = 0, statistics_kernels_of_adam = 0;
 
     // Kernels.
     bool has_separate_bias = false;        // biases are added by kernels of their own
@@ -81,9 +80,9 @@ struct FrameworkTraits {
     bool overlaps_parameter_gathering = true;
     bool gathers_by_tensor = false;  // sharded parameters are gathered tensor by tensor (DeepSpeed ZeRO-3),
                                      // not layer by layer (FSDP)
-    std::int64_t least_sharded_elements = 0;  // ... but for smaller tensors, which stay whole
-    core::Seconds list_entry;  // ... into a list with an entry for each rank, which the host makes, reads and
-                               // fills one by one: host time of an entry; zero = into one tensor
+    int least_sharded_elements = 0;  // ... but for smaller tensors, which stay whole
+    int list_operations = 0;  // ... into a list with an entry for each rank, which the host makes, reads and
+                              // fills one by one: operations an entry; zero = into one tensor
     bool keeps_full_mixtures =
         false;  // as keeps_full_parameters, but for models with experts, sharded or not
     bool overlaps_input_gradients =
@@ -116,8 +115,6 @@ struct FrameworkTraits {
         1;  // the vocabulary is padded to a multiple of this times the tensor-parallel degree
     bool pads_products = false;  // any product whose rows do not begin on 16 bytes is padded: compilers
 };
-
-FrameworkTraits framework_traits(std::string_view name, const CostConstants& constants = {});
 
 // What a plan leaves to the framework: type of gradient reduction, overlap, bucket size, form of the loss.
 // For plans that only name their framework.

@@ -1,25 +1,22 @@
 // What training frameworks hold on a device beyond what a plan implies: copies of gradients, temporaries of
-// the update, outputs of pipeline stages, communicators. Names are matched by known parts, as in framework.h;
-// what is not known of a framework is that of a plain eager PyTorch.
+// the update, outputs of pipeline stages, communicators. Facts of profiles, as framework.h's.
 #pragma once
 
-#include <string_view>
-
 #include "core/units.h"
-#include "sim/cost/constants.h"
 
 namespace sim {
 
 struct FrameworkMemory {
+    // Of the traits, so that time and memory rest on one fact: weight gradients are added by the product that
+    // makes them, so none stands beside the sum; autograd keeps the casts of fp32 parameters.
+    bool fuses_accumulation = false, keeps_full_parameters = false;
+
     // Workspace and activations.
     bool has_kernel_workspace =
         true;  // see model/operators/workspace.h; false: fused away, or in memory not yet in use
-    bool has_own_weight_gradients = true;
     bool has_in_place_loss = false;
     bool keeps_stage_outputs = false;  // tensors sent by a stage stay until its backward pass (DeepSpeed;
                                        // Megatron-LM before it freed outputs in 2022)
-    bool casts_parameters = false;     // mixed precision by casting fp32 weights (autocast, apex O1, graph
-                                       // rewriting): autograd keeps the casts
 
     // Gradients and update, bytes per parameter.
     bool copies_gradients_into_buckets =
@@ -46,7 +43,5 @@ struct FrameworkMemory {
     bool has_whole_job_communicator = false;  // over all ranks
     core::Bytes process_memory;               // of the process beyond context and communicators
 };
-
-FrameworkMemory framework_memory(std::string_view name, const CostConstants& constants = {});
 
 }  // namespace sim

@@ -1,0 +1,1 @@
+smsim frameworks pytorch-fspd

@@ -1,0 +1,1 @@
+smsim frameworks --lint bad_frameworks.toml
