@@ -1,5 +1,6 @@
 // smsim: what-if questions about one plan on one cluster, and the catalogues behind them.
 #include "apps/command.h"
+#include "apps/smsim/smsim_calibrate.h"
 #include "apps/smsim/smsim_hardware.h"
 #include "apps/smsim/smsim_model.h"
 #include "apps/smsim/smsim_schedule.h"
@@ -20,6 +21,9 @@ const char* const help =
     "       smsim hardware [NAME]                                    hardware profiles with their sources\n"
     "       smsim validate FILE.csv --clusters CLUSTERS.csv          predictions against published "
     "measurements\n"
+    "       smsim calibrate RUNS.csv --out FILE.toml                 an installation's constants from its "
+    "own "
+    "runs\n"
     "       smsim --version | --help; every subcommand has its own --help\n"
     "\n"
     "A scenario names a model, a cluster and a plan; smsim says how long one step takes, what it costs, "
@@ -39,7 +43,8 @@ int main(int argc, char** argv) {
                           {{"schedule", "", apps::run_schedule_command},
                            {"model", "", apps::run_model_command},
                            {"hardware", "", apps::run_hardware_command},
-                           {"validate", "", apps::run_validate_command}},
+                           {"validate", "", apps::run_validate_command},
+                           {"calibrate", "", apps::run_calibrate_command}},
                           {"", "", apps::run_simulate_command}};
     return apps::run_tool(tool, argc, argv);
 }
