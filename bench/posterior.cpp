@@ -1,19 +1,21 @@
 // How well are the constants known, and how far off are predictions of measurements that took no part?
 //
 //   bench_posterior RUNS.csv... CLUSTERS.csv [--rows-per-group N] [--threads N] [--date D] [--out FILE.toml]
-//                   [--few-shot DRAWS]
+//                   [--few-shot DRAWS] [--linearised FILE.csv]
 //
 // Fits the posterior of the constants and the error model with whole sources left out
 // (validation/posterior_fit.h), prints how many rows the 80 % intervals of left-out sources hold, and writes
 // sim/uncertainty/constants_posterior.toml, which is compiled in. bench/posterior does all of it. With
 // --few-shot: of every group DRAWS times three random rows are given to the fit that `smsim calibrate` makes,
-// from the posterior of all other sources, and the rest of the group is predicted.
+// from the posterior of all other sources, and the rest of the group is predicted. --linearised: the
+// responses of the rows are read from this file where it is there, else written to it.
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
@@ -32,7 +34,7 @@ namespace {
 
 struct Request {
     std::vector<std::string> files;
-    std::string out, date = "undated";
+    std::string out, date = "undated", linearised;
     std::size_t rows_per_group = 1'000'000;
     int threads = 0, draws = 0;
 };
@@ -45,6 +47,7 @@ Request read_arguments(int argc, char** argv) {
         else if (is("--threads")) request.threads = std::atoi(argv[++i]);
         else if (is("--few-shot")) request.draws = std::atoi(argv[++i]);
         else if (is("--date")) request.date = argv[++i];
+        else if (is("--linearised")) request.linearised = argv[++i];
         else if (is("--out")) request.out = argv[++i];
         else request.files.emplace_back(argv[i]);
     }
@@ -71,6 +74,16 @@ core::CsvTable sample(const core::CsvTable& runs, std::size_t rows_per_group) {
         for (std::size_t k = 0; k < count; ++k) chosen.push_back(rows[k * rows.size() / count]);
     }
     return with_rows(runs, chosen);
+}
+
+validation::LinearisedRuns linearise_rows(const core::CsvTable& runs, const core::CsvTable& clusters,
+                                          int threads) {
+    return validation::linearise(
+        runs, clusters,
+        {.constants = {}, .threads = threads, .progress = [](std::size_t done, std::size_t all) {
+             if (done % 50 == 0 || done == all)
+                 fmt::print(stderr, "\r  row {} of {}{}", done, all, done == all ? "\n" : "");
+         }});
 }
 
 void print(const char* what, const std::vector<validation::SourceCoverage>& sources) {
@@ -157,7 +170,8 @@ int main(int argc, char** argv) {
     if (request.files.size() < 2) {
         fmt::print(
             "the posterior needs measurements: bench_posterior RUNS.csv... CLUSTERS.csv "
-            "[--rows-per-group N] [--threads N] [--date D] [--out FILE.toml] [--few-shot DRAWS]\n");
+            "[--rows-per-group N] [--threads N] [--date D] [--out FILE.toml] [--few-shot DRAWS] "
+            "[--linearised FILE.csv]\n");
         return 0;  // `./run bench` starts every program without arguments
     }
     core::Diagnostics diagnostics;
@@ -175,13 +189,18 @@ int main(int argc, char** argv) {
         for (const core::Diagnostic& entry : diagnostics.entries()) fmt::print(stderr, "{}\n", entry.message);
         return 2;
     }
-    const core::CsvTable chosen = sample(runs, request.rows_per_group);
-    const validation::LinearisedRuns linearised = validation::linearise(
-        chosen, *clusters,
-        {.constants = {}, .threads = request.threads, .progress = [](std::size_t done, std::size_t all) {
-             if (done % 50 == 0) fmt::print(stderr, "\r  row {} of {}", done, all);
-         }});
-    fmt::print(stderr, "\n");
+    const bool is_there = !request.linearised.empty() && std::filesystem::exists(request.linearised);
+    validation::LinearisedRuns linearised;
+    if (is_there) {
+        if (const auto table = core::load_csv(request.linearised, {"id", "err"}, diagnostics))
+            linearised = validation::read_linearised(*table, runs, diagnostics);
+        for (const core::Diagnostic& entry : diagnostics.entries()) fmt::print(stderr, "{}\n", entry.message);
+        if (diagnostics.has_errors()) return 2;
+    } else {
+        linearised = linearise_rows(sample(runs, request.rows_per_group), *clusters, request.threads);
+    }
+    if (!is_there && !request.linearised.empty())
+        core::write_file_atomically(request.linearised, validation::to_csv(linearised));
     const validation::PosteriorFit fit = validation::fit_posterior(linearised, {});
     print("step time", fit.step);
     print("peak memory", fit.peak);

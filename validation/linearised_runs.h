@@ -42,6 +42,13 @@ struct LineariseOptions {
     std::function<void(std::size_t, std::size_t)> progress = {};  // (done, all), one thread at a time
 };
 
+// As a table and back, so that fits can be tried again without predicting: shares of the breakdown in place
+// of its times. `runs` is the table that they were made of; a row of the other that it does not have, or a
+// constant of another version, is diagnosed.
+std::string to_csv(const LinearisedRuns& runs);
+LinearisedRuns read_linearised(const core::CsvTable& table, const core::CsvTable& runs,
+                               core::Diagnostics& diagnostics);
+
 LinearisedRuns linearise(const core::CsvTable& runs, const core::CsvTable& clusters,
                          const LineariseOptions& options = {});
 

@@ -162,16 +162,18 @@ template <class Objective>
 void climb(const std::vector<double*>& parameters, const std::vector<double>& steps, Objective objective) {
     double best = objective();
     for (const double step : steps)
-        for (double* parameter : parameters)
-            for (const double factor : {step, 1 / step}) {
-                const double before = *parameter;
-                *parameter = before * factor;
+        for (double* parameter : parameters) {
+            const double before = *parameter;
+            double chosen = before;
+            for (const double tried : {before * step, before / step}) {
+                *parameter = tried;
                 if (const double value = objective(); value > best) {
                     best = value;
-                    break;
+                    chosen = tried;
                 }
-                *parameter = before;
             }
+            *parameter = chosen;
+        }
 }
 
 // Deviations in half an interval so that it holds four fifths: of the rows, and of every source's alike, in
@@ -263,7 +265,7 @@ PosteriorFit fit_posterior(const LinearisedRuns& runs, const sim::CostConstants&
     // Where the search begins: a few per cent each.
     sim::Posterior prior = sim::prior_posterior();
     std::array<double, sim::site_effects> site = {0.06, 0.04, 0.15, 0.15};
-    prior.step.row = 0.05;
+    prior.step.row = 0.06;
     prior.peak.row = 0.08;
     prior.step.novelty.fill(0.03);
     prior.peak.novelty.fill(0.03);
@@ -276,7 +278,7 @@ PosteriorFit fit_posterior(const LinearisedRuns& runs, const sim::CostConstants&
             sample.push_back(members[k * members.size() / std::min(rows_per_group, members.size())]);
     std::vector<double*> parameters = {&prior.step.row};
     for (double& deviation : site) parameters.push_back(&deviation);
-    climb(parameters, {2, 1.5, 1.5, 1.2}, [&] {
+    climb(parameters, {1.3, 1.5, 1.3, 1.15}, [&] {
         set_site_prior(prior, site);
         const std::vector<Fold> folds = make_folds(sample, prior, at);
         return left_out_density(predict(folds, step, at), prior.step) + sequential_density(folds, step, at);
