@@ -128,7 +128,7 @@ std::optional<Posterior> read_posterior(const core::Value& value, const std::str
     read_error(document, "peak_error", posterior.peak);
     const std::vector<FileParameter> parameters = read_parameters(document);
     read_measured(document, posterior.measured);
-    if (diagnostics.error_count() == errors_before) check(parameters, document);
+    check(parameters, document);
     document.finish();
     if (diagnostics.error_count() > errors_before) return std::nullopt;
 
