@@ -99,6 +99,25 @@ void print(const char* what, const std::vector<validation::SourceCoverage>& sour
                100 * all.of_rows, 100 * all.of_sources, 100 * all.median_half_width);
 }
 
+// What all other sources say, with the deviations that were fitted.
+sim::Posterior without_source(const std::string& source, const validation::LinearisedRuns& linearised,
+                              const sim::Posterior& fitted) {
+    sim::Posterior prior = sim::prior_posterior();
+    prior.step = fitted.step;
+    prior.peak = fitted.peak;
+    for (std::size_t p = prior.constants(); p < prior.mean.size(); ++p)
+        prior.covariance.set(p, p, fitted.covariance(p, p));
+    std::vector<const validation::LinearisedRun*> others;
+    for (const validation::LinearisedRun& run : linearised.runs)
+        if (validation::source_of(run.group) != source) others.push_back(&run);
+    sim::Posterior posterior = validation::learn_groups(prior, others, {});
+    const sim::CostConstants physical = posterior.cost_constants();
+    std::size_t c = 0;
+    for (const sim::NamedConstant& constant : sim::named_constants())
+        posterior.mean[c++] = physical.*constant.value;
+    return posterior;
+}
+
 // Three rows of each group, the rest predicted: what a user's own runs are worth.
 void few_shot(const core::CsvTable& runs, const core::CsvTable& clusters,
               const validation::LinearisedRuns& linearised, const sim::Posterior& fitted, int draws,
@@ -110,19 +129,7 @@ void few_shot(const core::CsvTable& runs, const core::CsvTable& clusters,
     int groups = 0;
     for (const auto& [group, rows] : groups_of(runs)) {
         if (rows.size() < 4) continue;
-        sim::Posterior prior = sim::prior_posterior();
-        prior.step = fitted.step;
-        prior.peak = fitted.peak;
-        for (std::size_t p = prior.constants(); p < prior.mean.size(); ++p)
-            prior.covariance.set(p, p, fitted.covariance(p, p));
-        std::vector<const validation::LinearisedRun*> others;
-        for (const validation::LinearisedRun& run : linearised.runs)
-            if (validation::source_of(run.group) != validation::source_of(group)) others.push_back(&run);
-        sim::Posterior start = validation::learn_groups(prior, others, {});
-        const sim::CostConstants physical = start.cost_constants();
-        std::size_t c = 0;
-        for (const sim::NamedConstant& constant : sim::named_constants())
-            start.mean[c++] = physical.*constant.value;
+        const sim::Posterior start = without_source(validation::source_of(group), linearised, fitted);
         double before = 0, after = 0, inside = 0;
         core::Random random(20261122);
         for (int draw = 0; draw < draws; ++draw) {

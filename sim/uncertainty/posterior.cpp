@@ -59,7 +59,7 @@ std::array<double, novelties> novelty_of(const RunFacts& facts, const std::vecto
             most_devices = std::max(most_devices, kind.devices);
     }
     std::array<double, novelties> novelty{};
-    const auto set = [&](Novelty what, double value) { novelty[static_cast<std::size_t>(what)] = value; };
+    const auto set = [&](Novelty what, double value) { novelty[std::size_t(what)] = value; };
     set(Novelty::device, has_device ? 0 : 1);
     set(Novelty::precision, has_precision || !has_device ? 0 : 1);
     set(Novelty::framework, has_framework ? 0 : 1);
@@ -79,9 +79,7 @@ void remember(const RunFacts& facts, std::vector<MeasuredKind>& measured) {
     measured.push_back({facts.device, facts.precision, facts.framework, facts.family, facts.devices});
 }
 
-std::size_t Posterior::index(SiteEffect effect) const {
-    return constants() + static_cast<std::size_t>(effect);
-}
+std::size_t Posterior::index(SiteEffect effect) const { return constants() + std::size_t(effect); }
 
 CostConstants Posterior::cost_constants() const {
     CostConstants result;
@@ -134,9 +132,7 @@ std::array<double, site_effects> site_response(const Breakdown& b) {
         b.tensor_parallel + b.pipeline + b.data_parallel + b.sharding + b.expert + b.offload;
     const core::Seconds live = compute + network + b.host;
     std::array<double, site_effects> response{};
-    const auto set = [&](SiteEffect effect, double value) {
-        response[static_cast<std::size_t>(effect)] = value;
-    };
+    const auto set = [&](SiteEffect effect, double value) { response[std::size_t(effect)] = value; };
     set(SiteEffect::everything, 1);
     if (live.value <= 0) return response;
     set(SiteEffect::compute, compute / live);

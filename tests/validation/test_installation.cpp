@@ -59,6 +59,20 @@ validation::Validation score(const core::CsvTable& runs, const core::CsvTable& c
     return validation::validate(runs, clusters, nullptr, diagnostics, options).value();
 }
 
+// Measured times are what these constants predict.
+void measure_with(const sim::CostConstants& truth, SyntheticRuns& runs) {
+    core::Diagnostics diagnostics;
+    validation::ValidateOptions as_true;
+    as_true.constants = truth;
+    const auto measured = validation::validate(runs.table(), runs.clusters(), nullptr, diagnostics, as_true);
+    REQUIRE(measured);
+    for (std::size_t i = 0; i < measured->rows.size(); ++i) {
+        INFO(measured->rows[i].reason);
+        REQUIRE(measured->rows[i].status == validation::PredictionStatus::ok);
+        runs.measure(i, measured->rows[i].predicted.value);
+    }
+}
+
 double width(const validation::ScoredRow& row) {
     return std::log(row.predicted_80->second / row.predicted_80->first);
 }
@@ -71,16 +85,8 @@ TEST_CASE("runs made with known constants are recognised within the stated devia
     truth.memory_rate = 0.8;
     truth.passes_megatron = 1.3;
     truth.sustained_ampere = 0.9;
+    measure_with(truth, runs);
     core::Diagnostics diagnostics;
-    validation::ValidateOptions as_true;
-    as_true.constants = truth;
-    const auto measured = validation::validate(runs.table(), runs.clusters(), nullptr, diagnostics, as_true);
-    REQUIRE(measured);
-    for (std::size_t i = 0; i < measured->rows.size(); ++i) {
-        INFO(measured->rows[i].reason);
-        REQUIRE(measured->rows[i].status == validation::PredictionStatus::ok);
-        runs.measure(i, measured->rows[i].predicted.value);
-    }
     const sim::Posterior& start = sim::shipped_posterior();
     const auto found = validation::calibrate_installation(runs.table(), runs.clusters(), start, diagnostics);
     INFO(core::format(diagnostics));
