@@ -167,6 +167,15 @@ int sweep(const core::Value& document, const Request& request,
     return any_fits ? good : no_plan;
 }
 
+// Where a plan that does not fit fails.
+std::vector<sim::TraceMark> marks_of(const sim::Evaluation& evaluation) {
+    std::vector<sim::TraceMark> marks;
+    if (const auto& failure = evaluation.out_of_memory)
+        marks.push_back({failure->performer, schedule::Stream::compute, failure->time,
+                         "out of memory: " + core::format(failure->needed - failure->available) + " short"});
+    return marks;
+}
+
 int predict(const core::Value& document, const Request& request, const sim::Posterior& posterior,
             std::ostream& out, std::ostream& err) {
     core::Diagnostics diagnostics;
@@ -194,10 +203,7 @@ int predict(const core::Value& document, const Request& request, const sim::Post
 
     const std::string report = sim::text_report(*evaluation, scenario->graph, scenario->cluster, plan,
                                                 scenario->question, &intervals);
-    std::vector<sim::TraceMark> marks;
-    if (const auto& failure = evaluation->out_of_memory)
-        marks.push_back({failure->performer, schedule::Stream::compute, failure->time,
-                         "out of memory: " + core::format(failure->needed - failure->available) + " short"});
+    const std::vector<sim::TraceMark> marks = marks_of(*evaluation);
     std::optional<sim::Explanation> why;
     if (request.explains)
         why = sim::explain(*evaluation, scenario->graph, scenario->cluster, plan,
