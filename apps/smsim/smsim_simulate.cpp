@@ -203,7 +203,6 @@ int predict(const core::Value& document, const Request& request, const sim::Post
 
     const std::string report = sim::text_report(*evaluation, scenario->graph, scenario->cluster, plan,
                                                 scenario->question, &intervals);
-    const std::vector<sim::TraceMark> marks = marks_of(*evaluation);
     std::optional<sim::Explanation> why;
     if (request.explains)
         why = sim::explain(*evaluation, scenario->graph, scenario->cluster, plan,
@@ -227,8 +226,9 @@ int predict(const core::Value& document, const Request& request, const sim::Post
     }
     std::vector<OutputFile> files;
     if (request.trace)
-        files.push_back({*request.trace, sim::chrome_trace(*evaluation->program, evaluation->timeline,
-                                                           evaluation->memory_timeline, marks)});
+        files.push_back(
+            {*request.trace, sim::chrome_trace(*evaluation->program, evaluation->timeline,
+                                               evaluation->memory_timeline, marks_of(*evaluation))});
     if (request.html)
         files.push_back(
             {*request.html,
