@@ -1,12 +1,13 @@
 // Leave-one-out: how far off are predictions of measurements that took no part in fitting the constants?
 //
-//   bench_calibration RUNS.csv CLUSTERS.csv [--rows-per-group 16] [--threads 2] [--fit-only]
+//   bench_calibration RUNS.csv... CLUSTERS.csv [--rows-per-group 16] [--threads 2] [--fit-only |
+//   --sources-only]
 //
-// For every group, and every kind of device, the constants are fitted again from their priors on the rows of
-// all others (validation/calibration.h), and the rows left out are predicted with them. What only the
-// left-out rows could have told is taken away as well: a framework that no other group used is known by its
-// kind alone, as any new training code would be (`known_kind` below). docs/accuracy.md shows the table;
-// bench/leave-one-out writes it.
+// For every source (validation/source.h), group and kind of device, the constants are fitted again from their
+// priors on the rows of all others (validation/calibration.h), and the rows left out are predicted with them.
+// What only the left-out rows could have told is taken away as well: a framework that no other group used is
+// known by its kind alone, as any new training code would be (`known_kind` below). docs/accuracy.md shows the
+// table; bench/leave-one-out writes it.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -22,6 +23,7 @@
 #include "validation/calibration.h"
 #include "validation/published_run.h"
 #include "validation/score.h"
+#include "validation/source.h"
 #include "validation/validate.h"
 
 namespace {
@@ -107,7 +109,7 @@ void print(const sim::CostConstants& constants) {
 int main(int argc, char** argv) {
     std::vector<std::string> files;
     std::size_t rows_per_group = 16;
-    bool folds = true;
+    bool folds = true, only_sources = false;
     Setting setting;
     for (int i = 1; i < argc; ++i) {
         if (std::strcmp(argv[i], "--rows-per-group") == 0 && i + 1 < argc)
@@ -115,17 +117,24 @@ int main(int argc, char** argv) {
         else if (std::strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
             setting.threads = std::atoi(argv[++i]);
         else if (std::strcmp(argv[i], "--fit-only") == 0) folds = false;
+        else if (std::strcmp(argv[i], "--sources-only") == 0) only_sources = true;
         else files.emplace_back(argv[i]);
     }
-    if (files.size() != 2) {
+    if (files.size() < 2) {
         fmt::print(
-            "leave-one-out calibration needs measurements: bench_calibration RUNS.csv CLUSTERS.csv "
-            "[--rows-per-group 16] [--threads 2] [--fit-only]\n");
+            "leave-one-out calibration needs measurements: bench_calibration RUNS.csv... CLUSTERS.csv "
+            "[--rows-per-group 16] [--threads 2] [--fit-only | --sources-only]\n");
         return 0;  // `./run bench` starts every program without arguments
     }
     core::Diagnostics diagnostics;
-    const auto runs = core::load_csv(files[0], validation::run_columns(), diagnostics);
-    const auto clusters = core::load_csv(files[1], validation::cluster_columns(), diagnostics);
+    auto runs = core::load_csv(files[0], validation::run_columns(), diagnostics);
+    for (std::size_t f = 1; runs && f + 1 < files.size(); ++f) {
+        const auto more = core::load_csv(files[f], validation::run_columns(), diagnostics);
+        if (more && more->header == runs->header)
+            runs->rows.insert(runs->rows.end(), more->rows.begin(), more->rows.end());
+        else diagnostics.error({}, "", files[f] + " has other columns than " + files[0], "");
+    }
+    const auto clusters = core::load_csv(files.back(), validation::cluster_columns(), diagnostics);
     if (!runs || !clusters || diagnostics.has_errors()) {
         for (const core::Diagnostic& entry : diagnostics.entries()) fmt::print(stderr, "{}\n", entry.message);
         return 2;
@@ -176,6 +185,47 @@ int main(int argc, char** argv) {
         }
         return scores_of(as_unknown(*runs, rows, known), setting, constants);
     };
+    // Whole sources: what their maker's other groups would tell is taken away with them.
+    fmt::print(
+        "\n| source left out | rows | MAPE % | bias % | known by kind of code only % | shipped % | groups' "
+        "MAPE % "
+        "|\n|---|--:|--:|--:|--:|--:|---|\n");
+    std::set<std::string> sources;
+    for (const auto& [group, rows] : groups) sources.insert(validation::source_of(group));
+    std::vector<validation::GroupScore> all_left_out, all_by_kind;
+    double source_sum = 0;
+    for (const std::string& source : sources) {
+        const auto is_left_out = [&](const core::CsvRow& row) {
+            return validation::source_of(runs->cell(row, "group")) == source;
+        };
+        const sim::CostConstants constants = fit_without(is_left_out);
+        const std::vector<validation::GroupScore> score = predict_left_out(is_left_out, constants, true);
+        const std::vector<validation::GroupScore> by_kind = predict_left_out(is_left_out, constants);
+        std::vector<validation::GroupScore> in_sample;
+        std::string list;
+        int count = 0;
+        double bias = 0;
+        for (const validation::GroupScore& group : score) {
+            list += fmt::format("{}{} {:.1f}", list.empty() ? "" : ", ", group.group, 100 * group.mape);
+            count += group.rows;
+            bias += group.bias / static_cast<double>(score.size());
+            for (const validation::GroupScore& other : shipped)
+                if (other.group == group.group) in_sample.push_back(other);
+        }
+        fmt::print("| {} | {} | {:.1f} | {:+.1f} | {:.1f} | {:.1f} | {} |\n", source, count,
+                   100 * validation::macro_mape(score), 100 * bias, 100 * validation::macro_mape(by_kind),
+                   100 * validation::macro_mape(in_sample), list);
+        std::fflush(stdout);
+        source_sum += validation::macro_mape(score);
+        all_left_out.insert(all_left_out.end(), score.begin(), score.end());
+        all_by_kind.insert(all_by_kind.end(), by_kind.begin(), by_kind.end());
+    }
+    fmt::print("| **macro over groups** | {} | **{:.1f}** | | {:.1f} | {:.1f} | over sources {:.1f} |\n",
+               runs->rows.size(), 100 * validation::macro_mape(all_left_out),
+               100 * validation::macro_mape(all_by_kind), 100 * validation::macro_mape(shipped),
+               100 * source_sum / static_cast<double>(sources.size()));
+    if (only_sources) return 0;
+
     fmt::print(
         "\n| left out | rows | MAPE % | median % | bias % | with its code's facts % | shipped % "
         "|\n|---|--:|--:|--:|--:|--:|--:|\n");

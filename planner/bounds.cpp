@@ -73,12 +73,14 @@ struct Bounds::Caches {
              Collectives>
         collectives;
 
-    sim::CommunicationCost& communication_of(const schedule::Plan& plan, const cluster::Cluster& cluster) {
+    sim::CommunicationCost& communication_of(const schedule::Plan& plan, const cluster::Cluster& cluster,
+                                             const sim::CostConstants& constants) {
         auto [entry, is_new] =
             communication.try_emplace({plan.effective_shard_degree(), plan.offload, plan.sequence_parallel});
         if (is_new) {
             entry->second.plan = plan;
-            entry->second.cost = std::make_unique<sim::CommunicationCost>(entry->second.plan, cluster);
+            entry->second.cost =
+                std::make_unique<sim::CommunicationCost>(entry->second.plan, cluster, constants);
         }
         return *entry->second.cost;
     }
@@ -201,7 +203,8 @@ bool Bounds::offloads_anything(const schedule::Plan& plan) {
 std::vector<core::Seconds> Bounds::copy_times(const schedule::Plan& plan, const schedule::Schedule& order) {
     std::vector<core::Seconds> times(static_cast<std::size_t>(order.ranks));
     if (plan.offload == schedule::Offload::none) return times;
-    sim::CommunicationCost& communication = caches_of(plan).communication_of(plan, cluster_);
+    sim::CommunicationCost& communication =
+        caches_of(plan).communication_of(plan, cluster_, stages_.constants());
     const std::vector<RankActivations>& ranks = stages_.activations(plan, order);
     for (std::size_t r = 0; r < times.size(); ++r) {
         if (ranks[r].copies == 0) continue;
@@ -223,7 +226,8 @@ StageCost Bounds::stage_cost(const schedule::Plan& plan, model::OperatorRange ra
          range.begin, range.end, pipeline_rank, segments_of(plan), segment});
     Caches::Collectives& times = entry->second;
     if (is_new) {
-        sim::CommunicationCost& communication = caches_of(plan).communication_of(plan, cluster_);
+        sim::CommunicationCost& communication =
+            caches_of(plan).communication_of(plan, cluster_, stages_.constants());
         const auto sum = [&](const std::vector<schedule::Step>& steps) {
             core::Seconds all;
             for (const schedule::Step& step : steps) {
@@ -319,7 +323,7 @@ core::Seconds Bounds::after_passes(const schedule::Plan& plan, const schedule::S
             const auto gather = [&](bool is_expert, double elements) {
                 const core::Bytes bytes = core::size_of(plan.precision.parameters) * elements;
                 return caches_of(plan)
-                    .communication_of(plan, cluster_)
+                    .communication_of(plan, cluster_, stages_.constants())
                     .collective(CollectiveKind::all_gather, shard_group(plan, is_expert), bytes, rank);
             };
             core::Seconds gathered = gather(false, dense);
@@ -338,7 +342,8 @@ core::Seconds Bounds::transfer_time(const schedule::Plan& plan, const schedule::
         {&order, plan.micro_batch, plan.sequence_parallel});  // the order knows its segments
     if (!is_new) return entry->second;
     const core::Bytes bytes = stages_.smallest_transfer(plan);
-    sim::CommunicationCost& communication = caches_of(plan).communication_of(plan, cluster_);
+    sim::CommunicationCost& communication =
+        caches_of(plan).communication_of(plan, cluster_, stages_.constants());
     std::optional<core::Seconds> least;
     for (int s = 0; s + 1 < order.stages; ++s) {
         const int from = schedule::rank_of_stage(order, s), to = schedule::rank_of_stage(order, s + 1);
@@ -355,7 +360,8 @@ core::Seconds Bounds::transfer_time(const schedule::Plan& plan, const schedule::
 // The data stream of one rank, every collective as one message: fewer messages than there are, each no larger
 // in sum. Over the shards where there are any: the part of a hybrid reduction over replicas comes on top.
 core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const schedule::Schedule& order) {
-    sim::CommunicationCost& communication = caches_of(plan).communication_of(plan, cluster_);
+    sim::CommunicationCost& communication =
+        caches_of(plan).communication_of(plan, cluster_, stages_.constants());
     const core::Bytes element = core::size_of(plan.precision.gradients),
                       stored = core::size_of(plan.precision.parameters);
     const std::vector<RankParameters>& parameters = stages_.rank_parameters(plan, order);

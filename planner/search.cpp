@@ -67,7 +67,8 @@ public:
     Search(const model::ModelGraph& graph, const std::vector<Target>& targets, const SearchRequest& request)
         : graph_(graph), targets_(targets), request_(request) {
         for (const Target& target : targets)
-            stages_.push_back(std::make_unique<StageCollection>(graph, target.cluster.instance.device));
+            stages_.push_back(
+                std::make_unique<StageCollection>(graph, target.cluster.instance.device, request.constants));
     }
 
     SearchResult run(core::Diagnostics& diagnostics);
@@ -317,6 +318,7 @@ void Search::evaluate(std::size_t index, RankedPlan& ranked, std::optional<Rejec
     sim::EvaluateOptions options;
     options.most_micro_batches = simulated_micro_batches(entry.plan);
     options.verifies = false;
+    options.constants = request_.constants;
     std::optional<sim::Evaluation> evaluation =
         sim::evaluate(graph_, target.cluster, ranked.plan, diagnostics, options);
     if (!evaluation) {
@@ -506,7 +508,8 @@ void Search::simulate_whole() {
     std::vector<core::Diagnostics> problems(plans.size());
     core::for_each_in_parallel(plans.size(), request_.threads, [&](std::size_t i, int) {
         std::optional<sim::Evaluation> whole =
-            sim::evaluate(graph_, targets_[plans[i].candidate].cluster, plans[i].plan, problems[i], {});
+            sim::evaluate(graph_, targets_[plans[i].candidate].cluster, plans[i].plan, problems[i],
+                          {.constants = request_.constants});
         core::require(whole.has_value(), "a plan that was simulated can be simulated again");
         settle(plans[i], std::move(*whole));
     });

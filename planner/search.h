@@ -47,6 +47,7 @@ struct SearchRequest {
     // ones copy more and wait longer (for the objective memory every horizon counts). none: they stay.
     // Targets whose base plan offloads keep its setting.
     schedule::Offload offload = schedule::Offload::host;
+    sim::CostConstants constants = {};
     bool searches_orders = false;  // of the ranked plans, each with an order of its own where that is better
 };
 

@@ -41,8 +41,13 @@ GradientHandling::GradientHandling(const schedule::Plan& plan)
       is_sharded(plan.shards(schedule::Sharding::gradients)),
       is_reduced_whole(plan.layout.data > 1 && !plan.shards(schedule::Sharding::optimizer)) {}
 
-StageCollection::StageCollection(const model::ModelGraph& graph, const cluster::DeviceSpec& device)
-    : graph_(graph), device_(device), repetition_(graph), tied_(model::tied_parameters(graph)) {}
+StageCollection::StageCollection(const model::ModelGraph& graph, const cluster::DeviceSpec& device,
+                                 const sim::CostConstants& constants)
+    : graph_(graph),
+      device_(device),
+      constants_(constants),
+      repetition_(graph),
+      tied_(model::tied_parameters(graph)) {}
 StageCollection::~StageCollection() = default;
 
 StageCollection::Shape& StageCollection::shape_of(const schedule::Plan& plan) {
@@ -116,7 +121,8 @@ const sim::ComputeCost* StageCollection::compute_cost(Shape& shape, const schedu
     const auto [entry, is_new] = prices.compute.try_emplace({segments_of(plan), segment});
     if (is_new) {
         core::Diagnostics diagnostics;
-        entry->second = sim::ComputeCost::make(graph_of(plan, segment), device_, prices.plan, diagnostics);
+        entry->second =
+            sim::ComputeCost::make(graph_of(plan, segment), device_, prices.plan, diagnostics, constants_);
     }
     return entry->second ? &*entry->second : nullptr;
 }

@@ -69,9 +69,11 @@ inline int segments_of(const schedule::Plan& plan) { return std::max(1, plan.seg
 class StageCollection {
 public:
     // Both must outlive it.
-    StageCollection(const model::ModelGraph& graph, const cluster::DeviceSpec& device);
+    StageCollection(const model::ModelGraph& graph, const cluster::DeviceSpec& device,
+                    const sim::CostConstants& constants = {});
     ~StageCollection();
 
+    const sim::CostConstants& constants() const { return constants_; }
     // Operators of every stage, from the plan's partition. Null when the model has fewer units than stages.
     // It lives as long as the collection.
     const std::vector<model::OperatorRange>* stages(const schedule::Plan& plan);
@@ -121,6 +123,7 @@ private:
 
     const model::ModelGraph& graph_;
     const cluster::DeviceSpec& device_;
+    sim::CostConstants constants_;
     model::Repetition repetition_;
     std::vector<model::TiedParameter> tied_;
     std::mutex guard_;  // of the maps below; each shape has its own

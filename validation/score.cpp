@@ -84,6 +84,16 @@ std::vector<GroupScore> score_groups(const std::vector<ScoredRow>& rows) {
     return scores;
 }
 
+std::optional<double> coverage_80(const std::vector<ScoredRow>& rows) {
+    const auto has_interval = [](const ScoredRow& row) { return row.predicted_80.has_value(); };
+    if (std::none_of(rows.begin(), rows.end(), has_interval)) return std::nullopt;
+    const auto inside = std::count_if(rows.begin(), rows.end(), [](const ScoredRow& row) {
+        return row.predicted_80 && row.measured >= row.predicted_80->first &&
+               row.measured <= row.predicted_80->second;
+    });
+    return double(inside) / double(rows.size());
+}
+
 double macro_mape(const std::vector<GroupScore>& groups) {
     double sum = 0;
     for (const GroupScore& group : groups) sum += group.mape;

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/units.h"
@@ -21,6 +22,8 @@ struct ScoredRow {
     std::optional<core::Bytes> predicted_peak, measured_peak;
     std::string framework;  // profile that the row was priced with; empty: the row was not read
     std::vector<std::string> assumptions;  // what the row leaves open, and what was taken
+    std::optional<std::pair<core::Seconds, core::Seconds>> predicted_80;  // low and high, where asked for
+    std::optional<std::pair<core::Bytes, core::Bytes>> predicted_peak_80;
 };
 
 // Error of a row = |predicted / measured - 1|; a row whose status is not ok counts as 1.
@@ -47,6 +50,10 @@ struct SweepScore {
 std::vector<GroupScore> score_groups(const std::vector<ScoredRow>& rows);  // by group name
 double macro_mape(const std::vector<GroupScore>& groups);
 std::optional<double> memory_mape(const std::vector<ScoredRow>& rows);  // over rows that carry both peaks
+
+// Share of the rows whose measured time lies in the interval; a row without one is outside. Nothing where no
+// row has one.
+std::optional<double> coverage_80(const std::vector<ScoredRow>& rows);
 
 struct PlanTimes {
     double predicted = 0, measured = 0;

@@ -11,6 +11,7 @@
 #include "core/diagnostics.h"
 #include "core/parallel.h"
 #include "sim/evaluate.h"
+#include "sim/uncertainty/interval.h"
 #include "validation/prepared_run.h"
 #include "validation/published_run.h"
 
@@ -43,20 +44,30 @@ void refuse(ScoredRow& row, PredictionStatus status, std::string reason) {
 
 // Everything that can go wrong with one row is a status of the row: the other rows are predicted all the
 // same.
-void predict(const PublishedRun& run, const sim::CostConstants& constants, ScoredRow& row) {
+void predict(const PublishedRun& run, const ValidateOptions& given, const sim::CostConstants& constants,
+             ScoredRow& row) {
     core::Diagnostics diagnostics;
     const std::optional<PreparedRun> prepared = prepare(run, diagnostics, constants);
     if (!prepared) return refuse(row, PredictionStatus::unsupported, errors_of(diagnostics));
     sim::EvaluateOptions options;
     options.constants = constants;
     options.most_micro_batches = 4 * run.plan.layout.pipeline * run.plan.virtual_stages;
-    const std::optional<sim::Evaluation> evaluation =
+    std::optional<sim::Evaluation> evaluation =
         evaluate(prepared->graph, prepared->cluster, prepared->plan, diagnostics, options);
     if (!evaluation) return refuse(row, PredictionStatus::unsupported, errors_of(diagnostics));
+    if (given.calibration) sim::apply_site_effects(*evaluation, *given.calibration);
     row.predicted = evaluation->step_time;
     // It ran: that it should not have is a fault of the prediction, not of the row.
     if (!evaluation->fits) row.reason = "predicted not to fit: " + evaluation->tightest;
     row.predicted_peak = published_peak(run, prepared->plan, *evaluation);
+    if (!given.has_intervals) return;
+    const sim::Posterior& posterior = given.calibration ? *given.calibration : sim::shipped_posterior();
+    const sim::PredictionIntervals intervals =
+        intervals_of(*evaluation, prepared->graph, prepared->cluster, prepared->plan, posterior);
+    row.predicted_80 = {intervals.step.low, intervals.step.high};
+    if (evaluation->peak_memory.value > 0)
+        row.predicted_peak_80 = {*row.predicted_peak * (intervals.peak.low / evaluation->peak_memory),
+                                 *row.predicted_peak * (intervals.peak.high / evaluation->peak_memory)};
 }
 
 // Rows of a sweep with equal plans are repeats of one measurement.
@@ -127,12 +138,14 @@ std::optional<Validation> validate(const core::CsvTable& runs, const core::CsvTa
     }
     if (diagnostics.error_count() > errors_before) return std::nullopt;
 
+    const sim::CostConstants constants =
+        options.calibration ? options.calibration->cost_constants() : options.constants;
     std::size_t done = 0;
     std::mutex reporting;
     core::for_each_in_parallel(inputs.size(), options.threads, [&](std::size_t i, int) {
         if (inputs[i]) {
             try {
-                predict(*inputs[i], options.constants, validation.rows[i]);
+                predict(*inputs[i], options, constants, validation.rows[i]);
             } catch (const std::exception& failure) {
                 refuse(validation.rows[i], PredictionStatus::error, failure.what());
             }
@@ -145,6 +158,7 @@ std::optional<Validation> validate(const core::CsvTable& runs, const core::CsvTa
     validation.groups = score_groups(validation.rows);
     validation.macro_mape = macro_mape(validation.groups);
     validation.memory_mape = memory_mape(validation.rows);
+    validation.coverage_80 = coverage_80(validation.rows);
     if (sweeps != nullptr)
         for (const core::CsvRow& sweep : sweeps->rows)
             validation.sweeps.push_back(score_one_sweep(std::string(sweeps->cell(sweep, "sweep_id")),
@@ -171,6 +185,15 @@ core::Value to_value(const Validation& validation) {
             row.predicted_peak ? core::Value(core::to_gibibytes(*row.predicted_peak)) : core::Value();
         one["measured_peak_gib"] =
             row.measured_peak ? core::Value(core::to_gibibytes(*row.measured_peak)) : core::Value();
+        one["predicted_step_s_80"] = row.predicted_80
+                                         ? core::Value(std::vector<double>{row.predicted_80->first.value,
+                                                                           row.predicted_80->second.value})
+                                         : core::Value();
+        one["predicted_peak_gib_80"] =
+            row.predicted_peak_80
+                ? core::Value(std::vector<double>{core::to_gibibytes(row.predicted_peak_80->first),
+                                                  core::to_gibibytes(row.predicted_peak_80->second)})
+                : core::Value();
         rows.append(std::move(one));
     }
     document["rows"] = std::move(rows);
@@ -190,6 +213,8 @@ core::Value to_value(const Validation& validation) {
     document["macro_mape_pct"] = 100 * validation.macro_mape;
     document["memory_mape_pct"] =
         validation.memory_mape ? core::Value(100 * *validation.memory_mape) : core::Value();
+    document["coverage_80_pct"] =
+        validation.coverage_80 ? core::Value(100 * *validation.coverage_80) : core::Value();
     core::Value sweeps = core::Value::array();
     for (const SweepScore& sweep : validation.sweeps) {
         core::Value one;

@@ -10,6 +10,7 @@
 #include "core/diagnostics_fwd.h"
 #include "core/value.h"
 #include "sim/cost/constants.h"
+#include "sim/uncertainty/posterior.h"
 #include "validation/score.h"
 
 namespace validation {
@@ -19,11 +20,16 @@ struct Validation {
     std::vector<GroupScore> groups;
     double macro_mape = 0;
     std::optional<double> memory_mape;
+    std::optional<double> coverage_80;  // of the rows by their intervals, where they were asked for
     std::vector<SweepScore> sweeps;
 };
 
 struct ValidateOptions {
     sim::CostConstants constants = {};
+    // What runs of an installation taught: its constants take the place of `constants`, and its site effects
+    // are applied. Must outlive the call.
+    const sim::Posterior* calibration = nullptr;
+    bool has_intervals = false;
     int threads = 0;                                         // 0 = one per core
     std::function<void(std::size_t, std::size_t)> progress;  // (done, all), called from one thread at a time
 };
@@ -34,7 +40,8 @@ std::optional<Validation> validate(const core::CsvTable& runs, const core::CsvTa
                                    const core::CsvTable* sweeps, core::Diagnostics& diagnostics,
                                    const ValidateOptions& options = {});
 
-// The keys of the command-line contract: rows[], groups[], macro_mape_pct, memory_mape_pct, sweeps[].
+// The keys of the command-line contract: rows[], groups[], macro_mape_pct, memory_mape_pct, coverage_80_pct,
+// sweeps[].
 core::Value to_value(const Validation& validation);
 
 }  // namespace validation

@@ -23,6 +23,7 @@
 #include "schedule/plan/memory.h"
 #include "schedule/plan/plan_file.h"
 #include "sim/cost/compute.h"
+#include "sim/uncertainty/interval.h"
 
 namespace apps {
 
@@ -30,7 +31,7 @@ const char* const plan_help =
     "Usage: smplan --target INSTANCE[,INSTANCE...] [--nodes N | --max-nodes N] [--model MODEL] [--seq-len S] "
     "[--global-batch B]\n"
     "              [--objective speed|memory|cost|time-to-train] [--tokens T] [--deadline H] [--budget USD]\n"
-    "              [--top K] [--threads T] [--time-limit S] [--out plan.toml] [--json]\n"
+    "              [--top K] [--threads T] [--time-limit S] [--calibration FILE] [--out plan.toml] [--json]\n"
     "       smplan partition --graph FILE ...      place a costed graph (smplan partition --help)\n"
     "       smplan order plan.toml ...             search the compute order of a plan (smplan order --help)\n"
     "       smplan export plan.toml --to TARGET    write a plan in another tool's words (smplan export "
@@ -60,6 +61,7 @@ const char* const plan_help =
     "  --time-limit S       stop after S seconds with the best so far and its gap (default 15)\n"
     "  --schedule auto      search the compute order of the plans found, for their own stage times, and keep "
     "it where it is faster\n"
+    "  --calibration FILE   constants and site effects of one installation (smsim calibrate --help)\n"
     "  --out plan.toml      write the best plan, for smsim and smexec\n"
     "  --json               one JSON document on stdout\n"
     "\n"
@@ -82,6 +84,9 @@ struct Request {
     core::BytesPerSecond offload_bandwidth;  // of a node's disks
     std::optional<std::string> out_path;
     std::vector<std::string> assumptions;
+    std::optional<sim::Posterior> calibration;
+
+    const sim::Posterior& posterior() const { return calibration ? *calibration : sim::shipped_posterior(); }
 };
 
 cluster::Cluster cluster_of(const cluster::InstanceType& instance, int nodes) {
@@ -129,7 +134,8 @@ double hours_of(core::Seconds time) {
     return time.value / seconds_an_hour;
 }
 
-core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const planner::Target& target) {
+core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const planner::Target& target,
+                   const sim::PredictionIntervals& intervals) {
     const schedule::Plan& plan = ranked.plan;
     const sim::Evaluation& evaluation = ranked.evaluation;
     const bool has_price = cluster::find_price(target.cluster.instance, "on-demand").has_value();
@@ -157,6 +163,7 @@ core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const pl
     if (evaluation.host_memory.value > 0) row["host_memory_gib"] = core::to_gibibytes(evaluation.host_memory);
     row["partition"] = plan.partition.first_units;
     row["step_time_s"] = evaluation.step_time.value;
+    sim::add_to(row, intervals, evaluation);
     row["samples_per_s"] = evaluation.samples_per_second;
     row["tokens_per_s"] = evaluation.tokens_per_second;
     row["mfu"] = evaluation.mfu;
@@ -317,7 +324,8 @@ std::string plan_text(const Request& request, const model::ModelGraph& graph, co
 }
 
 void print(const Request& request, const model::ModelGraph& graph, const planner::SearchResult& result,
-           const std::vector<planner::Target>& targets, std::ostream& out) {
+           const std::vector<planner::Target>& targets,
+           const std::vector<sim::PredictionIntervals>& intervals, std::ostream& out) {
     const bool has_tokens = request.search.tokens.has_value();
     out << fmt::format(
         "{}, {}global batch {}\n", graph.name,
@@ -379,7 +387,11 @@ void print(const Request& request, const model::ModelGraph& graph, const planner
             core::format(ranked.evaluation.peak_memory), core::to_dollars_per_hour(ranked.evaluation.rate),
             total, ranked.bound_by);
     }
-    if (!result.plans.empty()) out << "\n  why: " << result.plans.front().why << '\n';
+    if (!result.plans.empty()) {
+        out << "\n  why: " << result.plans.front().why << '\n';
+        out << fmt::format("  its step, 80 %: {} to {}\n", core::format(intervals.front().step.low),
+                           core::format(intervals.front().step.high));
+    }
     const planner::SearchAccount& account = result.account;
     out << fmt::format("\n  {} plans: {} simulated", account.space, account.evaluated);
     for (const auto& [reason, count] : account.rejected)
@@ -483,6 +495,9 @@ std::optional<Request> read_request(Options& options, core::Diagnostics& diagnos
     request.search.threads = static_cast<int>(
         options.integer("--threads", 1, 1024).value_or(std::max(1u, std::thread::hardware_concurrency())));
     request.search.time_limit = core::Seconds(options.real("--time-limit", 0, 1e7).value_or(15));
+    if (const std::optional<std::string> file = options.text("--calibration"))
+        request.calibration = sim::load_posterior(*file, diagnostics);
+    request.search.constants = request.posterior().cost_constants();
     request.out_path = options.text("--out");
     if (request.out_path) check_output("--out", *request.out_path, diagnostics);
     if (diagnostics.has_errors()) return std::nullopt;
@@ -570,13 +585,14 @@ core::Diagnostics why_no_plan(const Request& request, const model::ModelGraph& g
 }
 
 core::Value document_of(const Request& request, const model::ModelGraph& graph,
-                        const planner::SearchResult& result, const std::vector<planner::Target>& targets) {
+                        const planner::SearchResult& result, const std::vector<planner::Target>& targets,
+                        const std::vector<sim::PredictionIntervals>& intervals) {
     core::Value document = core::Value::table();
     document["model"] = graph.name;
     document["global_batch"] = request.search.global_batch;
     core::Value plans = core::Value::array();
     for (std::size_t i = 0; i < result.plans.size(); ++i)
-        plans.append(row_of(result.plans[i], i + 1, targets[result.plans[i].candidate]));
+        plans.append(row_of(result.plans[i], i + 1, targets[result.plans[i].candidate], intervals[i]));
     document["plans"] = std::move(plans);
     document["search"] = account_of(result.account, request.search.objective);
     document["assumptions"] = request.assumptions;
@@ -584,18 +600,36 @@ core::Value document_of(const Request& request, const model::ModelGraph& graph,
     return document;
 }
 
+// What runs of the installation taught beyond constants, applied to the ranked plans: the search knows the
+// constants only. The intervals of each.
+std::vector<sim::PredictionIntervals> judge(planner::SearchResult& result, const model::ModelGraph& graph,
+                                            const std::vector<planner::Target>& targets,
+                                            const sim::Posterior& posterior) {
+    std::vector<sim::PredictionIntervals> intervals;
+    for (planner::RankedPlan& ranked : result.plans) {
+        const core::Seconds before = ranked.evaluation.step_time;
+        sim::apply_site_effects(ranked.evaluation, posterior);
+        const double factor = ranked.evaluation.step_time / before;
+        if (ranked.training_time) *ranked.training_time *= factor;
+        if (ranked.training_cost) *ranked.training_cost *= factor;
+        intervals.push_back(sim::intervals_of(ranked.evaluation, graph, targets[ranked.candidate].cluster,
+                                              ranked.plan, posterior));
+    }
+    return intervals;
+}
+
 }  // namespace
 
 int run_plan_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
     const bool as_json = wants_json(arguments);
     core::Diagnostics diagnostics;
-    Options options(
-        arguments,
-        {.with_value = {"--target", "--nodes", "--max-nodes", "--model", "--seq-len", "--global-batch",
-                        "--objective", "--tokens", "--deadline", "--budget", "--top", "--threads",
-                        "--time-limit", "--schedule", "--out", "--offload", "--offload-bandwidth"},
-         .flags = {"--json", "--help"}},
-        diagnostics);
+    Options options(arguments,
+                    {.with_value = {"--target", "--nodes", "--max-nodes", "--model", "--seq-len",
+                                    "--global-batch", "--objective", "--tokens", "--deadline", "--budget",
+                                    "--top", "--threads", "--time-limit", "--schedule", "--out", "--offload",
+                                    "--offload-bandwidth", "--calibration"},
+                     .flags = {"--json", "--help"}},
+                    diagnostics);
     if (options.has("--help")) {
         out << plan_help;
         return good;
@@ -622,15 +656,17 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
         show(why_no_plan(*request, *graph, *targets, result, diagnostics), as_json, out, err);
         return no_plan;
     }
+    const std::vector<sim::PredictionIntervals> intervals =
+        judge(result, *graph, *targets, request->posterior());
     for (const planner::RankedPlan& ranked : result.plans)
         if (ranked.order) request->assumptions.push_back(*ranked.order);
     if (request->search.searches_orders)
         request->assumptions.push_back("bounds, and what is proven by them, are of registered schedules");
     if (as_json) {
-        out << core::to_json(document_of(*request, *graph, result, *targets)) << '\n';
+        out << core::to_json(document_of(*request, *graph, result, *targets, intervals)) << '\n';
     } else {
         show(diagnostics, false, out, err);
-        print(*request, *graph, result, *targets, out);
+        print(*request, *graph, result, *targets, intervals, out);
     }
     if (!request->out_path) return good;
     const int code = write_outputs(

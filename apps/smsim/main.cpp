@@ -1,5 +1,6 @@
 // smsim: what-if questions about one plan on one cluster, and the catalogues behind them.
 #include "apps/command.h"
+#include "apps/smsim/smsim_calibrate.h"
 #include "apps/smsim/smsim_campaign.h"
 #include "apps/smsim/smsim_compare.h"
 #include "apps/smsim/smsim_frameworks.h"
@@ -33,6 +34,9 @@ const char* const help =
     "their sources\n"
     "       smsim validate FILE.csv --clusters CLUSTERS.csv          predictions against published "
     "measurements\n"
+    "       smsim calibrate RUNS.csv --out FILE.toml                 an installation's constants from its "
+    "own "
+    "runs\n"
     "       smsim --version | --help; every subcommand has its own --help\n"
     "\n"
     "A scenario names a model, a cluster and a plan; smsim says how long one step takes, what it costs, "
@@ -57,7 +61,8 @@ int main(int argc, char** argv) {
                            {"model", "", apps::run_model_command},
                            {"hardware", "", apps::run_hardware_command},
                            {"frameworks", "", apps::run_frameworks_command},
-                           {"validate", "", apps::run_validate_command}},
+                           {"validate", "", apps::run_validate_command},
+                           {"calibrate", "", apps::run_calibrate_command}},
                           {"", "", apps::run_simulate_command}};
     return apps::run_tool(tool, argc, argv);
 }

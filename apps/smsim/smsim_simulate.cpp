@@ -16,6 +16,7 @@
 #include "sim/report/report.h"
 #include "sim/report/trace.h"
 #include "sim/scenario.h"
+#include "sim/uncertainty/interval.h"
 
 namespace apps {
 
@@ -23,7 +24,7 @@ namespace {
 
 const char* const help =
     "Usage: smsim SCENARIO.toml [--set KEY=VALUE]... [--sweep KEY=A,B,C]... [--explain] [--trace FILE] "
-    "[--html FILE] [--csv FILE] [--json]\n"
+    "[--html FILE] [--csv FILE] [--calibration FILE] [--json]\n"
     "\n"
     "Predicts one training step of a scenario: time, throughput, memory per rank, cost, and where the time "
     "goes.\n"
@@ -38,6 +39,7 @@ const char* const help =
     "  --csv FILE           the figures as a table, one line a prediction\n"
     "  --unfolded           every rank on its own instead of one for all that do the same (not with "
     "--sweep)\n"
+    "  --calibration FILE   constants and site effects of one installation, as smsim calibrate writes them\n"
     "  --json               one JSON document on stdout\n"
     "\n"
     "Exit codes: 0 good, 1 internal failure, 2 wrong input, 3 the plan does not fit into memory, 4 machine "
@@ -50,15 +52,16 @@ const char* const help =
 struct Request {
     std::string scenario;                         // empty only where --help or a diagnostic ends the command
     std::optional<std::string> trace, html, csv;  // files to write
+    std::optional<std::string> calibration;       // file to read
     std::vector<std::string> set, sweep;
     bool explains = false, as_json = false, wants_help = false, is_unfolded = false;
 };
 
 Request read_arguments(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
-    Options options(
-        arguments,
-        {{"--set", "--sweep", "--trace", "--html", "--csv"}, {"--explain", "--unfolded", "--json", "--help"}},
-        diagnostics);
+    Options options(arguments,
+                    {{"--set", "--sweep", "--trace", "--html", "--csv", "--calibration"},
+                     {"--explain", "--unfolded", "--json", "--help"}},
+                    diagnostics);
     Request request;
     request.wants_help = options.has("--help");
     request.as_json = options.has("--json");
@@ -66,6 +69,7 @@ Request read_arguments(const std::vector<std::string>& arguments, core::Diagnost
     request.is_unfolded = options.has("--unfolded");
     request.set = options.all("--set");
     request.sweep = options.all("--sweep");
+    request.calibration = options.text("--calibration");
     if (request.wants_help) return request;
     request.scenario = options.only_positional("SCENARIO.toml", "scenario",
                                                "smsim SCENARIO.toml; smsim --help shows an example");
@@ -102,7 +106,7 @@ std::vector<std::vector<sim::Assignment>> combinations(
 }
 
 sim::SweepRow predict_point(const core::Value& document, const std::string& path,
-                            const std::vector<sim::Assignment>& point) {
+                            const std::vector<sim::Assignment>& point, const sim::Posterior& posterior) {
     sim::SweepRow row;
     core::Value changed = document;
     for (const sim::Assignment& value : point) {
@@ -113,18 +117,27 @@ sim::SweepRow predict_point(const core::Value& document, const std::string& path
     std::optional<sim::Scenario> scenario = sim::read_scenario(changed, path, row.diagnostics);
     std::string explanation;
     if (!scenario || !search_order(*scenario, row.diagnostics, explanation)) return row;
-    const std::optional<sim::Evaluation> evaluation =
-        sim::evaluate(scenario->graph, scenario->cluster, scenario->file.plan, row.diagnostics);
-    if (evaluation) row.result = sim::to_value(*evaluation, scenario->graph, scenario->file.plan);
+    const schedule::Plan& plan = scenario->file.plan;
+    sim::EvaluateOptions options;
+    options.constants = posterior.cost_constants();
+    std::optional<sim::Evaluation> evaluation =
+        sim::evaluate(scenario->graph, scenario->cluster, plan, row.diagnostics, options);
+    if (!evaluation) return row;
+    sim::apply_site_effects(*evaluation, posterior);
+    row.result = sim::to_value(*evaluation, scenario->graph, plan);
+    sim::add_to(row.result,
+                sim::intervals_of(*evaluation, scenario->graph, scenario->cluster, plan, posterior),
+                *evaluation);
     return row;
 }
 
 int sweep(const core::Value& document, const Request& request,
-          const std::vector<std::vector<sim::Assignment>>& axes, std::ostream& out, std::ostream& err) {
+          const std::vector<std::vector<sim::Assignment>>& axes, const sim::Posterior& posterior,
+          std::ostream& out, std::ostream& err) {
     std::vector<sim::SweepRow> rows;
     bool any_valid = false, any_fits = false;
     for (const std::vector<sim::Assignment>& point : combinations(axes)) {
-        rows.push_back(predict_point(document, request.scenario, point));
+        rows.push_back(predict_point(document, request.scenario, point, posterior));
         if (rows.back().result.is_null()) continue;
         any_valid = true;
         any_fits = any_fits || rows.back().result.find("fits")->boolean();
@@ -141,7 +154,17 @@ int sweep(const core::Value& document, const Request& request,
     return any_fits ? good : no_plan;
 }
 
-int predict(const core::Value& document, const Request& request, std::ostream& out, std::ostream& err) {
+// Where a plan that does not fit fails.
+std::vector<sim::TraceMark> marks_of(const sim::Evaluation& evaluation) {
+    std::vector<sim::TraceMark> marks;
+    if (const auto& failure = evaluation.out_of_memory)
+        marks.push_back({failure->performer, schedule::Stream::compute, failure->time,
+                         "out of memory: " + core::format(failure->needed - failure->available) + " short"});
+    return marks;
+}
+
+int predict(const core::Value& document, const Request& request, const sim::Posterior& posterior,
+            std::ostream& out, std::ostream& err) {
     core::Diagnostics diagnostics;
     std::optional<sim::Scenario> scenario = sim::read_scenario(document, request.scenario, diagnostics);
     if (!scenario) return show(diagnostics, request.as_json, out, err);
@@ -155,21 +178,24 @@ int predict(const core::Value& document, const Request& request, std::ostream& o
     sim::EvaluateOptions evaluate_options;
     evaluate_options.keeps_timeline = request.explains || request.trace || request.html;
     evaluate_options.is_folded = !request.is_unfolded;
+    evaluate_options.constants = posterior.cost_constants();
     std::optional<sim::Evaluation> evaluation =
         sim::evaluate(scenario->graph, scenario->cluster, plan, diagnostics, evaluate_options);
     if (!evaluation) return show(diagnostics, request.as_json, out, err);
+    sim::apply_site_effects(*evaluation, posterior);
+    const sim::PredictionIntervals intervals = sim::intervals_of(
+        *evaluation, scenario->graph, scenario->cluster, plan, posterior, {.explains = true});
     if (!explanation.empty()) evaluation->assumptions.push_back(explanation);
     if (!request.as_json) err << core::format(diagnostics);
 
-    const std::string report =
-        sim::text_report(*evaluation, scenario->graph, scenario->cluster, plan, scenario->question);
-    std::vector<sim::TraceMark> marks;
-    if (const auto& failure = evaluation->out_of_memory)
-        marks.push_back({failure->performer, schedule::Stream::compute, failure->time,
-                         "out of memory: " + core::format(failure->needed - failure->available) + " short"});
+    const std::string report = sim::text_report(*evaluation, scenario->graph, scenario->cluster, plan,
+                                                scenario->question, &intervals);
     std::optional<sim::Explanation> why;
-    if (request.explains) why = sim::explain(*evaluation, scenario->graph, scenario->cluster, plan);
-    const core::Value value = sim::to_value(*evaluation, scenario->graph, plan);
+    if (request.explains)
+        why = sim::explain(*evaluation, scenario->graph, scenario->cluster, plan,
+                           {.constants = evaluate_options.constants});
+    core::Value value = sim::to_value(*evaluation, scenario->graph, plan);
+    sim::add_to(value, intervals, *evaluation);
     if (request.as_json) {
         core::Value result = value;
         if (!scenario->question.empty()) result["question"] = scenario->question;
@@ -187,8 +213,9 @@ int predict(const core::Value& document, const Request& request, std::ostream& o
     }
     std::vector<OutputFile> files;
     if (request.trace)
-        files.push_back({*request.trace, sim::chrome_trace(*evaluation->program, evaluation->timeline,
-                                                           evaluation->memory_timeline, marks)});
+        files.push_back(
+            {*request.trace, sim::chrome_trace(*evaluation->program, evaluation->timeline,
+                                               evaluation->memory_timeline, marks_of(*evaluation))});
     if (request.html)
         files.push_back(
             {*request.html,
@@ -219,11 +246,15 @@ int run_simulate_command(const std::vector<std::string>& arguments, std::ostream
             sim::assign(*document, *assignment, diagnostics);
     for (const std::string& text : request.sweep)
         axes.push_back(sim::parse_sweep(text, "--sweep", diagnostics));
+    std::optional<sim::Posterior> calibration;
+    if (request.calibration) calibration = sim::load_posterior(*request.calibration, diagnostics);
     if (diagnostics.has_errors() || !document) {
         if (document) sim::read_scenario(*document, request.scenario, diagnostics);  // what else is wrong
         return show(diagnostics, as_json, out, err);
     }
-    return axes.empty() ? predict(*document, request, out, err) : sweep(*document, request, axes, out, err);
+    const sim::Posterior& posterior = calibration ? *calibration : sim::shipped_posterior();
+    return axes.empty() ? predict(*document, request, posterior, out, err)
+                        : sweep(*document, request, axes, posterior, out, err);
 }
 
 }  // namespace apps

@@ -24,7 +24,7 @@ namespace {
 
 const char* const help =
     "Usage: smsim validate FILE.csv --clusters clusters.csv [--sweeps sweeps.csv] [--worst N] [--explain ID] "
-    "[--constant NAME=VALUE]... [--json]\n"
+    "[--constant NAME=VALUE]... [--calibration FILE] [--json]\n"
     "\n"
     "Predicts every row of a file of published measurements and scores the predictions: per group and macro "
     "mean absolute\n"
@@ -36,6 +36,7 @@ const char* const help =
     "  --worst N        show the N worst rows (default 10)\n"
     "  --explain ID     one row instead of all: where its predicted time goes, and what it rests on\n"
     "  --constant N=V   another value of a constant of the cost model (docs/accuracy.md lists them)\n"
+    "  --calibration F  what smsim calibrate learned of an installation (not with --constant)\n"
     "  --json           one JSON document on stdout\n"
     "\n"
     "Example:\n"
@@ -52,6 +53,9 @@ void print(const validation::Validation& validation, std::size_t worst, std::ost
                        100 * validation.macro_mape);
     if (validation.memory_mape)
         out << fmt::format("peak memory              MAPE {:.1f} %\n", 100 * *validation.memory_mape);
+    if (validation.coverage_80)
+        out << fmt::format("80 % intervals           hold {:.1f} % of the rows\n",
+                           100 * *validation.coverage_80);
     for (const validation::SweepScore& sweep : validation.sweeps)
         out << fmt::format("sweep {:<50} {:>3} plans  Spearman {:>5.2f}  regret {:>5.1f} %\n", sweep.id,
                            sweep.plans, sweep.spearman, 100 * sweep.regret);
@@ -139,10 +143,11 @@ int explain_row(const std::string& id, const core::CsvTable& runs, const core::C
 int run_validate_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
     const bool as_json = wants_json(arguments);
     core::Diagnostics diagnostics;
-    Options given(arguments,
-                  {.with_value = {"--clusters", "--sweeps", "--worst", "--constant", "--explain"},
-                   .flags = {"--help", "--json"}},
-                  diagnostics);
+    Options given(
+        arguments,
+        {.with_value = {"--clusters", "--sweeps", "--worst", "--constant", "--explain", "--calibration"},
+         .flags = {"--help", "--json"}},
+        diagnostics);
     if (given.has("--help")) {
         out << help;
         return good;
@@ -158,8 +163,17 @@ int run_validate_command(const std::vector<std::string>& arguments, std::ostream
     for (const std::string& assignment : given.list("--constant"))
         if (const std::string wrong = set_constant(assignment, options.constants); !wrong.empty())
             given.error("--constant", wrong, "docs/accuracy.md lists names and ranges");
+    const std::optional<std::string> calibration_file = given.text("--calibration");
+    if (calibration_file && given.has("--constant"))
+        given.error("--constant", "--constant: --calibration brings the constants",
+                    "leave out one of the two");
     if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
 
+    std::optional<sim::Posterior> calibration;
+    if (calibration_file) calibration = sim::load_posterior(*calibration_file, diagnostics);
+    options.calibration = calibration ? &*calibration : nullptr;
+    if (calibration) options.constants = calibration->cost_constants();
+    options.has_intervals = true;
     const auto runs = core::load_csv(file, validation::run_columns(), diagnostics);
     const auto clusters = core::load_csv(*clusters_file, validation::cluster_columns(), diagnostics);
     std::optional<core::CsvTable> sweeps;

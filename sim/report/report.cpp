@@ -157,7 +157,7 @@ std::string first_error(const core::Diagnostics& diagnostics) {
 
 std::string text_report(const Evaluation& evaluation, const model::ModelGraph& graph,
                         const cluster::Cluster& cluster, const schedule::Plan& plan,
-                        const std::string& question) {
+                        const std::string& question, const PredictionIntervals* intervals) {
     std::string text;
     if (!question.empty()) text += question + "\n\n";
     const cluster::InstanceType& instance = cluster.instance;
@@ -180,7 +180,10 @@ std::string text_report(const Evaluation& evaluation, const model::ModelGraph& g
         text += fmt::format("          partition: {}\n", partition);
     text += "\n";
 
-    text += fmt::format("Step      {}: {} samples/s", core::format(evaluation.step_time),
+    text += fmt::format("Step      {}{}: {} samples/s", core::format(evaluation.step_time),
+                        intervals ? fmt::format(" (80 %: {} to {})", core::format(intervals->step.low),
+                                                core::format(intervals->step.high))
+                                  : "",
                         rate_words(evaluation.samples_per_second));
     if (graph.tokens_per_sample > 0)
         text += fmt::format(", {} tokens/s", rate_words(evaluation.tokens_per_second));
@@ -194,6 +197,7 @@ std::string text_report(const Evaluation& evaluation, const model::ModelGraph& g
                         rate_words(core::to_dollars_per_hour(evaluation.rate)), price_words(cluster.instance),
                         rate_words(evaluation.rate.value * 1e6 / evaluation.samples_per_second));
     text += "\n" + memory_table(evaluation) + "\n" + breakdown_bars(evaluation);
+    if (intervals) text += "\n" + text_of(*intervals);
     if (!evaluation.assumptions.empty()) {
         text += "\nAssumptions\n";
         for (const std::string& line : evaluation.assumptions) text += "  - " + line + "\n";

@@ -11,14 +11,15 @@
 #include "model/model_fwd.h"
 #include "schedule/plan/plan.h"
 #include "sim/evaluate.h"
+#include "sim/uncertainty/interval.h"
 
 namespace sim {
 
 // Effective configuration, step time and throughput, cost, memory per rank class, breakdown bars,
-// assumptions.
+// assumptions; intervals where they are given.
 std::string text_report(const Evaluation& evaluation, const model::ModelGraph& graph,
                         const cluster::Cluster& cluster, const schedule::Plan& plan,
-                        const std::string& question = "");
+                        const std::string& question = "", const PredictionIntervals* intervals = nullptr);
 
 // One point of a sweep: what was set, and the evaluation or why there is none.
 struct SweepRow {

@@ -73,6 +73,11 @@ public:
         rows_ = validation->rows;
     }
 
+    const core::CsvTable& table() const { return runs_; }
+    const core::CsvTable& clusters() const { return clusters_; }
+    void measure(std::size_t i, double seconds) {
+        runs_.rows[i].cells[runs_.column("measured_step_s").value()] = std::to_string(seconds);
+    }
     std::size_t size() const { return rows_.size(); }
     const validation::ScoredRow& operator[](std::size_t i) const { return rows_[i]; }
     bool is_predicted(std::size_t i) const { return rows_[i].status == validation::PredictionStatus::ok; }

@@ -1,0 +1,1 @@
+out=$(mktemp -d)/site.toml; smsim calibrate tests/golden/runs/own_runs.csv --clusters tests/golden/runs/own_clusters.csv --out $out; echo "exit $?"; smsim validate tests/golden/runs/own_runs.csv --clusters tests/golden/runs/own_clusters.csv --calibration $out --worst 3; smsim validate tests/golden/runs/own_runs.csv --clusters tests/golden/runs/own_clusters.csv --worst 3; rm $out

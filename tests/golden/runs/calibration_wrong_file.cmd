@@ -1,0 +1,1 @@
+smsim scenarios/llama2_7b_p4d.toml --calibration tests/golden/runs/wrong_calibration.toml; echo "exit $?"; smplan --target p4d.24xlarge --calibration tests/golden/runs/wrong_calibration.toml; echo "exit $?"
