@@ -19,7 +19,7 @@
 #include "planner/bounds.h"
 #include "planner/explain.h"
 #include "planner/order/plan_order.h"
-#include "schedule/plan/partition.h"
+#include "planner/partition_search.h"
 
 namespace planner {
 
@@ -42,6 +42,17 @@ constexpr std::size_t most_fitting_tries = 8;
 int simulated_micro_batches(const schedule::Plan& plan) {
     constexpr int least = 8, rounds = 5;
     return std::max(least, rounds * plan.layout.pipeline);
+}
+
+bool is_better(const RankedPlan& a, const RankedPlan& b) {
+    return std::pair(a.value, a.evaluation.step_time) < std::pair(b.value, b.evaluation.step_time);
+}
+
+sim::EvaluateOptions quick_options(const schedule::Plan& plan) {
+    sim::EvaluateOptions options;
+    options.most_micro_batches = simulated_micro_batches(plan);
+    options.verifies = false;
+    return options;
 }
 
 struct Entry {
@@ -129,6 +140,7 @@ private:
     void bound_all();
     void enter(std::size_t i);
     void search_waves(core::Diagnostics& diagnostics);
+    void search_partitions();
     void simulate_whole();
     void search_orders(core::Diagnostics& diagnostics);
     void explain_plans();
@@ -155,6 +167,11 @@ private:
     void tighten(Entry& entry);
     void evaluate(std::size_t index, RankedPlan& ranked, std::optional<Rejection>& rejection,
                   core::Diagnostics& diagnostics) const;
+    std::optional<RankedPlan> simulate_partition(const PartitionTask& task, core::Seconds limit) const;
+    core::Seconds step_limit(std::size_t target, double value) const;
+    std::vector<PartitionTask> partition_tasks() const;
+    PartitionTask task_of(const RankedPlan& ranked) const;
+    void keep_plan(RankedPlan ranked);
     void settle(RankedPlan& ranked, sim::Evaluation evaluation) const;
     void search_order(RankedPlan& ranked, core::Diagnostics& diagnostics) const;
 
@@ -170,6 +187,7 @@ private:
     std::vector<Entry> entries_;
     std::set<Key> queue_;
     SearchResult result_;
+    bool is_settled_ = true;                 // no move of a cut makes a ranked plan better
     std::optional<double> first_unvisited_;               // bound of the best entry that the time limit left
     std::vector<std::unique_ptr<GuardedBounds>> bounds_;  // one a layout
     OrderCollection orders_;
@@ -312,13 +330,10 @@ void Search::evaluate(std::size_t index, RankedPlan& ranked, std::optional<Rejec
     const Target& target = targets_[entry.target];
     ranked.candidate = entry.target;
     ranked.plan = entry.plan;
-    if (std::optional<schedule::Partition> partition = schedule::complete_partition(entry.plan, graph_))
+    if (const schedule::Partition* partition = stages_[entry.target]->partition(entry.plan))
         ranked.plan.partition = *partition;
-    sim::EvaluateOptions options;
-    options.most_micro_batches = simulated_micro_batches(entry.plan);
-    options.verifies = false;
     std::optional<sim::Evaluation> evaluation =
-        sim::evaluate(graph_, target.cluster, ranked.plan, diagnostics, options);
+        sim::evaluate(graph_, target.cluster, ranked.plan, diagnostics, quick_options(entry.plan));
     if (!evaluation) {
         rejection = Rejection::no_figure;
         return;
@@ -331,10 +346,6 @@ void Search::evaluate(std::size_t index, RankedPlan& ranked, std::optional<Rejec
         return;
     }
     rejection = constraint_violated(entry.target, ranked.evaluation.step_time);
-}
-
-bool is_better(const RankedPlan& a, const RankedPlan& b) {
-    return std::pair(a.value, a.evaluation.step_time) < std::pair(b.value, b.evaluation.step_time);
 }
 
 // A simulation, and what follows from it.
@@ -500,6 +511,122 @@ void Search::search_waves(core::Diagnostics& diagnostics) {
     }
 }
 
+// Steps of this length or longer are no better than the value, or violate a constraint.
+core::Seconds Search::step_limit(std::size_t target, double value) const {
+    const core::DollarsPerSecond rate = cluster::price(targets_[target].cluster);
+    core::Seconds limit(value);
+    if (request_.objective == Objective::cost) limit = core::Seconds(rate.value > 0 ? value / rate.value : 0);
+    if (!request_.tokens) return limit;
+    const double longer = std::nextafter(1.0, 2.0);  // the limits themselves are allowed
+    if (request_.deadline) limit = std::min(limit, *request_.deadline / steps() * longer);
+    if (request_.budget && rate.value > 0)
+        limit = std::min(limit, core::Seconds(request_.budget->value / rate.value / steps() * longer));
+    return limit;
+}
+
+std::vector<PartitionTask> Search::partition_tasks() const {
+    std::vector<PartitionTask> tasks;
+    for (const Entry& entry : entries_)
+        if (entry.rejection != Rejection::stages && entry.plan.layout.pipeline > 1 &&
+            entry.plan.offload == targets_[entry.target].base.offload && covers_every_partition(entry.plan, graph_.units.size()))
+            tasks.push_back({entry.target, entry.layout, entry.plan});
+    return tasks;
+}
+
+PartitionTask Search::task_of(const RankedPlan& ranked) const {
+    PartitionTask task{ranked.candidate, 0, ranked.plan};
+    task.plan.partition = {};
+    task.plan.offload = targets_[ranked.candidate].base.offload;
+    task.plan.activation_loading_horizon = targets_[ranked.candidate].base.activation_loading_horizon;
+    for (const Entry& entry : entries_)
+        if (entry.target == ranked.candidate && entry.plan == task.plan) task.layout = entry.layout;
+    return task;
+}
+
+// In the memory of the device if it can be, else with the longest horizon of offload with which it fits.
+// `limit`: steps that are as long are of no use.
+std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, core::Seconds limit) const {
+    const Target& target = targets_[task.target];
+    const std::vector<model::OperatorRange> ranges = ranges_of(graph_, task.plan.partition.first_units);
+    const auto try_plan = [&](const schedule::Plan& plan) -> std::optional<RankedPlan> {
+        {
+            const std::lock_guard lock(bounds_[task.layout]->guard);
+            Bounds& bounds = bounds_[task.layout]->bounds;
+            const std::optional<MemoryBound> memory = bounds.memory_of(plan, ranges);
+            if (!memory || memory->peak > target.cluster.instance.device.memory ||
+                bounds.time_of_copies(plan, ranges) >= limit)
+                return std::nullopt;
+        }
+        RankedPlan ranked;
+        ranked.candidate = task.target;
+        ranked.plan = plan;
+        core::Diagnostics unpriced;
+        std::optional<sim::Evaluation> evaluation =
+            sim::evaluate(graph_, target.cluster, plan, unpriced, quick_options(plan));
+        if (!evaluation || !evaluation->fits) return std::nullopt;
+        settle(ranked, std::move(*evaluation));
+        return ranked;
+    };
+    std::optional<RankedPlan> ranked = try_plan(task.plan);
+    if (!ranked && request_.offload != schedule::Offload::none &&
+        task.plan.offload == schedule::Offload::none) {
+        const std::vector<int> horizons =
+            loading_horizons(graph_, target.cluster.instance.device, task.plan);
+        schedule::Plan away = task.plan;
+        away.offload = request_.offload;
+        for (auto horizon = horizons.rbegin(); horizon != horizons.rend() && !ranked; ++horizon) {
+            away.activation_loading_horizon = *horizon;
+            ranked = try_plan(away);
+        }
+    }
+    if (ranked && constraint_violated(task.target, ranked->evaluation.step_time)) return std::nullopt;
+    return ranked;
+}
+
+// Instead of the same plan with another partition, or in its place among the best.
+void Search::keep_plan(RankedPlan ranked) {
+    const auto is_same = [&](const RankedPlan& other) {
+        return other.candidate == ranked.candidate && task_of(other).plan == task_of(ranked).plan;
+    };
+    std::vector<RankedPlan>& plans = result_.plans;
+    const auto same = std::find_if(plans.begin(), plans.end(), is_same);
+    if (same != plans.end()) {
+        if (is_better(ranked, *same)) *same = std::move(ranked);
+    } else {
+        plans.push_back(std::move(ranked));
+    }
+    std::stable_sort(plans.begin(), plans.end(), is_better);
+    if (plans.size() > request_.keep) plans.resize(request_.keep);
+}
+
+void Search::search_partitions() {
+    PartitionMeans means;
+    means.simulate = [this](const PartitionTask& task, core::Seconds limit) {
+        return simulate_partition(task, limit);
+    };
+    means.limit = [this](std::size_t target, double value) { return step_limit(target, value); };
+    means.is_late = [this] { return request_.time_limit && elapsed() > *request_.time_limit; };
+    means.layout = [this](std::size_t layout) {
+        return PartitionMeans::Layout{&bounds_[layout]->guard, &bounds_[layout]->bounds};
+    };
+    means.threads = request_.threads;
+    PartitionSearch search(graph_, std::move(means));
+    const bool covers = request_.objective != Objective::memory;
+    bool is_settled = true;
+    std::vector<RankedPlan> found = result_.plans;
+    for (RankedPlan& ranked : found) {
+        is_settled = search.improve(ranked, task_of(ranked)) && is_settled;
+        keep_plan(ranked);
+    }
+    if (covers && !result_.plans.empty()) {
+        std::optional<RankedPlan> better =
+            search.find_better(partition_tasks(), result_.plans.front().value);
+        if (better) keep_plan(std::move(*better));
+    }
+    result_.account.partitions = search.account();
+    is_settled_ = is_settled;
+}
+
 // What is printed is what smsim says.
 void Search::simulate_whole() {
     std::vector<RankedPlan>& plans = result_.plans;
@@ -541,8 +668,12 @@ void Search::judge_bounds(double registered) {
     if (result_.plans.front().order) return;
     // The first of the list is the best as soon as nothing unvisited can beat it, though something might
     // still come before the last.
-    account.is_proven_optimal = !first_unvisited_ || *first_unvisited_ >= registered;
-    account.lower_bound = account.is_proven_optimal ? registered : std::min(registered, *first_unvisited_);
+    std::optional<double> open = first_unvisited_;
+    const auto leave_open = [&](double value) { open = open ? std::min(*open, value) : value; };
+    for (const auto& [target, step] : account.partitions.open_bounds)
+        leave_open(value_of(target, step, core::Bytes(0)));
+    account.is_proven_optimal = (!open || *open >= registered) && is_settled_;
+    account.lower_bound = open ? std::min(registered, *open) : registered;
 }
 
 SearchResult Search::run(core::Diagnostics& diagnostics) {
@@ -555,6 +686,9 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     // Every plan of the space is in exactly one part of the account; the plans kept are the best of those
     // simulated, and none that was pruned is better than the last of them.
     search_waves(diagnostics);
+    // No partition of the plans whose partitions are covered is better than the first, and no move of a cut
+    // makes a plan better that is kept, unless time is up.
+    if (request_.uses_bounds) search_partitions();
     // Values of the plans kept are those of their whole steps, best first.
     simulate_whole();
     const core::Seconds searched = elapsed();
@@ -626,7 +760,8 @@ std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, 
                          [](const auto& a, const auto& b) { return a.first < b.first; });
         for (std::size_t i = 0; i < std::min(order.size(), most_fitting_tries); ++i) {
             core::Diagnostics diagnostics;
-            const schedule::Plan& plan = order[i].second;
+            schedule::Plan plan = order[i].second;
+            if (const schedule::Partition* partition = stages.partition(plan)) plan.partition = *partition;
             // How much is offloaded at a time depends on the speed of the copies.
             sim::EvaluateOptions options;
             options.memory_only = !offloads;

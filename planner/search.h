@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cluster/topology.h"
@@ -75,6 +76,15 @@ enum class Rejection {
 };
 std::string_view reason_of(Rejection rejection);
 
+// Of the partitions beside the one that every plan was looked at with first.
+struct PartitionAccount {
+    std::size_t excluded = 0;   // plans none of whose partitions can be better
+    std::size_t walked = 0;     // plans of whose partitions all were bounded
+    std::size_t simulated = 0;  // partitions
+    std::size_t open = 0;       // plans and partitions that the time limit, or their number, left
+    std::vector<std::pair<std::size_t, core::Seconds>> open_bounds;  // target, bound of the step
+};
+
 // Every candidate ends in exactly one of: evaluated (simulated and allowed), rejected, pruned, unvisited
 // (time limit).
 struct SearchAccount {
@@ -86,6 +96,7 @@ struct SearchAccount {
     // Of the objective. Bounds are of registered schedules: without a plan, and with a searched order ranked
     // first, there is none, and nothing is proven.
     std::optional<double> lower_bound, best_value;
+    PartitionAccount partitions;
 };
 
 // The candidate that exceeds its device's memory by the least.

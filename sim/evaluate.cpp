@@ -21,6 +21,7 @@
 #include "sim/engine/overlapped_compute.h"
 #include "sim/engine/shared_cores.h"
 #include "sim/engine/simulate.h"
+#include "sim/priced_partition.h"
 #include "sim/report/breakdown.h"
 #include "sim/report/memory_report.h"
 #include "sim/report/overflow_place.h"
@@ -467,7 +468,15 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
                                    const schedule::Plan& given_plan, core::Diagnostics& diagnostics,
                                    const EvaluateOptions& options) {
     schedule::Plan plan = given_plan;
-    const std::optional<schedule::Partition> partition = schedule::complete_partition(plan, graph);
+    core::Diagnostics unpriced;
+    std::optional<CostModels> costs =
+        options.memory_only && !plan.partition.first_units.empty()
+            ? std::nullopt
+            : make_cost_models(graph, cluster, plan, options.memory_only ? unpriced : diagnostics,
+                               options.constants);
+    if (!costs && !options.memory_only) return std::nullopt;
+    std::optional<schedule::Partition> partition =
+        costs ? complete_partition(plan, graph, cluster, *costs) : schedule::complete_partition(plan, graph);
     if (!partition) {
         diagnostics.error({}, "plan.pipeline_parallel",
                           fmt::format("{} virtual stages for the {} partition units of {}", plan.stages(),
@@ -475,12 +484,8 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
                           "use fewer stages: every stage needs at least one unit");
         return std::nullopt;
     }
-    plan.partition = *partition;
-
-    std::optional<CostModels> costs =
-        options.memory_only ? std::nullopt
-                            : make_cost_models(graph, cluster, plan, diagnostics, options.constants);
-    if (!costs && !options.memory_only) return std::nullopt;
+    plan.partition = std::move(*partition);
+    if (options.memory_only) costs.reset();
     const int ranks_on_a_device = (plan.layout.ranks() + cluster.device_count() - 1) / cluster.device_count();
     const Task task{graph,
                     cluster,

@@ -200,6 +200,12 @@ core::Value account_of(const planner::SearchAccount& account, planner::Objective
         value[objective == planner::Objective::memory ? "lower_bound_bytes" : "lower_bound_usd_per_step"] =
             bound;
     value["gap_pct"] = account.lower_bound ? core::Value(gap_pct(account).value_or(0)) : core::Value();
+    core::Value partitions = core::Value::table();
+    partitions["excluded"] = account.partitions.excluded;
+    partitions["walked"] = account.partitions.walked;
+    partitions["simulated"] = account.partitions.simulated;
+    partitions["open"] = account.partitions.open;
+    value["partitions"] = std::move(partitions);
     return value;
 }
 
