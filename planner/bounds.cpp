@@ -289,12 +289,36 @@ core::Seconds Bounds::after_passes_of(const schedule::Plan& plan, int rank, mode
 }
 
 bool Bounds::never_fits(const schedule::Plan& plan) {
+    const cluster::DeviceSpec& device = cluster_.instance.device;
     const model::OperatorRange all{0, static_cast<std::int32_t>(stages_.graph().operators.size())};
-    schedule::StateElements elements = stages_.parameter_count(plan, all);
-    elements.dense /= plan.layout.pipeline;
-    elements.experts /= plan.layout.pipeline;
-    const schedule::StateFootprint state = schedule::state_footprint(elements, plan);
-    return state.parameters + state.gradients + state.optimizer > cluster_.instance.device.memory;
+    const schedule::StateFootprint whole =
+        schedule::state_footprint(stages_.parameter_count(plan, all), plan);
+    double state = (whole.parameters + whole.gradients + whole.optimizer).value;
+    const schedule::Schedule* order = orders_.order(plan);
+    const double room = device.memory.value;
+    if (!order || order->stages != order->ranks || segments_of(plan) > 1)
+        return state > room * plan.layout.pipeline;
+    // The state goes where a byte of activations costs most, as they are there of most micro-batches; what
+    // is left takes the activations.
+    std::vector<double> in_flight;
+    for (const std::vector<schedule::Action>& actions : order->actions) {
+        double held = 0, most = 1;
+        for (const schedule::Action& action : actions) {
+            if (action.kind == schedule::ActionKind::forward) most = std::max(most, ++held);
+            else if (action.kind == schedule::ActionKind::backward ||
+                     action.kind == schedule::ActionKind::backward_input)
+                --held;
+        }
+        in_flight.push_back(most);
+    }
+    std::sort(in_flight.rbegin(), in_flight.rend());
+    double kept = 0;  // of one micro-batch
+    for (const double most : in_flight) {
+        const double taken = std::min(state, room);
+        state -= taken;
+        kept += (room - taken) / (most * (1 + device.fragmentation));
+    }
+    return state > 0 || stages_.saved(plan, all).value > kept;
 }
 
 Bounds::StagePasses Bounds::stage_passes(const schedule::Plan& plan, const schedule::Schedule& order,

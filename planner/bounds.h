@@ -86,7 +86,8 @@ public:
                              int stage, model::OperatorRange range);
     // After its last pass a rank that holds these stages alone updates their parameters, and gathers them.
     core::Seconds after_passes_of(const schedule::Plan& plan, int rank, model::OperatorRange range);
-    // Does the state alone of the fullest rank of any partition exceed the device's memory?
+    // Is there too little memory on all ranks together for the state of the model, and for the activations
+    // that they keep, however both are divided among them? Then no partition fits.
     bool never_fits(const schedule::Plan& plan);
     // The plan's order, if prices of the device bound its time. Null: times bound nothing.
     const schedule::Schedule* timed_order(const schedule::Plan& plan);

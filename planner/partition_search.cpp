@@ -128,10 +128,17 @@ std::vector<std::pair<core::Seconds, std::size_t>> PartitionSearch::worth_a_walk
         const std::lock_guard lock(*layout.guard);
         StageTable& shared = table(tasks[runs[r].first].layout);
         for (std::size_t i = runs[r].first; i < runs[r].second; ++i) {
-            const core::Seconds bound = PartitionSpace(shared, tasks[i].plan).least_of_work();
-            if (bound < means_.limit(tasks[i].target, best) && !layout.bounds->never_fits(tasks[i].plan))
-                bounds[i] = bound;
+            if (i > runs[r].first && (tasks[i].plan.micro_batch != tasks[i - 1].plan.micro_batch ||
+                                      tasks[i].plan.recompute != tasks[i - 1].plan.recompute))
+                shared.forget();
+            const core::Seconds limit = means_.limit(tasks[i].target, best);
+            const PartitionSpace space(shared, tasks[i].plan);
+            core::Seconds bound = space.least_of_work();
+            if (bound >= limit || layout.bounds->never_fits(tasks[i].plan)) continue;
+            if (!means_.is_late()) bound = space.least();
+            if (bound < limit) bounds[i] = bound;
         }
+        shared.forget();
     });
     std::vector<std::pair<core::Seconds, std::size_t>> order;
     for (std::size_t i = 0; i < tasks.size(); ++i) {
@@ -159,6 +166,7 @@ std::optional<RankedPlan> PartitionSearch::find_better(const std::vector<Partiti
                 found[i] = PartitionSpace(table(task.layout), task.plan)
                                .below(means_.limit(task.target, best), most_visited);
             });
+        for (auto& [layout, table] : tables_) table->forget();
         std::vector<Option> options;
         for (std::size_t i = begin; i < end; ++i) {
             const std::size_t task = order[i].second;

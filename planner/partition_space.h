@@ -33,20 +33,31 @@ struct PartitionOption {
 class StageTable {
 public:
     StageTable(const model::ModelGraph& graph, Bounds& bounds) : graph_(graph), bounds_(bounds) {}
-    const Bounds::StagePasses& of(const schedule::Plan& plan, const schedule::Schedule& order, bool splits,
-                                  int stage, std::size_t begin, std::size_t end);
+    struct Passes {  // Bounds::StagePasses, in seconds
+        double busy, weight, host, forward, backward;
+    };
+    using Row = std::vector<std::optional<Passes>>;  // by begin and end
+    Row& row(const schedule::Plan& plan, const schedule::Schedule& order, bool splits, int stage);
+    const Passes& of(Row& row, const schedule::Plan& plan, const schedule::Schedule& order,
+                                  bool splits, int stage, std::size_t begin, std::size_t end);
+    // Of plans with one stage a rank: the least over all divisions of units [i, end) into stages s and after
+    // of their longest rank, [s][i]. Equal for all plans whose stages have the same passes.
+    using Needs = std::vector<std::vector<double>>;
+    const Needs& needs(const schedule::Plan& plan, const schedule::Schedule& order, bool splits);
+    // Plans of other micro-batches and recomputations share nothing with those before.
+    void forget() { rows_.clear(), needs_.clear(); }
     Bounds& bounds() { return bounds_; }
     const model::ModelGraph& graph() const { return graph_; }
 
 private:
     using Key = std::tuple<int, int, bool, GradientHandling, int, bool, int, int>;
-    std::vector<std::optional<Bounds::StagePasses>>& row(const schedule::Plan& plan,
-                                                         const schedule::Schedule& order, bool splits,
-                                                         int stage);
+    Key key(const schedule::Plan& plan, bool splits, int rank, int place) const;
+    Needs tabulate_needs(const schedule::Plan& plan, const schedule::Schedule& order, bool splits);
 
     const model::ModelGraph& graph_;
     Bounds& bounds_;
-    std::map<Key, std::vector<std::optional<Bounds::StagePasses>>> rows_;
+    std::map<Key, Row> rows_;
+    std::map<Key, Needs> needs_;
 };
 
 // The plan without offload: copies only add to a step.
@@ -54,8 +65,10 @@ class PartitionSpace {
 public:
     PartitionSpace(StageTable& table, const schedule::Plan& plan);
 
-    // No partition's step is shorter. Cheap: the work of all stages spread evenly over the ranks.
+    // No partition's step is shorter. The first is cheap: the work of all stages spread evenly over the
+    // ranks. The second is of the best division into stages.
     core::Seconds least_of_work() const;
+    core::Seconds least() const;
     // Partitions whose bound is below `limit`, by their bounds, then as they come; nothing where they, or the
     // partial ones behind them, are more than `most`. Each bound is that of the plan's own order.
     std::optional<std::vector<PartitionOption>> below(core::Seconds limit, std::size_t most);
@@ -68,10 +81,9 @@ private:
         bool is_seen = false;
         double bound() const;
     };
-    const Bounds::StagePasses& passes(int stage, std::size_t begin, std::size_t end) const {
-        return table_.of(plan_, *order_, splits_, stage, begin, end);
+    const StageTable::Passes& passes(int stage, std::size_t begin, std::size_t end) const {
+        return table_.of(*rows_[static_cast<std::size_t>(stage)], plan_, *order_, splits_, stage, begin, end);
     }
-    void tabulate_needs();
     void visit(int stage, std::size_t begin, double forward, double backward);
 
     StageTable& table_;
@@ -79,9 +91,8 @@ private:
     const schedule::Schedule* order_;
     bool splits_ = false;
     std::size_t units_;
-    // One stage a rank: the least over all divisions of units [i, end) into stages s and after of their
-    // longest rank, [s][i].
-    std::vector<std::vector<double>> needs_;
+    std::vector<StageTable::Row*> rows_;         // by stage
+    const StageTable::Needs* needs_ = nullptr;  // with one stage a rank
     // State of a walk.
     double limit_ = 0;
     std::size_t visited_ = 0, most_ = 0;

@@ -20,6 +20,7 @@
 #include "planner/explain.h"
 #include "planner/order/plan_order.h"
 #include "planner/partition_search.h"
+#include "schedule/plan/partition.h"
 
 namespace planner {
 
@@ -34,6 +35,8 @@ constexpr double roomy = 1.25;
 // fixed: what a wave may skip depends on the waves before it only, so the answer does not depend on the
 // threads.
 constexpr std::size_t wave = 16, tightened_at_once = 128;
+// Share by which the sums of one step may differ.
+constexpr double rounding = 1e-9;
 // Fitting plans are looked for among so many of least memory; the others need more.
 constexpr std::size_t most_fitting_tries = 8;
 
@@ -100,11 +103,13 @@ private:
         throw core::InternalError("broken promise: every objective has a value");
     }
     std::optional<Rejection> constraint_violated(std::size_t target, core::Seconds step) const {
+        return constraint_violated(targets_[target].cluster, step);
+    }
+    std::optional<Rejection> constraint_violated(const cluster::Cluster& cluster, core::Seconds step) const {
         if (!request_.tokens) return std::nullopt;
         core::Seconds total = step * steps();
         if (request_.deadline && total > *request_.deadline) return Rejection::deadline;
-        if (request_.budget && cluster::price(targets_[target].cluster) * total > *request_.budget)
-            return Rejection::budget;
+        if (request_.budget && cluster::price(cluster) * total > *request_.budget) return Rejection::budget;
         return std::nullopt;
     }
     // Of one plan's horizons the longest that fits is the fastest; what needs least memory is known of each
@@ -187,6 +192,10 @@ private:
     std::vector<Entry> entries_;
     std::set<Key> queue_;
     SearchResult result_;
+    // The least value that something not looked at may have.
+    std::optional<double> open_;
+    void leave_open(double value) { open_ = open_ ? std::min(*open_, value) : value; }
+    core::Seconds least_step(const cluster::Cluster& cluster) const;
     bool is_settled_ = true;                 // no move of a cut makes a ranked plan better
     std::optional<double> first_unvisited_;               // bound of the best entry that the time limit left
     std::vector<std::unique_ptr<GuardedBounds>> bounds_;  // one a layout
@@ -524,6 +533,7 @@ core::Seconds Search::step_limit(std::size_t target, double value) const {
     return limit;
 }
 
+// Where no prices bound a step nothing could be left out.
 std::vector<PartitionTask> Search::partition_tasks() const {
     std::vector<PartitionTask> tasks;
     for (const Entry& entry : entries_)
@@ -599,6 +609,18 @@ void Search::keep_plan(RankedPlan ranked) {
     if (plans.size() > request_.keep) plans.resize(request_.keep);
 }
 
+// All of the model's arithmetic at the peak rate of every device.
+core::Seconds Search::least_step(const cluster::Cluster& cluster) const {
+    schedule::Plan one = targets_.front().base;
+    one.layout = {};
+    one.micro_batch = 1;
+    double flops = 0;
+    for (const core::Seconds load : schedule::partition_loads(one, graph_)) flops += load.value;
+    const auto peak = cluster.instance.device.peak.find(one.precision.compute);
+    if (peak == cluster.instance.device.peak.end()) return core::Seconds(0);
+    return core::Flops(flops * request_.global_batch) / peak->second / cluster.device_count();
+}
+
 void Search::search_partitions() {
     PartitionMeans means;
     means.simulate = [this](const PartitionTask& task, core::Seconds limit) {
@@ -611,31 +633,45 @@ void Search::search_partitions() {
     };
     means.threads = request_.threads;
     PartitionSearch search(graph_, std::move(means));
-    const bool covers = request_.objective != Objective::memory;
+    const std::vector<PartitionTask> tasks =
+        request_.objective == Objective::memory ? std::vector<PartitionTask>() : partition_tasks();
+    result_.account.covers_partitions = !tasks.empty();
     bool is_settled = true;
     std::vector<RankedPlan> found = result_.plans;
     for (RankedPlan& ranked : found) {
         is_settled = search.improve(ranked, task_of(ranked)) && is_settled;
         keep_plan(ranked);
     }
-    if (covers && !result_.plans.empty()) {
-        std::optional<RankedPlan> better =
-            search.find_better(partition_tasks(), result_.plans.front().value);
+    if (!result_.plans.empty()) {
+        std::optional<RankedPlan> better = search.find_better(tasks, result_.plans.front().value);
         if (better) keep_plan(std::move(*better));
     }
     result_.account.partitions = search.account();
     is_settled_ = is_settled;
 }
 
-// What is printed is what smsim says.
+// What is printed is what smsim says. Bounds were held against values of steps that may have been extrapolated:
+// where one of them was too short, what lies between it and the true one was excluded without a reason, and
+// stays open.
 void Search::simulate_whole() {
     std::vector<RankedPlan>& plans = result_.plans;
     std::vector<core::Diagnostics> problems(plans.size());
+    std::vector<double> before;
+    for (const RankedPlan& plan : plans) before.push_back(plan.value);
     core::for_each_in_parallel(plans.size(), request_.threads, [&](std::size_t i, int) {
         std::optional<sim::Evaluation> whole =
             sim::evaluate(graph_, targets_[plans[i].candidate].cluster, plans[i].plan, problems[i], {});
         core::require(whole.has_value(), "a plan that was simulated can be simulated again");
         settle(plans[i], std::move(*whole));
+    });
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+        const bool is_allowed =
+            plans[i].evaluation.fits &&
+            !constraint_violated(plans[i].candidate, plans[i].evaluation.step_time);
+        if (!is_allowed || plans[i].value > before[i] * (1 + rounding)) leave_open(before[i]);
+    }
+    std::erase_if(plans, [&](const RankedPlan& plan) {
+        return !plan.evaluation.fits || constraint_violated(plan.candidate, plan.evaluation.step_time);
     });
     std::stable_sort(plans.begin(), plans.end(), is_better);
 }
@@ -668,12 +704,19 @@ void Search::judge_bounds(double registered) {
     if (result_.plans.front().order) return;
     // The first of the list is the best as soon as nothing unvisited can beat it, though something might
     // still come before the last.
-    std::optional<double> open = first_unvisited_;
-    const auto leave_open = [&](double value) { open = open ? std::min(*open, value) : value; };
+    if (first_unvisited_) leave_open(*first_unvisited_);
     for (const auto& [target, step] : account.partitions.open_bounds)
         leave_open(value_of(target, step, core::Bytes(0)));
-    account.is_proven_optimal = (!open || *open >= registered) && is_settled_;
-    account.lower_bound = open ? std::min(registered, *open) : registered;
+    for (const cluster::Cluster& cluster : request_.unsearched) {
+        const core::Seconds step = least_step(cluster);
+        if (constraint_violated(cluster, step)) continue;
+        ++account.bounded_targets;
+        leave_open(request_.objective == Objective::memory ? 0.0
+                   : request_.objective == Objective::cost ? (cluster::price(cluster) * step).value
+                                                           : step.value);
+    }
+    account.is_proven_optimal = (!open_ || *open_ >= registered) && is_settled_;
+    account.lower_bound = open_ ? std::min(registered, *open_) : registered;
 }
 
 SearchResult Search::run(core::Diagnostics& diagnostics) {
@@ -708,6 +751,39 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
 }
 
 }  // namespace
+
+std::vector<std::string> covered_axes(const SearchAccount& account) {
+    std::vector<std::string> axes = {"nodes",           "data_parallel", "tensor_parallel", "pipeline_parallel",
+                                     "virtual_stages",  "context_parallel", "expert_parallel", "schedule",
+                                     "segments",        "sharding",      "recompute",       "micro_batch"};
+    if (account.covers_partitions) axes.push_back("partition");
+    return axes;
+}
+
+std::vector<std::pair<std::string, std::string>> fixed_axes(const SearchAccount& account) {
+    return {
+        {"partition",
+         account.covers_partitions
+             ? fmt::format("of plans with several stages a rank and more than {:.0f} partitions, and of plans "
+                           "that offload: the longest stage is shortest; of those ranked no move of one cut "
+                           "by one unit is better",
+                           most_partitions)
+             : "the longest stage is shortest; of plans that are ranked no move of one cut by one unit is "
+               "better"},
+        {"shard_degree", "all replicas, or those of one node"},
+        {"offload", "only what does not fit, with the longest activation_loading_horizon that does"},
+        {"sequence_parallel", "wherever tokens divide"},
+        {"gradient_bucket", "of the base plan"},
+        {"overlaps_gradient_reduction", "of the base plan"},
+        {"overlaps_parameter_gathering", "of the base plan"},
+        {"fused_cross_entropy", "of the base plan"},
+        {"attention", "of the base plan"},
+        {"precision", "of the base plan"},
+        {"communication", "of the base plan"},
+        {"collective", "of the base plan"},
+        {"framework", "of the base plan"},
+    };
+}
 
 std::string_view reason_of(Rejection rejection) {
     switch (rejection) {

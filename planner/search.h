@@ -48,6 +48,9 @@ struct SearchRequest {
     // ones copy more and wait longer (for the objective memory every horizon counts). none: they stay.
     // Targets whose base plan offloads keep its setting.
     schedule::Offload offload = schedule::Offload::host;
+    // Clusters that might be trained on as well, of whose plans only a bound is known: the arithmetic at the
+    // peak of all their devices. They count in what is proven.
+    std::vector<cluster::Cluster> unsearched = {};
     bool searches_orders = false;  // of the ranked plans, each with an order of its own where that is better
 };
 
@@ -96,7 +99,11 @@ struct SearchAccount {
     // Of the objective. Bounds are of registered schedules: without a plan, and with a searched order ranked
     // first, there is none, and nothing is proven.
     std::optional<double> lower_bound, best_value;
+    // Were all partitions of plans looked at that have one stage a rank, or few partitions? Else each plan has
+    // the one that balances its stages.
+    bool covers_partitions = false;
     PartitionAccount partitions;
+    std::size_t bounded_targets = 0;  // of the unsearched clusters those that bounds do not exclude
 };
 
 // The candidate that exceeds its device's memory by the least.
@@ -112,6 +119,11 @@ struct SearchResult {
     SearchAccount account;
     std::optional<Shortfall> shortfall;
 };
+
+// What a search varies, in the words of the plan file, and what it sets by which rule. A proof is of the former
+// under the latter.
+std::vector<std::string> covered_axes(const SearchAccount& account);
+std::vector<std::pair<std::string, std::string>> fixed_axes(const SearchAccount& account);
 
 // Deterministic whatever the number of threads, unless the time limit ends it. Diagnostics: prices the device
 // has no figure for.

@@ -139,6 +139,12 @@ const schedule::ActivationFootprint& StageCollection::footprint(Shape& shape, co
     return entry->second;
 }
 
+core::Bytes StageCollection::saved(const schedule::Plan& plan, model::OperatorRange range) {
+    Shape& shape = shape_of(plan);
+    const std::lock_guard lock(shape.guard);
+    return footprint(shape, plan, range, 0).saved;
+}
+
 StageCollection::Prices& StageCollection::prices_of(Shape& shape, const schedule::Plan& plan) {
     const auto [entry, is_new] = shape.prices.try_emplace(GradientHandling(plan));
     if (is_new) {

@@ -117,6 +117,8 @@ public:
     // Of these operators, before any sharding: a rank's share of the tensor-parallel split, and of experts
     // that are spread over ranks.
     schedule::StateElements parameter_count(const schedule::Plan& plan, model::OperatorRange range);
+    // What a stage of these operators keeps of a micro-batch for its backward, at least.
+    core::Bytes saved(const schedule::Plan& plan, model::OperatorRange range);
     const model::ModelGraph& graph() const { return graph_; }
     // Of any boundary between two units.
     core::Bytes smallest_boundary(const schedule::Plan& plan);
