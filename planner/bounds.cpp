@@ -228,8 +228,7 @@ std::vector<core::Seconds> Bounds::copy_times(const schedule::Plan& plan, const 
 
 core::Seconds Bounds::time_of_copies(const schedule::Plan& plan,
                                      const std::vector<model::OperatorRange>& ranges) {
-    const schedule::Schedule* order =
-        plan.offload == schedule::Offload::none ? nullptr : timed_order(plan);
+    const schedule::Schedule* order = plan.offload == schedule::Offload::none ? nullptr : timed_order(plan);
     if (!order) return core::Seconds(0);
     const std::vector<core::Seconds> times =
         copy_times(plan, *order, stages_.activations(plan, *order, ranges));
@@ -330,8 +329,7 @@ Bounds::StagePasses Bounds::stage_passes(const schedule::Plan& plan, const sched
     for (int segment = 0; segment < segments_of(plan); ++segment) {
         const StageCost cost = stage_cost(plan, range, pipeline_rank, segment);
         const PassTimes times = pass_times(cost.forward, cost.backward, cost.backward_input, order, stage);
-        const core::Seconds backward =
-            splits ? times.backward_input + times.backward_weight : times.backward;
+        const core::Seconds backward = splits ? times.backward_input + times.backward_weight : times.backward;
         passes.busy += (times.forward + std::min(backward, times.backward)) * micro_batches;
         if (splits) passes.weight += times.backward_weight * micro_batches;
         passes.host += (cost.forward.host + cost.backward.host) * micro_batches;
@@ -417,8 +415,7 @@ core::Seconds Bounds::after_passes(const schedule::Plan& plan, const schedule::S
 }
 
 core::Seconds Bounds::after_passes(const schedule::Plan& plan, int rank, double dense, double experts) {
-    const core::Seconds time =
-        stages_.update(plan, dense / plan.pieces(false) + experts / plan.pieces(true));
+    const core::Seconds time = stages_.update(plan, dense / plan.pieces(false) + experts / plan.pieces(true));
     if (!plan.shards(schedule::Sharding::optimizer) || plan.shards(schedule::Sharding::parameters))
         return time;
     const auto gather = [&](bool is_expert, double elements) {
@@ -521,8 +518,7 @@ core::Seconds Bounds::time_of_order(const schedule::Plan& plan) {
     const core::Seconds bound = time(plan);
     if (bound.value <= 0) return bound;
     const schedule::Schedule& order = *orders_.order(plan);
-    const core::Seconds passes =
-        replayed(plan, order, *stages_.stages(plan), transfer_time(plan, order));
+    const core::Seconds passes = replayed(plan, order, *stages_.stages(plan), transfer_time(plan, order));
     return std::max(bound, (passes + after_passes(plan, order)) * claimed_share);
 }
 
@@ -533,8 +529,8 @@ core::Seconds Bounds::time_of_order(const schedule::Plan& plan,
     const std::vector<RankParameters> parameters = stages_.rank_parameters(plan, *order, ranges);
     const core::Seconds transfer = transfer_time(plan, *order, stages_.smallest_boundary(plan));
     const std::vector<core::Seconds> no_copies(static_cast<std::size_t>(order->ranks));
-    const core::Seconds passes = std::max(time_of_passes(plan, *order, ranges, no_copies),
-                                          replayed(plan, *order, ranges, transfer));
+    const core::Seconds passes =
+        std::max(time_of_passes(plan, *order, ranges, no_copies), replayed(plan, *order, ranges, transfer));
     core::Seconds bound = passes + after_passes(plan, *order, parameters);
     if (plan.layout.data > 1) bound = std::max(bound, data_parallel_time(plan, *order, parameters));
     return bound * claimed_share;

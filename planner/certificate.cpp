@@ -44,9 +44,8 @@ private:
     }
     bool is_allowed(std::size_t target, core::Seconds step) const {
         if (!request_.tokens) return true;
-        const double tokens_a_step =
-            static_cast<double>(request_.global_batch) *
-            static_cast<double>(std::max<std::int64_t>(1, graph_.tokens_per_sample));
+        const double tokens_a_step = static_cast<double>(request_.global_batch) *
+                                     static_cast<double>(std::max<std::int64_t>(1, graph_.tokens_per_sample));
         const core::Seconds all = step * std::ceil(*request_.tokens / tokens_a_step);
         if (request_.deadline && all > *request_.deadline) return false;
         return !request_.budget || cluster::price(targets_[target].cluster) * all <= *request_.budget;
@@ -92,8 +91,8 @@ void Checker::check_counts() {
     const std::size_t sum = claim_.evaluated + claim_.rejected + claim_.pruned + claim_.unvisited;
     if (sum != claim_.space)
         check_.violations.push_back(fmt::format(
-            "{} plans are accounted for ({} simulated, {} rejected, {} excluded, {} not reached), not {}", sum,
-            claim_.evaluated, claim_.rejected, claim_.pruned, claim_.unvisited, claim_.space));
+            "{} plans are accounted for ({} simulated, {} rejected, {} excluded, {} not reached), not {}",
+            sum, claim_.evaluated, claim_.rejected, claim_.pruned, claim_.unvisited, claim_.space));
     if (claim_.is_proven && (claim_.unvisited > 0 || claim_.lower_bound < claim_.value * (1 - rounding)))
         check_.violations.push_back("what is proven has a gap, or plans that were not reached");
     if (claim_.lower_bound > claim_.value * (1 + rounding))

@@ -1,5 +1,5 @@
-// The answer of a search, checked by another path: nothing here uses the search's bounds, collections or order
-// of visits.
+// The answer of a search, checked by another path: nothing here uses the search's bounds, collections or
+// order of visits.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The second half of a plan search: the search before it looked at one partition of every plan; this one looks
-// at all of them, by bounds, and moves the cuts of the plans that were found.
+// The second half of a plan search: the search before it looked at one partition of every plan; this one
+// looks at all of them, by bounds, and moves the cuts of the plans that were found.
 #pragma once
 
 #include <cstddef>

@@ -33,9 +33,14 @@ std::vector<model::OperatorRange> ranges_of(const model::ModelGraph& graph,
 // Where nothing is exchanged within a stage, its pipeline rank does not matter, only whether messages arrive
 // from before and from behind.
 StageTable::Key StageTable::key(const schedule::Plan& plan, bool splits, int rank, int place) const {
-    return {plan.micro_batch,   static_cast<int>(plan.recompute), plan.sequence_parallel,
-            GradientHandling(plan), segments_of(plan),            splits,
-            rank,               place};
+    return {plan.micro_batch,
+            static_cast<int>(plan.recompute),
+            plan.sequence_parallel,
+            GradientHandling(plan),
+            segments_of(plan),
+            splits,
+            rank,
+            place};
 }
 
 StageTable::Row& StageTable::row(const schedule::Plan& plan, const schedule::Schedule& order, bool splits,
@@ -54,9 +59,9 @@ const StageTable::Passes& StageTable::of(Row& row, const schedule::Plan& plan,
                                          std::size_t begin, std::size_t end) {
     std::optional<Passes>& entry = row[(end - 1) * end / 2 + begin];
     if (!entry) {
-        const Bounds::StagePasses passes = bounds_.stage_passes(
-            plan, order, splits, stage,
-            {graph_.units[begin].operators.begin, graph_.units[end - 1].operators.end});
+        const Bounds::StagePasses passes =
+            bounds_.stage_passes(plan, order, splits, stage,
+                                 {graph_.units[begin].operators.begin, graph_.units[end - 1].operators.end});
         entry = Passes{passes.busy.value, passes.weight.value, passes.host.value, passes.forward.value,
                        passes.backward.value};
     }
@@ -97,8 +102,8 @@ StageTable::Needs StageTable::tabulate_needs(const schedule::Plan& plan, const s
             if (forward[s][i] == infinity) continue;
             for (std::size_t j = s + 1 == stages ? units : i + 1; j + (stages - s - 1) <= units; ++j) {
                 const Passes& p = passes(s, i, j);
-                const double rank = forward[s][i] + std::max(p.busy, p.host) +
-                                    std::max(0.0, backward[s][i] - p.weight);
+                const double rank =
+                    forward[s][i] + std::max(p.busy, p.host) + std::max(0.0, backward[s][i] - p.weight);
                 needs[s][i] = std::min(needs[s][i], std::max(rank, needs[s + 1][j]));
             }
         }
@@ -135,8 +140,7 @@ core::Seconds PartitionSpace::bound_of(const std::vector<std::int32_t>& first_un
 core::Seconds PartitionSpace::least() const {
     const core::Seconds work = least_of_work();
     if (!order_ || order_->stages != order_->ranks || rows_.empty()) return work;
-    return std::max(work,
-                    core::Seconds(table_.needs(plan_, *order_, splits_)[0][0] * Bounds::claimed_share));
+    return std::max(work, core::Seconds(table_.needs(plan_, *order_, splits_)[0][0] * Bounds::claimed_share));
 }
 
 void PartitionSpace::visit(int stage, std::size_t begin, double forward, double backward) {
@@ -165,8 +169,8 @@ void PartitionSpace::visit(int stage, std::size_t begin, double forward, double 
             visit(stage + 1, end, forward + p.forward, backward + p.backward);
             continue;
         }
-        const bool is_beaten = std::any_of(ranks_.begin(), ranks_.end(),
-                                           [&](const Rank& r) { return r.bound() >= limit_; });
+        const bool is_beaten =
+            std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& r) { return r.bound() >= limit_; });
         if (!is_beaten) found_.push_back({core::Seconds(0), first_units_});
     }
     rank = before;

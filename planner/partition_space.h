@@ -1,5 +1,5 @@
-// Every contiguous partition of one plan, by lower bounds of its step: those worth a simulation, and the least
-// bound of the others.
+// Every contiguous partition of one plan, by lower bounds of its step: those worth a simulation, and the
+// least bound of the others.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +38,8 @@ public:
     };
     using Row = std::vector<std::optional<Passes>>;  // by begin and end
     Row& row(const schedule::Plan& plan, const schedule::Schedule& order, bool splits, int stage);
-    const Passes& of(Row& row, const schedule::Plan& plan, const schedule::Schedule& order,
-                                  bool splits, int stage, std::size_t begin, std::size_t end);
+    const Passes& of(Row& row, const schedule::Plan& plan, const schedule::Schedule& order, bool splits,
+                     int stage, std::size_t begin, std::size_t end);
     // Of plans with one stage a rank: the least over all divisions of units [i, end) into stages s and after
     // of their longest rank, [s][i]. Equal for all plans whose stages have the same passes.
     using Needs = std::vector<std::vector<double>>;
@@ -91,7 +91,7 @@ private:
     const schedule::Schedule* order_;
     bool splits_ = false;
     std::size_t units_;
-    std::vector<StageTable::Row*> rows_;         // by stage
+    std::vector<StageTable::Row*> rows_;        // by stage
     const StageTable::Needs* needs_ = nullptr;  // with one stage a rank
     // State of a walk.
     double limit_ = 0;

@@ -196,7 +196,7 @@ private:
     std::optional<double> open_;
     void leave_open(double value) { open_ = open_ ? std::min(*open_, value) : value; }
     core::Seconds least_step(const cluster::Cluster& cluster) const;
-    bool is_settled_ = true;                 // no move of a cut makes a ranked plan better
+    bool is_settled_ = true;                              // no move of a cut makes a ranked plan better
     std::optional<double> first_unvisited_;               // bound of the best entry that the time limit left
     std::vector<std::unique_ptr<GuardedBounds>> bounds_;  // one a layout
     OrderCollection orders_;
@@ -538,7 +538,8 @@ std::vector<PartitionTask> Search::partition_tasks() const {
     std::vector<PartitionTask> tasks;
     for (const Entry& entry : entries_)
         if (entry.rejection != Rejection::stages && entry.plan.layout.pipeline > 1 &&
-            entry.plan.offload == targets_[entry.target].base.offload && covers_every_partition(entry.plan, graph_.units.size()))
+            entry.plan.offload == targets_[entry.target].base.offload &&
+            covers_every_partition(entry.plan, graph_.units.size()))
             tasks.push_back({entry.target, entry.layout, entry.plan});
     return tasks;
 }
@@ -580,8 +581,7 @@ std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, 
     std::optional<RankedPlan> ranked = try_plan(task.plan);
     if (!ranked && request_.offload != schedule::Offload::none &&
         task.plan.offload == schedule::Offload::none) {
-        const std::vector<int> horizons =
-            loading_horizons(graph_, target.cluster.instance.device, task.plan);
+        const std::vector<int> horizons = loading_horizons(graph_, target.cluster.instance.device, task.plan);
         schedule::Plan away = task.plan;
         away.offload = request_.offload;
         for (auto horizon = horizons.rbegin(); horizon != horizons.rend() && !ranked; ++horizon) {
@@ -650,9 +650,9 @@ void Search::search_partitions() {
     is_settled_ = is_settled;
 }
 
-// What is printed is what smsim says. Bounds were held against values of steps that may have been extrapolated:
-// where one of them was too short, what lies between it and the true one was excluded without a reason, and
-// stays open.
+// What is printed is what smsim says. Bounds were held against values of steps that may have been
+// extrapolated: where one of them was too short, what lies between it and the true one was excluded without a
+// reason, and stays open.
 void Search::simulate_whole() {
     std::vector<RankedPlan>& plans = result_.plans;
     std::vector<core::Diagnostics> problems(plans.size());
@@ -665,9 +665,8 @@ void Search::simulate_whole() {
         settle(plans[i], std::move(*whole));
     });
     for (std::size_t i = 0; i < plans.size(); ++i) {
-        const bool is_allowed =
-            plans[i].evaluation.fits &&
-            !constraint_violated(plans[i].candidate, plans[i].evaluation.step_time);
+        const bool is_allowed = plans[i].evaluation.fits &&
+                                !constraint_violated(plans[i].candidate, plans[i].evaluation.step_time);
         if (!is_allowed || plans[i].value > before[i] * (1 + rounding)) leave_open(before[i]);
     }
     std::erase_if(plans, [&](const RankedPlan& plan) {
@@ -753,9 +752,10 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
 }  // namespace
 
 std::vector<std::string> covered_axes(const SearchAccount& account) {
-    std::vector<std::string> axes = {"nodes",           "data_parallel", "tensor_parallel", "pipeline_parallel",
-                                     "virtual_stages",  "context_parallel", "expert_parallel", "schedule",
-                                     "segments",        "sharding",      "recompute",       "micro_batch"};
+    std::vector<std::string> axes = {
+        "nodes",          "data_parallel",    "tensor_parallel", "pipeline_parallel",
+        "virtual_stages", "context_parallel", "expert_parallel", "schedule",
+        "segments",       "sharding",         "recompute",       "micro_batch"};
     if (account.covers_partitions) axes.push_back("partition");
     return axes;
 }
@@ -764,10 +764,11 @@ std::vector<std::pair<std::string, std::string>> fixed_axes(const SearchAccount&
     return {
         {"partition",
          account.covers_partitions
-             ? fmt::format("of plans with several stages a rank and more than {:.0f} partitions, and of plans "
-                           "that offload: the longest stage is shortest; of those ranked no move of one cut "
-                           "by one unit is better",
-                           most_partitions)
+             ? fmt::format(
+                   "of plans with several stages a rank and more than {:.0f} partitions, and of plans "
+                   "that offload: the longest stage is shortest; of those ranked no move of one cut "
+                   "by one unit is better",
+                   most_partitions)
              : "the longest stage is shortest; of plans that are ranked no move of one cut by one unit is "
                "better"},
         {"shard_degree", "all replicas, or those of one node"},

@@ -99,8 +99,8 @@ struct SearchAccount {
     // Of the objective. Bounds are of registered schedules: without a plan, and with a searched order ranked
     // first, there is none, and nothing is proven.
     std::optional<double> lower_bound, best_value;
-    // Were all partitions of plans looked at that have one stage a rank, or few partitions? Else each plan has
-    // the one that balances its stages.
+    // Were all partitions of plans looked at that have one stage a rank, or few partitions? Else each plan
+    // has the one that balances its stages.
     bool covers_partitions = false;
     PartitionAccount partitions;
     std::size_t bounded_targets = 0;  // of the unsearched clusters those that bounds do not exclude
@@ -120,8 +120,8 @@ struct SearchResult {
     std::optional<Shortfall> shortfall;
 };
 
-// What a search varies, in the words of the plan file, and what it sets by which rule. A proof is of the former
-// under the latter.
+// What a search varies, in the words of the plan file, and what it sets by which rule. A proof is of the
+// former under the latter.
 std::vector<std::string> covered_axes(const SearchAccount& account);
 std::vector<std::pair<std::string, std::string>> fixed_axes(const SearchAccount& account);
 

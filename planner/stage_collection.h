@@ -130,7 +130,8 @@ private:
     struct Shape;
     Shape& shape_of(const schedule::Plan& plan);
     Prices& prices_of(Shape& shape, const schedule::Plan& plan);
-    core::Bytes smallest_crossing(const schedule::Plan& plan, const std::vector<model::OperatorRange>& ranges);
+    core::Bytes smallest_crossing(const schedule::Plan& plan,
+                                  const std::vector<model::OperatorRange>& ranges);
     std::vector<core::Seconds> unit_loads(Shape& shape, const schedule::Plan& plan);
     const Division* division(Shape& shape, const schedule::Plan& plan);
     const std::vector<model::OperatorRange>* stages(Shape& shape, const schedule::Plan& plan);

@@ -361,8 +361,8 @@ int period_of(const schedule::Plan& plan) {
 
 // Lowers three short steps, a period apart; when the last two differ as the first two do, in every
 // instruction's end, the schedule has reached its steady state and the rest is a straight line (makespan is
-// eventually linear in micro-batches: max-plus algebra, Baccelli et al., Synchronization and Linearity, 1992).
-// Otherwise nothing.
+// eventually linear in micro-batches: max-plus algebra, Baccelli et al., Synchronization and Linearity,
+// 1992). Otherwise nothing.
 std::optional<Run> run_extrapolated(const Task& task, int total, int most, std::string& how) {
     constexpr int steps_of_a_line = 3;
     const int period = period_of(task.plan);

@@ -104,8 +104,7 @@ PricedPartition::PricedPartition(const schedule::Plan& plan, const model::ModelG
     }
     for (std::size_t u = 1; u < graph.units.size(); ++u) {
         core::Bytes& bytes = crossing_.emplace_back();
-        for (const model::TensorId tensor :
-             model::tensors_crossing(graph, graph.units[u].operators.begin))
+        for (const model::TensorId tensor : model::tensors_crossing(graph, graph.units[u].operators.begin))
             bytes += model::tensor_bytes(graph, tensor, plan.cost_context());
     }
     make_order();
@@ -199,8 +198,8 @@ std::pair<double, double> PricedPartition::judge(const Cuts& cuts, std::vector<d
     return {end + further * *std::max_element(ranks.begin(), ranks.end()), squares};
 }
 
-// Every cut by itself, and every run of cuts from one to the last, by up to three units, as long as one of the
-// moves is for the better.
+// Every cut by itself, and every run of cuts from one to the last, by up to three units, as long as one of
+// the moves is for the better.
 void PricedPartition::move_cuts(Cuts& cuts, double limit_of_a_stage) const {
     constexpr int furthest = 3;
     std::vector<double> scratch;
@@ -247,8 +246,8 @@ std::optional<schedule::Partition> PricedPartition::solve() {
     };
     if (plan_.memory_weight > 0) return schedule::Partition{*within(plan_.memory_weight).first};
     const cluster::DeviceSpec& device = cluster_.instance.device;
-    const core::Bytes outside = device.has_concurrent_streams ? least_outside_memory(plan_, 0, cluster_)
-                                                              : core::Bytes(0);
+    const core::Bytes outside =
+        device.has_concurrent_streams ? least_outside_memory(plan_, 0, cluster_) : core::Bytes(0);
     const double available = (device.memory - outside).value;
     double limit = infinity;
     // As much memory as is asked for by the fastest that fits.

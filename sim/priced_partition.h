@@ -14,8 +14,8 @@
 
 namespace sim {
 
-// Time of one micro-batch's pass through a unit with the collectives it waits for, on the device's clock and on
-// the host's, which runs beside it.
+// Time of one micro-batch's pass through a unit with the collectives it waits for, on the device's clock and
+// on the host's, which runs beside it.
 struct UnitPass {
     core::Seconds device, host;
 };
@@ -29,9 +29,9 @@ std::vector<UnitPrice> unit_prices(const schedule::Plan& plan, const model::Mode
 // The plan's own partition. Where it has none: the division whose busiest pipeline rank is least busy, then
 // moved cut by cut as long as the plan's own compute order ends earlier; stages hold no more than the device
 // does, with the micro-batches counted that the schedule keeps in flight. A plan with `memory_weight` w keeps
-// stages within M + (1 - w) (S - M) bytes instead, where S is the fullest stage of the fastest partition and M
-// that of the leanest, so that a larger weight never asks for more memory. Nothing when there are fewer units
-// than stages.
+// stages within M + (1 - w) (S - M) bytes instead, where S is the fullest stage of the fastest partition and
+// M that of the leanest, so that a larger weight never asks for more memory. Nothing when there are fewer
+// units than stages.
 std::optional<schedule::Partition> complete_partition(const schedule::Plan& plan,
                                                       const model::ModelGraph& graph,
                                                       const cluster::Cluster& cluster, CostModels& costs);

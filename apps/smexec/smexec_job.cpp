@@ -190,7 +190,8 @@ bool lower_plan(sim::Scenario& scenario, const cluster::Cluster& here, schedule:
     schedule::Plan& plan = scenario.file.plan;
     const model::ModelGraph& graph = scenario.graph;
     if (plan.partition.first_units.empty())
-        if (std::optional<schedule::Partition> partition = sim::complete_partition(plan, graph, scenario.cluster))
+        if (std::optional<schedule::Partition> partition =
+                sim::complete_partition(plan, graph, scenario.cluster))
             plan.partition = std::move(*partition);
     if (schedule::is_searched_order(plan.schedule)) {
         std::optional<planner::OrderedPlan> ordered =

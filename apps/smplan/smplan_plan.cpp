@@ -48,7 +48,8 @@ const char* const plan_help =
     "  --target LIST        instance types (smsim hardware lists them)\n"
     "  --nodes N            exactly N nodes; without it and --max-nodes the smallest power of two on which "
     "the model fits\n"
-    "  --max-nodes N        any number of nodes up to N; above 16 powers of two and N are searched, and the gap "
+    "  --max-nodes N        any number of nodes up to N; above 16 powers of two and N are searched, and the "
+    "gap "
     "counts what a bound says of the others\n"
     "  --model MODEL        catalogue name, config.json, .onnx or .toml (default: llama-2-7b)\n"
     "  --seq-len S          tokens per sample (default: what the model was published with)\n"
@@ -78,7 +79,8 @@ namespace {
 const char* const verify_help =
     "Usage: smplan verify FILE [--samples N] [--seed N] [--json]\n"
     "\n"
-    "Checks a certificate that smplan --certificate wrote, without the bounds of the search: counts the space "
+    "Checks a certificate that smplan --certificate wrote, without the bounds of the search: counts the "
+    "space "
     "again, simulates the\n"
     "claimed plan and those with one of its cuts moved, and draws plans of the space that must not be "
     "better.\n"
@@ -431,14 +433,13 @@ void print(const Request& request, const model::ModelGraph& graph, const planner
         out << fmt::format(", {} rejected ({})", count, planner::reason_of(reason));
     out << fmt::format(", {} excluded by their bounds", account.pruned);
     if (account.unvisited > 0) out << fmt::format(", {} not reached in time", account.unvisited);
-    out << fmt::format(
-        "; {:.2f} s{}\n", account.seconds.value,
-        account.is_proven_optimal
-            ? fmt::format("; the first is the best of them all under this model, {}",
-                          account.covers_partitions
-                              ? "with every partition of plans that have one stage a rank"
-                              : "each with the partition that balances its stages")
-            : "");
+    out << fmt::format("; {:.2f} s{}\n", account.seconds.value,
+                       account.is_proven_optimal
+                           ? fmt::format("; the first is the best of them all under this model, {}",
+                                         account.covers_partitions
+                                             ? "with every partition of plans that have one stage a rank"
+                                             : "each with the partition that balances its stages")
+                           : "");
     if (!account.lower_bound)
         out << "  no lower bound: the order of the first was searched, and bounds are of registered "
                "schedules\n";
@@ -739,8 +740,7 @@ private:
 
 std::optional<ReadCertificate> read_certificate(const std::string& path, core::Diagnostics& diagnostics) {
     const std::optional<std::string> text = core::read_file(path, diagnostics, {}, "verify");
-    const std::optional<core::Value> value =
-        text ? core::parse_json(*text, path, diagnostics) : std::nullopt;
+    const std::optional<core::Value> value = text ? core::parse_json(*text, path, diagnostics) : std::nullopt;
     if (!value) return std::nullopt;
     CertificateReader reader(*value, path, diagnostics);
     ReadCertificate read;
@@ -851,8 +851,7 @@ int run_verify_command(const std::vector<std::string>& arguments, std::ostream& 
         options.error("verify", "smplan verify needs one certificate",
                       "for example smplan verify certificate.json");
     if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
-    const std::optional<ReadCertificate> read =
-        read_certificate(options.positional().front(), diagnostics);
+    const std::optional<ReadCertificate> read = read_certificate(options.positional().front(), diagnostics);
     if (!read) return show(diagnostics, as_json, out, err);
     const planner::CertificateCheck check =
         planner::check_claim(read->question.graph, read->question.targets, read->question.request.search,

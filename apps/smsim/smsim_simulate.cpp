@@ -160,7 +160,8 @@ int predict(const core::Value& document, const Request& request, std::ostream& o
     if (!scenario) return show(diagnostics, request.as_json, out, err);
     // The report shows the partition that is simulated.
     schedule::Plan& plan = scenario->file.plan;
-    if (std::optional<schedule::Partition> partition = sim::complete_partition(plan, scenario->graph, scenario->cluster))
+    if (std::optional<schedule::Partition> partition =
+            sim::complete_partition(plan, scenario->graph, scenario->cluster))
         plan.partition = std::move(*partition);
     std::string explanation;
     if (!search_order(*scenario, diagnostics, explanation))

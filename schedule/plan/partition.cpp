@@ -96,8 +96,7 @@ std::pair<double, std::optional<Partition>> least_largest(std::size_t units, std
         const double value = load(s, i, j);
         return value <= largest ? value * value : infinity;
     };
-    auto [ignored, first] =
-        divide(units, stages, [](double a, double b) { return a + b; }, square_within);
+    auto [ignored, first] = divide(units, stages, [](double a, double b) { return a + b; }, square_within);
     return {largest, Partition{std::move(first)}};
 }
 
