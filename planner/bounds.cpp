@@ -19,9 +19,6 @@ using schedule::GroupKind;
 
 namespace {
 
-// Share of a bound that is claimed: bounds add up the prices of whole passes where the simulator adds those
-// of instructions, and rounding must not lift a bound above the simulated time.
-constexpr double claimed_share = 0.999;
 // Rounds over the pipeline after which the micro-batches in flight have settled.
 constexpr int settled_rounds = 3;
 
@@ -162,10 +159,27 @@ const sim::ReplayOrder* OrderCollection::whole_order(const schedule::Plan& plan)
 std::optional<MemoryBound> Bounds::memory(const schedule::Plan& plan) {
     const schedule::Schedule* order = stages_.stages(plan) ? orders_.order(plan) : nullptr;
     if (!order) return std::nullopt;
+    return memory_of(plan, *order, stages_.state_elements(plan, *order),
+                     [&](std::size_t rank) { return stages_.activations(plan, *order)[rank].peak; });
+}
+
+std::optional<MemoryBound> Bounds::memory_of(const schedule::Plan& plan,
+                                             const std::vector<model::OperatorRange>& ranges) {
+    const schedule::Schedule* order = orders_.order(plan);
+    if (!order) return std::nullopt;
+    std::optional<std::vector<RankActivations>> activations;
+    return memory_of(plan, *order, stages_.state_elements(plan, *order, ranges), [&](std::size_t rank) {
+        if (!activations) activations = stages_.activations(plan, *order, ranges);
+        return (*activations)[rank].peak;
+    });
+}
+
+MemoryBound Bounds::memory_of(const schedule::Plan& plan, const schedule::Schedule& order,
+                              const std::vector<schedule::StateElements>& elements,
+                              const std::function<core::Bytes(std::size_t)>& activations) {
     const cluster::DeviceSpec& device = cluster_.instance.device;
-    const std::vector<schedule::StateElements>& elements = stages_.state_elements(plan, *order);
     MemoryBound worst;
-    for (int rank = 0; rank < order->ranks; ++rank) {
+    for (int rank = 0; rank < order.ranks; ++rank) {
         const schedule::StateFootprint state =
             schedule::state_footprint(elements[static_cast<std::size_t>(rank)], plan);
         MemoryBound bound;
@@ -183,8 +197,7 @@ std::optional<MemoryBound> Bounds::memory(const schedule::Plan& plan) {
         bound.peak = fixed + bound.state;
         // Too large already: the activations would only add to it.
         if (bound.peak <= device.memory)
-            bound.peak += stages_.activations(plan, *order)[static_cast<std::size_t>(rank)].peak *
-                          (1 + device.fragmentation);
+            bound.peak += activations(static_cast<std::size_t>(rank)) * (1 + device.fragmentation);
         if (bound.peak > worst.peak) worst = bound;
     }
     return worst;
@@ -200,12 +213,11 @@ bool Bounds::offloads_anything(const schedule::Plan& plan) {
 
 // The copy stream of each pipeline rank, out and back. Passes of further micro-batches wait no less for their
 // backward than those of a short order do, so no less leaves.
-std::vector<core::Seconds> Bounds::copy_times(const schedule::Plan& plan, const schedule::Schedule& order) {
+std::vector<core::Seconds> Bounds::copy_times(const schedule::Plan& plan, const schedule::Schedule& order,
+                                              const std::vector<RankActivations>& ranks) {
     std::vector<core::Seconds> times(static_cast<std::size_t>(order.ranks));
-    if (plan.offload == schedule::Offload::none) return times;
     sim::CommunicationCost& communication =
         caches_of(plan).communication_of(plan, cluster_, stages_.constants());
-    const std::vector<RankActivations>& ranks = stages_.activations(plan, order);
     for (std::size_t r = 0; r < times.size(); ++r) {
         if (ranks[r].copies == 0) continue;
         const core::Bytes mean =
@@ -215,6 +227,15 @@ std::vector<core::Seconds> Bounds::copy_times(const schedule::Plan& plan, const 
                    (static_cast<double>(plan.micro_batches) / order.micro_batches);
     }
     return times;
+}
+
+core::Seconds Bounds::time_of_copies(const schedule::Plan& plan,
+                                     const std::vector<model::OperatorRange>& ranges) {
+    const schedule::Schedule* order = plan.offload == schedule::Offload::none ? nullptr : timed_order(plan);
+    if (!order) return core::Seconds(0);
+    const std::vector<core::Seconds> times =
+        copy_times(plan, *order, stages_.activations(plan, *order, ranges));
+    return *std::max_element(times.begin(), times.end()) * claimed_share;
 }
 
 StageCost Bounds::stage_cost(const schedule::Plan& plan, model::OperatorRange range, int pipeline_rank,
@@ -250,98 +271,176 @@ StageCost Bounds::stage_cost(const schedule::Plan& plan, model::OperatorRange ra
     return cost;
 }
 
-core::Seconds Bounds::time(const schedule::Plan& plan) {
+bool splits_backward(const schedule::Schedule& order) {
+    return std::any_of(order.actions[0].begin(), order.actions[0].end(), [](const schedule::Action& action) {
+        return action.kind == schedule::ActionKind::backward_input;
+    });
+}
+
+const schedule::Schedule* Bounds::timed_order(const schedule::Plan& plan) {
     if (!cluster_.instance.device.measured_operators.empty() ||
         !cluster_.instance.device.has_concurrent_streams)
-        return core::Seconds(0);
-    const std::vector<model::OperatorRange>* ranges = stages_.stages(plan);
-    const schedule::Schedule* order = ranges ? orders_.order(plan) : nullptr;
-    if (!order) return core::Seconds(0);
-    const auto p = static_cast<std::size_t>(order->ranks);
-    const bool splits = std::any_of(
-        order->actions[0].begin(), order->actions[0].end(),
-        [](const schedule::Action& action) { return action.kind == schedule::ActionKind::backward_input; });
+        return nullptr;
+    return stages_.stages(plan) ? orders_.order(plan) : nullptr;
+}
+
+core::Seconds Bounds::after_passes_of(const schedule::Plan& plan, int rank, model::OperatorRange range) {
+    const schedule::StateElements elements = stages_.parameter_count(plan, range);
+    return after_passes(plan, rank, elements.dense, elements.experts);
+}
+
+bool Bounds::never_fits(const schedule::Plan& plan) {
+    const cluster::DeviceSpec& device = cluster_.instance.device;
+    const model::OperatorRange all{0, static_cast<std::int32_t>(stages_.graph().operators.size())};
+    const schedule::StateFootprint whole =
+        schedule::state_footprint(stages_.parameter_count(plan, all), plan);
+    double state = (whole.parameters + whole.gradients + whole.optimizer).value;
+    const schedule::Schedule* order = orders_.order(plan);
+    const double room = device.memory.value;
+    if (!order || order->stages != order->ranks || segments_of(plan) > 1)
+        return state > room * plan.layout.pipeline;
+    // The state goes where a byte of activations costs most, as they are there of most micro-batches; what
+    // is left takes the activations.
+    std::vector<double> in_flight;
+    for (const std::vector<schedule::Action>& actions : order->actions) {
+        double held = 0, most = 1;
+        for (const schedule::Action& action : actions) {
+            if (action.kind == schedule::ActionKind::forward) most = std::max(most, ++held);
+            else if (action.kind == schedule::ActionKind::backward ||
+                     action.kind == schedule::ActionKind::backward_input)
+                --held;
+        }
+        in_flight.push_back(most);
+    }
+    std::sort(in_flight.rbegin(), in_flight.rend());
+    double kept = 0;  // of one micro-batch
+    for (const double most : in_flight) {
+        const double taken = std::min(state, room);
+        state -= taken;
+        kept += (room - taken) / (most * (1 + device.fragmentation));
+    }
+    return state > 0 || stages_.saved(plan, all).value > kept;
+}
+
+Bounds::StagePasses Bounds::stage_passes(const schedule::Plan& plan, const schedule::Schedule& order,
+                                         bool splits, int stage, model::OperatorRange range) {
+    const int pipeline_rank = schedule::rank_of_stage(order, stage);
+    const auto micro_batches = static_cast<double>(plan.micro_batches);
+    StagePasses passes;
+    std::optional<core::Seconds> least_forward, least_backward;  // of any segment of a sequence
+    for (int segment = 0; segment < segments_of(plan); ++segment) {
+        const StageCost cost = stage_cost(plan, range, pipeline_rank, segment);
+        const PassTimes times = pass_times(cost.forward, cost.backward, cost.backward_input, order, stage);
+        const core::Seconds backward = splits ? times.backward_input + times.backward_weight : times.backward;
+        passes.busy += (times.forward + std::min(backward, times.backward)) * micro_batches;
+        if (splits) passes.weight += times.backward_weight * micro_batches;
+        passes.host += (cost.forward.host + cost.backward.host) * micro_batches;
+        const core::Seconds going_back = splits ? times.backward_input : times.backward;
+        least_forward = least_forward ? std::min(*least_forward, times.forward) : times.forward;
+        least_backward = least_backward ? std::min(*least_backward, going_back) : going_back;
+        passes.replayed.forward = times.forward;
+        passes.replayed.backward_input = times.backward_input;
+        passes.replayed.backward_weight = std::min(
+            times.backward_weight, std::max(core::Seconds(0), times.backward - times.backward_input));
+    }
+    passes.forward = *least_forward;
+    passes.backward = *least_backward;
+    return passes;
+}
+
+// Every rank waits for the first micro-batch, works on all, and the last one goes back to the first stage.
+core::Seconds Bounds::time_of_passes(const schedule::Plan& plan, const schedule::Schedule& order,
+                                     const std::vector<model::OperatorRange>& ranges,
+                                     const std::vector<core::Seconds>& copies) {
+    const auto p = static_cast<std::size_t>(order.ranks);
     std::vector<core::Seconds> busy(p), weight(p), host(p), fill(p), drain(p);
     std::vector<bool> is_seen(p, false);
     core::Seconds forward_so_far, backward_so_far;
-    for (int s = 0; s < order->stages; ++s) {
-        const int pipeline_rank = schedule::rank_of_stage(*order, s);
-        const auto rank = static_cast<std::size_t>(pipeline_rank);
+    const bool splits = splits_backward(order);
+    for (int s = 0; s < order.stages; ++s) {
+        const auto rank = static_cast<std::size_t>(schedule::rank_of_stage(order, s));
         if (!is_seen[rank]) {
             is_seen[rank] = true;
             fill[rank] = forward_so_far;
             drain[rank] = backward_so_far;
         }
-        std::optional<core::Seconds> least_forward, least_backward;  // of any segment of a sequence
-        for (int segment = 0; segment < segments_of(plan); ++segment) {
-            const StageCost cost =
-                stage_cost(plan, (*ranges)[static_cast<std::size_t>(s)], pipeline_rank, segment);
-            const PassTimes times = pass_times(cost.forward, cost.backward, cost.backward_input, *order, s);
-            const core::Seconds backward =
-                splits ? times.backward_input + times.backward_weight : times.backward;
-            busy[rank] += (times.forward + std::min(backward, times.backward)) *
-                          static_cast<double>(plan.micro_batches);
-            if (splits) weight[rank] += times.backward_weight * static_cast<double>(plan.micro_batches);
-            host[rank] += (cost.forward.host + cost.backward.host) * static_cast<double>(plan.micro_batches);
-            const core::Seconds going_back = splits ? times.backward_input : times.backward;
-            least_forward = least_forward ? std::min(*least_forward, times.forward) : times.forward;
-            least_backward = least_backward ? std::min(*least_backward, going_back) : going_back;
-        }
-        forward_so_far += *least_forward;
-        backward_so_far += *least_backward;
+        const StagePasses passes = stage_passes(plan, order, splits, s, ranges[static_cast<std::size_t>(s)]);
+        busy[rank] += passes.busy;
+        weight[rank] += passes.weight;
+        host[rank] += passes.host;
+        forward_so_far += passes.forward;
+        backward_so_far += passes.backward;
     }
     core::Seconds bound;
-    const std::vector<core::Seconds> copies = copy_times(plan, *order);
     for (std::size_t r = 0; r < p; ++r) {
         // Weight gradients may be computed while the last gradient goes back to the first stage.
         const core::Seconds drained = drain[r] - std::min(drain[r], weight[r]);
         bound = std::max(bound, fill[r] + std::max({busy[r], host[r], copies[r]}) + drained);
     }
-    bound += after_passes(plan, *order);
-    if (plan.layout.data > 1) bound = std::max(bound, data_parallel_time(plan, *order));
+    return bound;
+}
+
+core::Seconds Bounds::time(const schedule::Plan& plan) {
+    const schedule::Schedule* order = timed_order(plan);
+    if (!order) return core::Seconds(0);
+    std::vector<core::Seconds> copies(static_cast<std::size_t>(order->ranks));
+    if (plan.offload != schedule::Offload::none)
+        copies = copy_times(plan, *order, stages_.activations(plan, *order));
+    core::Seconds bound =
+        time_of_passes(plan, *order, *stages_.stages(plan), copies) + after_passes(plan, *order);
+    if (plan.layout.data > 1)
+        bound = std::max(bound, data_parallel_time(plan, *order, stages_.rank_parameters(plan, *order)));
     return bound * claimed_share;
 }
 
 // The update begins when the last pass and every reduction have ended, and sharded parameters come back after
 // it: the least of any rank, since any rank's passes may be the last.
 core::Seconds Bounds::after_passes(const schedule::Plan& plan, const schedule::Schedule& order) {
-    const bool gathers =
-        plan.shards(schedule::Sharding::optimizer) && !plan.shards(schedule::Sharding::parameters);
     const auto [entry, is_new] = caches_of(plan).after_passes.try_emplace(
         {&order, plan.micro_batch, static_cast<int>(plan.recompute), static_cast<int>(plan.sharding),
          plan.effective_shard_degree()});
-    if (!is_new) return entry->second;
-    const std::vector<RankParameters>& parameters = stages_.rank_parameters(plan, order);
+    if (is_new) entry->second = after_passes(plan, order, stages_.rank_parameters(plan, order));
+    return entry->second;
+}
+
+core::Seconds Bounds::after_passes(const schedule::Plan& plan, const schedule::Schedule& order,
+                                   const std::vector<RankParameters>& parameters) {
     std::optional<core::Seconds> least;
     for (int rank = 0; rank < order.ranks; ++rank) {
         const RankParameters& held = parameters[static_cast<std::size_t>(rank)];
         const double dense =
             order.stages > order.ranks ? held.dense - std::min(held.dense, held.largest_unit) : held.dense;
-        core::Seconds time =
-            stages_.update(plan, dense / plan.pieces(false) + held.experts / plan.pieces(true));
-        if (gathers) {
-            const auto gather = [&](bool is_expert, double elements) {
-                const core::Bytes bytes = core::size_of(plan.precision.parameters) * elements;
-                return caches_of(plan)
-                    .communication_of(plan, cluster_, stages_.constants())
-                    .collective(CollectiveKind::all_gather, shard_group(plan, is_expert), bytes, rank);
-            };
-            core::Seconds gathered = gather(false, dense);
-            if (plan.pieces(true) > 1 && held.experts > 0) gathered += gather(true, held.experts);
-            time = std::max(time, gathered);
-        }
+        const core::Seconds time = after_passes(plan, rank, dense, held.experts);
         least = least ? std::min(*least, time) : time;
     }
-    entry->second = least.value_or(core::Seconds(0));
-    return entry->second;
+    return least.value_or(core::Seconds(0));
+}
+
+core::Seconds Bounds::after_passes(const schedule::Plan& plan, int rank, double dense, double experts) {
+    const core::Seconds time = stages_.update(plan, dense / plan.pieces(false) + experts / plan.pieces(true));
+    if (!plan.shards(schedule::Sharding::optimizer) || plan.shards(schedule::Sharding::parameters))
+        return time;
+    const auto gather = [&](bool is_expert, double elements) {
+        const core::Bytes bytes = core::size_of(plan.precision.parameters) * elements;
+        return caches_of(plan)
+            .communication_of(plan, cluster_, stages_.constants())
+            .collective(CollectiveKind::all_gather, shard_group(plan, is_expert), bytes, rank);
+    };
+    core::Seconds gathered = gather(false, dense);
+    if (plan.pieces(true) > 1 && experts > 0) gathered += gather(true, experts);
+    return std::max(time, gathered);
 }
 
 // Between ranks, at least.
 core::Seconds Bounds::transfer_time(const schedule::Plan& plan, const schedule::Schedule& order) {
     const auto [entry, is_new] = caches_of(plan).transfers.try_emplace(
         {&order, plan.micro_batch, plan.sequence_parallel});  // the order knows its segments
-    if (!is_new) return entry->second;
-    const core::Bytes bytes = stages_.smallest_transfer(plan);
+    if (is_new) entry->second = transfer_time(plan, order, stages_.smallest_transfer(plan));
+    return entry->second;
+}
+
+core::Seconds Bounds::transfer_time(const schedule::Plan& plan, const schedule::Schedule& order,
+                                    core::Bytes bytes) {
     sim::CommunicationCost& communication =
         caches_of(plan).communication_of(plan, cluster_, stages_.constants());
     std::optional<core::Seconds> least;
@@ -353,18 +452,17 @@ core::Seconds Bounds::transfer_time(const schedule::Plan& plan, const schedule::
                      communication.transfer(to, from, bytes, schedule::PayloadKind::activation_gradient));
         least = least ? std::min(*least, time) : time;
     }
-    entry->second = least.value_or(core::Seconds(0));
-    return entry->second;
+    return least.value_or(core::Seconds(0));
 }
 
 // The data stream of one rank, every collective as one message: fewer messages than there are, each no larger
 // in sum. Over the shards where there are any: the part of a hybrid reduction over replicas comes on top.
-core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const schedule::Schedule& order) {
+core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const schedule::Schedule& order,
+                                         const std::vector<RankParameters>& parameters) {
     sim::CommunicationCost& communication =
         caches_of(plan).communication_of(plan, cluster_, stages_.constants());
     const core::Bytes element = core::size_of(plan.precision.gradients),
                       stored = core::size_of(plan.precision.parameters);
-    const std::vector<RankParameters>& parameters = stages_.rank_parameters(plan, order);
     core::Seconds longest;
     for (int rank = 0; rank < order.ranks; ++rank) {
         const RankParameters& held = parameters[static_cast<std::size_t>(rank)];
@@ -404,32 +502,42 @@ core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const sched
     return longest;
 }
 
-core::Seconds Bounds::time_of_order(const schedule::Plan& plan) {
-    const core::Seconds bound = time(plan);
-    if (bound.value <= 0 || plan.layout.pipeline == 1 || segments_of(plan) > 1)
-        return bound;  // segments of a sequence take different times, which a replay does not know
-    const std::vector<model::OperatorRange>* ranges = stages_.stages(plan);
-    const schedule::Schedule* order = orders_.order(plan);
-    const sim::ReplayOrder* whole = order ? orders_.whole_order(plan) : nullptr;
-    if (!ranges || !whole) return bound;
+core::Seconds Bounds::replayed(const schedule::Plan& plan, const schedule::Schedule& order,
+                               const std::vector<model::OperatorRange>& ranges, core::Seconds transfer) {
+    // Segments of a sequence take different times, which a replay does not know.
+    const bool is_known = plan.layout.pipeline > 1 && segments_of(plan) == 1;
+    const sim::ReplayOrder* whole = is_known ? orders_.whole_order(plan) : nullptr;
+    if (!whole) return core::Seconds(0);
     sim::ScheduleCosts costs;
     costs.stages.clear();
-    for (std::size_t s = 0; s < ranges->size(); ++s) {
-        const StageCost cost =
-            stage_cost(plan, (*ranges)[s], schedule::rank_of_stage(*order, static_cast<int>(s)), 0);
-        const PassTimes least =
-            pass_times(cost.forward, cost.backward, cost.backward_input, *order, static_cast<int>(s));
-        sim::StageCost times;
-        times.forward = least.forward;
-        times.backward_input = least.backward_input;
-        times.backward_weight = std::min(least.backward_weight,
-                                         std::max(core::Seconds(0), least.backward - least.backward_input));
-        costs.stages.push_back(times);
-    }
-    costs.transfer = transfer_time(plan, *order);
+    const bool splits = splits_backward(order);
+    for (std::size_t s = 0; s < ranges.size(); ++s)
+        costs.stages.push_back(stage_passes(plan, order, splits, static_cast<int>(s), ranges[s]).replayed);
+    costs.transfer = transfer;
     std::vector<double> ends;
-    return std::max(bound,
-                    (whole->replay(costs, ends).makespan + after_passes(plan, *order)) * claimed_share);
+    return whole->replay(costs, ends).makespan;
+}
+
+core::Seconds Bounds::time_of_order(const schedule::Plan& plan) {
+    const core::Seconds bound = time(plan);
+    if (bound.value <= 0) return bound;
+    const schedule::Schedule& order = *orders_.order(plan);
+    const core::Seconds passes = replayed(plan, order, *stages_.stages(plan), transfer_time(plan, order));
+    return std::max(bound, (passes + after_passes(plan, order)) * claimed_share);
+}
+
+core::Seconds Bounds::time_of_order(const schedule::Plan& plan,
+                                    const std::vector<model::OperatorRange>& ranges) {
+    const schedule::Schedule* order = timed_order(plan);
+    if (!order) return core::Seconds(0);
+    const std::vector<RankParameters> parameters = stages_.rank_parameters(plan, *order, ranges);
+    const core::Seconds transfer = transfer_time(plan, *order, stages_.smallest_boundary(plan));
+    const std::vector<core::Seconds> no_copies(static_cast<std::size_t>(order->ranks));
+    const core::Seconds passes =
+        std::max(time_of_passes(plan, *order, ranges, no_copies), replayed(plan, *order, ranges, transfer));
+    core::Seconds bound = passes + after_passes(plan, *order, parameters);
+    if (plan.layout.data > 1) bound = std::max(bound, data_parallel_time(plan, *order, parameters));
+    return bound * claimed_share;
 }
 
 }  // namespace planner

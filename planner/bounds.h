@@ -2,6 +2,7 @@
 // simulator uses.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -42,6 +43,9 @@ private:
     std::unique_ptr<Content> content_;
 };
 
+// Does a backward pass come in two parts, of inputs and of weights?
+bool splits_backward(const schedule::Schedule& order);
+
 // Not thread-safe: one object a thread. Both collections must outlive it. Plans whose schedule cuts sequences
 // say into how many segments.
 class Bounds {
@@ -53,6 +57,9 @@ public:
     // keeps, and the peak of one operator. Where activations are offloaded, they are on the device only while
     // a pass works on them. Nothing when the model has fewer units than stages.
     std::optional<MemoryBound> memory(const schedule::Plan& plan);
+    // The same of a partition that is not the collection's.
+    std::optional<MemoryBound> memory_of(const schedule::Plan& plan,
+                                         const std::vector<model::OperatorRange>& ranges);
     // Does anything leave the device under the plan's loading horizon?
     bool offloads_anything(const schedule::Plan& plan);
     // Least step time: every rank waits for the first micro-batch to reach it, computes all of its own with
@@ -63,6 +70,30 @@ public:
     // The same, at least the time of the plan's own compute order with free communication: tighter, and
     // dearer by a replay of the order.
     core::Seconds time_of_order(const schedule::Plan& plan);
+    // The same of a partition that is not the collection's.
+    core::Seconds time_of_order(const schedule::Plan& plan, const std::vector<model::OperatorRange>& ranges);
+
+    // Copies of offloaded activations of such a partition; zero where they stay.
+    core::Seconds time_of_copies(const schedule::Plan& plan, const std::vector<model::OperatorRange>& ranges);
+
+    // What a step asks of the rank of one stage, at least: the passes of all micro-batches, of which `weight`
+    // are gradients of weights apart, and `host` on the host's clock; and one pass there and back.
+    struct StagePasses {
+        core::Seconds busy, weight, host, forward, backward;
+        sim::StageCost replayed;
+    };
+    StagePasses stage_passes(const schedule::Plan& plan, const schedule::Schedule& order, bool splits,
+                             int stage, model::OperatorRange range);
+    // After its last pass a rank that holds these stages alone updates their parameters, and gathers them.
+    core::Seconds after_passes_of(const schedule::Plan& plan, int rank, model::OperatorRange range);
+    // Is there too little memory on all ranks together for the state of the model, and for the activations
+    // that they keep, however both are divided among them? Then no partition fits.
+    bool never_fits(const schedule::Plan& plan);
+    // The plan's order, if prices of the device bound its time. Null: times bound nothing.
+    const schedule::Schedule* timed_order(const schedule::Plan& plan);
+    // Share of a bound that is claimed: bounds add up the prices of whole passes where the simulator adds
+    // those of instructions, and rounding must not lift a bound above the simulated time.
+    static constexpr double claimed_share = 0.999;
 
 private:
     struct Caches;
@@ -71,10 +102,26 @@ private:
     // With the tensor-parallel collectives between the passes' operators.
     StageCost stage_cost(const schedule::Plan& plan, model::OperatorRange range, int pipeline_rank,
                          int segment);
+    MemoryBound memory_of(const schedule::Plan& plan, const schedule::Schedule& order,
+                          const std::vector<schedule::StateElements>& elements,
+                          const std::function<core::Bytes(std::size_t)>& activations);
+    // `copies` of each rank.
+    core::Seconds time_of_passes(const schedule::Plan& plan, const schedule::Schedule& order,
+                                 const std::vector<model::OperatorRange>& ranges,
+                                 const std::vector<core::Seconds>& copies);
+    core::Seconds replayed(const schedule::Plan& plan, const schedule::Schedule& order,
+                           const std::vector<model::OperatorRange>& ranges, core::Seconds transfer);
     core::Seconds after_passes(const schedule::Plan& plan, const schedule::Schedule& order);
+    core::Seconds after_passes(const schedule::Plan& plan, const schedule::Schedule& order,
+                               const std::vector<RankParameters>& parameters);
+    core::Seconds after_passes(const schedule::Plan& plan, int rank, double dense, double experts);
     core::Seconds transfer_time(const schedule::Plan& plan, const schedule::Schedule& order);
-    core::Seconds data_parallel_time(const schedule::Plan& plan, const schedule::Schedule& order);
-    std::vector<core::Seconds> copy_times(const schedule::Plan& plan, const schedule::Schedule& order);
+    core::Seconds transfer_time(const schedule::Plan& plan, const schedule::Schedule& order,
+                                core::Bytes bytes);
+    core::Seconds data_parallel_time(const schedule::Plan& plan, const schedule::Schedule& order,
+                                     const std::vector<RankParameters>& parameters);
+    std::vector<core::Seconds> copy_times(const schedule::Plan& plan, const schedule::Schedule& order,
+                                          const std::vector<RankActivations>& ranks);
 
     const cluster::Cluster& cluster_;
     OrderCollection& orders_;

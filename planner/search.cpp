@@ -19,6 +19,7 @@
 #include "planner/bounds.h"
 #include "planner/explain.h"
 #include "planner/order/plan_order.h"
+#include "planner/partition_search.h"
 #include "schedule/plan/partition.h"
 
 namespace planner {
@@ -34,6 +35,8 @@ constexpr double roomy = 1.25;
 // fixed: what a wave may skip depends on the waves before it only, so the answer does not depend on the
 // threads.
 constexpr std::size_t wave = 16, tightened_at_once = 128;
+// Share by which the sums of one step may differ.
+constexpr double rounding = 1e-9;
 // Fitting plans are looked for among so many of least memory; the others need more.
 constexpr std::size_t most_fitting_tries = 8;
 
@@ -42,6 +45,18 @@ constexpr std::size_t most_fitting_tries = 8;
 int simulated_micro_batches(const schedule::Plan& plan) {
     constexpr int least = 8, rounds = 5;
     return std::max(least, rounds * plan.layout.pipeline);
+}
+
+bool is_better(const RankedPlan& a, const RankedPlan& b) {
+    return std::pair(a.value, a.evaluation.step_time) < std::pair(b.value, b.evaluation.step_time);
+}
+
+sim::EvaluateOptions quick_options(const schedule::Plan& plan, const sim::CostConstants& constants) {
+    sim::EvaluateOptions options;
+    options.constants = constants;
+    options.most_micro_batches = simulated_micro_batches(plan);
+    options.verifies = false;
+    return options;
 }
 
 struct Entry {
@@ -90,11 +105,13 @@ private:
         throw core::InternalError("broken promise: every objective has a value");
     }
     std::optional<Rejection> constraint_violated(std::size_t target, core::Seconds step) const {
+        return constraint_violated(targets_[target].cluster, step);
+    }
+    std::optional<Rejection> constraint_violated(const cluster::Cluster& cluster, core::Seconds step) const {
         if (!request_.tokens) return std::nullopt;
         core::Seconds total = step * steps();
         if (request_.deadline && total > *request_.deadline) return Rejection::deadline;
-        if (request_.budget && cluster::price(targets_[target].cluster) * total > *request_.budget)
-            return Rejection::budget;
+        if (request_.budget && cluster::price(cluster) * total > *request_.budget) return Rejection::budget;
         return std::nullopt;
     }
     // Of one plan's horizons the longest that fits is the fastest; what needs least memory is known of each
@@ -130,6 +147,7 @@ private:
     void bound_all();
     void enter(std::size_t i);
     void search_waves(core::Diagnostics& diagnostics);
+    void search_partitions();
     void simulate_whole();
     void search_orders(core::Diagnostics& diagnostics);
     void explain_plans();
@@ -156,6 +174,11 @@ private:
     void tighten(Entry& entry);
     void evaluate(std::size_t index, RankedPlan& ranked, std::optional<Rejection>& rejection,
                   core::Diagnostics& diagnostics) const;
+    std::optional<RankedPlan> simulate_partition(const PartitionTask& task, core::Seconds limit) const;
+    core::Seconds step_limit(std::size_t target, double value) const;
+    std::vector<PartitionTask> partition_tasks() const;
+    PartitionTask task_of(const RankedPlan& ranked) const;
+    void keep_plan(RankedPlan ranked);
     void settle(RankedPlan& ranked, sim::Evaluation evaluation) const;
     void search_order(RankedPlan& ranked, core::Diagnostics& diagnostics) const;
 
@@ -171,6 +194,11 @@ private:
     std::vector<Entry> entries_;
     std::set<Key> queue_;
     SearchResult result_;
+    // The least value that something not looked at may have.
+    std::optional<double> open_;
+    void leave_open(double value) { open_ = open_ ? std::min(*open_, value) : value; }
+    core::Seconds least_step(const cluster::Cluster& cluster) const;
+    bool is_settled_ = true;                              // no move of a cut makes a ranked plan better
     std::optional<double> first_unvisited_;               // bound of the best entry that the time limit left
     std::vector<std::unique_ptr<GuardedBounds>> bounds_;  // one a layout
     OrderCollection orders_;
@@ -313,14 +341,10 @@ void Search::evaluate(std::size_t index, RankedPlan& ranked, std::optional<Rejec
     const Target& target = targets_[entry.target];
     ranked.candidate = entry.target;
     ranked.plan = entry.plan;
-    if (std::optional<schedule::Partition> partition = schedule::complete_partition(entry.plan, graph_))
+    if (const schedule::Partition* partition = stages_[entry.target]->partition(entry.plan))
         ranked.plan.partition = *partition;
-    sim::EvaluateOptions options;
-    options.most_micro_batches = simulated_micro_batches(entry.plan);
-    options.verifies = false;
-    options.constants = request_.constants;
-    std::optional<sim::Evaluation> evaluation =
-        sim::evaluate(graph_, target.cluster, ranked.plan, diagnostics, options);
+    std::optional<sim::Evaluation> evaluation = sim::evaluate(
+        graph_, target.cluster, ranked.plan, diagnostics, quick_options(entry.plan, request_.constants));
     if (!evaluation) {
         rejection = Rejection::no_figure;
         return;
@@ -333,10 +357,6 @@ void Search::evaluate(std::size_t index, RankedPlan& ranked, std::optional<Rejec
         return;
     }
     rejection = constraint_violated(entry.target, ranked.evaluation.step_time);
-}
-
-bool is_better(const RankedPlan& a, const RankedPlan& b) {
-    return std::pair(a.value, a.evaluation.step_time) < std::pair(b.value, b.evaluation.step_time);
 }
 
 // A simulation, and what follows from it.
@@ -502,16 +522,158 @@ void Search::search_waves(core::Diagnostics& diagnostics) {
     }
 }
 
-// What is printed is what smsim says.
+// Steps of this length or longer are no better than the value, or violate a constraint.
+core::Seconds Search::step_limit(std::size_t target, double value) const {
+    const core::DollarsPerSecond rate = cluster::price(targets_[target].cluster);
+    core::Seconds limit(value);
+    if (request_.objective == Objective::cost) limit = core::Seconds(rate.value > 0 ? value / rate.value : 0);
+    if (!request_.tokens) return limit;
+    const double longer = std::nextafter(1.0, 2.0);  // the limits themselves are allowed
+    if (request_.deadline) limit = std::min(limit, *request_.deadline / steps() * longer);
+    if (request_.budget && rate.value > 0)
+        limit = std::min(limit, core::Seconds(request_.budget->value / rate.value / steps() * longer));
+    return limit;
+}
+
+// Where no prices bound a step nothing could be left out.
+std::vector<PartitionTask> Search::partition_tasks() const {
+    std::vector<PartitionTask> tasks;
+    for (const Entry& entry : entries_)
+        if (entry.rejection != Rejection::stages && entry.plan.layout.pipeline > 1 &&
+            entry.plan.offload == targets_[entry.target].base.offload &&
+            covers_every_partition(entry.plan, graph_.units.size()))
+            tasks.push_back({entry.target, entry.layout, entry.plan});
+    return tasks;
+}
+
+PartitionTask Search::task_of(const RankedPlan& ranked) const {
+    PartitionTask task{ranked.candidate, 0, ranked.plan};
+    task.plan.partition = {};
+    task.plan.offload = targets_[ranked.candidate].base.offload;
+    task.plan.activation_loading_horizon = targets_[ranked.candidate].base.activation_loading_horizon;
+    for (const Entry& entry : entries_)
+        if (entry.target == ranked.candidate && entry.plan == task.plan) task.layout = entry.layout;
+    return task;
+}
+
+// In the memory of the device if it can be, else with the longest horizon of offload with which it fits.
+// `limit`: steps that are as long are of no use.
+std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, core::Seconds limit) const {
+    const Target& target = targets_[task.target];
+    const std::vector<model::OperatorRange> ranges = ranges_of(graph_, task.plan.partition.first_units);
+    const auto try_plan = [&](const schedule::Plan& plan) -> std::optional<RankedPlan> {
+        {
+            const std::lock_guard lock(bounds_[task.layout]->guard);
+            Bounds& bounds = bounds_[task.layout]->bounds;
+            const std::optional<MemoryBound> memory = bounds.memory_of(plan, ranges);
+            if (!memory || memory->peak > target.cluster.instance.device.memory ||
+                bounds.time_of_copies(plan, ranges) >= limit)
+                return std::nullopt;
+        }
+        RankedPlan ranked;
+        ranked.candidate = task.target;
+        ranked.plan = plan;
+        core::Diagnostics unpriced;
+        std::optional<sim::Evaluation> evaluation =
+            sim::evaluate(graph_, target.cluster, plan, unpriced, quick_options(plan, request_.constants));
+        if (!evaluation || !evaluation->fits) return std::nullopt;
+        settle(ranked, std::move(*evaluation));
+        return ranked;
+    };
+    std::optional<RankedPlan> ranked = try_plan(task.plan);
+    if (!ranked && request_.offload != schedule::Offload::none &&
+        task.plan.offload == schedule::Offload::none) {
+        const std::vector<int> horizons = loading_horizons(graph_, target.cluster.instance.device, task.plan);
+        schedule::Plan away = task.plan;
+        away.offload = request_.offload;
+        for (auto horizon = horizons.rbegin(); horizon != horizons.rend() && !ranked; ++horizon) {
+            away.activation_loading_horizon = *horizon;
+            ranked = try_plan(away);
+        }
+    }
+    if (ranked && constraint_violated(task.target, ranked->evaluation.step_time)) return std::nullopt;
+    return ranked;
+}
+
+// Instead of the same plan with another partition, or in its place among the best.
+void Search::keep_plan(RankedPlan ranked) {
+    const auto is_same = [&](const RankedPlan& other) {
+        return other.candidate == ranked.candidate && task_of(other).plan == task_of(ranked).plan;
+    };
+    std::vector<RankedPlan>& plans = result_.plans;
+    const auto same = std::find_if(plans.begin(), plans.end(), is_same);
+    if (same != plans.end()) {
+        if (is_better(ranked, *same)) *same = std::move(ranked);
+    } else {
+        plans.push_back(std::move(ranked));
+    }
+    std::stable_sort(plans.begin(), plans.end(), is_better);
+    if (plans.size() > request_.keep) plans.resize(request_.keep);
+}
+
+// All of the model's arithmetic at the peak rate of every device.
+core::Seconds Search::least_step(const cluster::Cluster& cluster) const {
+    schedule::Plan one = targets_.front().base;
+    one.layout = {};
+    one.micro_batch = 1;
+    double flops = 0;
+    for (const core::Seconds load : schedule::partition_loads(one, graph_)) flops += load.value;
+    const auto peak = cluster.instance.device.peak.find(one.precision.compute);
+    if (peak == cluster.instance.device.peak.end()) return core::Seconds(0);
+    return core::Flops(flops * request_.global_batch) / peak->second / cluster.device_count();
+}
+
+void Search::search_partitions() {
+    PartitionMeans means;
+    means.simulate = [this](const PartitionTask& task, core::Seconds limit) {
+        return simulate_partition(task, limit);
+    };
+    means.limit = [this](std::size_t target, double value) { return step_limit(target, value); };
+    means.is_late = [this] { return request_.time_limit && elapsed() > *request_.time_limit; };
+    means.layout = [this](std::size_t layout) {
+        return PartitionMeans::Layout{&bounds_[layout]->guard, &bounds_[layout]->bounds};
+    };
+    means.threads = request_.threads;
+    PartitionSearch search(graph_, std::move(means));
+    const std::vector<PartitionTask> tasks =
+        request_.objective == Objective::memory ? std::vector<PartitionTask>() : partition_tasks();
+    result_.account.covers_partitions = !tasks.empty();
+    bool is_settled = true;
+    std::vector<RankedPlan> found = result_.plans;
+    for (RankedPlan& ranked : found) {
+        is_settled = search.improve(ranked, task_of(ranked)) && is_settled;
+        keep_plan(ranked);
+    }
+    if (!result_.plans.empty()) {
+        std::optional<RankedPlan> better = search.find_better(tasks, result_.plans.front().value);
+        if (better) keep_plan(std::move(*better));
+    }
+    result_.account.partitions = search.account();
+    is_settled_ = is_settled;
+}
+
+// What is printed is what smsim says. Bounds were held against values of steps that may have been
+// extrapolated: where one of them was too short, what lies between it and the true one was excluded without a
+// reason, and stays open.
 void Search::simulate_whole() {
     std::vector<RankedPlan>& plans = result_.plans;
     std::vector<core::Diagnostics> problems(plans.size());
+    std::vector<double> before;
+    for (const RankedPlan& plan : plans) before.push_back(plan.value);
     core::for_each_in_parallel(plans.size(), request_.threads, [&](std::size_t i, int) {
         std::optional<sim::Evaluation> whole =
             sim::evaluate(graph_, targets_[plans[i].candidate].cluster, plans[i].plan, problems[i],
                           {.constants = request_.constants});
         core::require(whole.has_value(), "a plan that was simulated can be simulated again");
         settle(plans[i], std::move(*whole));
+    });
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+        const bool is_allowed = plans[i].evaluation.fits &&
+                                !constraint_violated(plans[i].candidate, plans[i].evaluation.step_time);
+        if (!is_allowed || plans[i].value > before[i] * (1 + rounding)) leave_open(before[i]);
+    }
+    std::erase_if(plans, [&](const RankedPlan& plan) {
+        return !plan.evaluation.fits || constraint_violated(plan.candidate, plan.evaluation.step_time);
     });
     std::stable_sort(plans.begin(), plans.end(), is_better);
 }
@@ -544,8 +706,19 @@ void Search::judge_bounds(double registered) {
     if (result_.plans.front().order) return;
     // The first of the list is the best as soon as nothing unvisited can beat it, though something might
     // still come before the last.
-    account.is_proven_optimal = !first_unvisited_ || *first_unvisited_ >= registered;
-    account.lower_bound = account.is_proven_optimal ? registered : std::min(registered, *first_unvisited_);
+    if (first_unvisited_) leave_open(*first_unvisited_);
+    for (const auto& [target, step] : account.partitions.open_bounds)
+        leave_open(value_of(target, step, core::Bytes(0)));
+    for (const cluster::Cluster& cluster : request_.unsearched) {
+        const core::Seconds step = least_step(cluster);
+        if (constraint_violated(cluster, step)) continue;
+        ++account.bounded_targets;
+        leave_open(request_.objective == Objective::memory ? 0.0
+                   : request_.objective == Objective::cost ? (cluster::price(cluster) * step).value
+                                                           : step.value);
+    }
+    account.is_proven_optimal = (!open_ || *open_ >= registered) && is_settled_;
+    account.lower_bound = open_ ? std::min(registered, *open_) : registered;
 }
 
 SearchResult Search::run(core::Diagnostics& diagnostics) {
@@ -558,6 +731,9 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     // Every plan of the space is in exactly one part of the account; the plans kept are the best of those
     // simulated, and none that was pruned is better than the last of them.
     search_waves(diagnostics);
+    // No partition of the plans whose partitions are covered is better than the first, and no move of a cut
+    // makes a plan better that is kept, unless time is up.
+    if (request_.uses_bounds) search_partitions();
     // Values of the plans kept are those of their whole steps, best first.
     simulate_whole();
     const core::Seconds searched = elapsed();
@@ -577,6 +753,41 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
 }
 
 }  // namespace
+
+std::vector<std::string> covered_axes(const SearchAccount& account) {
+    std::vector<std::string> axes = {
+        "nodes",          "data_parallel",    "tensor_parallel", "pipeline_parallel",
+        "virtual_stages", "context_parallel", "expert_parallel", "schedule",
+        "segments",       "sharding",         "recompute",       "micro_batch"};
+    if (account.covers_partitions) axes.push_back("partition");
+    return axes;
+}
+
+std::vector<std::pair<std::string, std::string>> fixed_axes(const SearchAccount& account) {
+    return {
+        {"partition",
+         account.covers_partitions
+             ? fmt::format(
+                   "of plans with several stages a rank and more than {:.0f} partitions, and of plans "
+                   "that offload: the longest stage is shortest; of those ranked no move of one cut "
+                   "by one unit is better",
+                   most_partitions)
+             : "the longest stage is shortest; of plans that are ranked no move of one cut by one unit is "
+               "better"},
+        {"shard_degree", "all replicas, or those of one node"},
+        {"offload", "only what does not fit, with the longest activation_loading_horizon that does"},
+        {"sequence_parallel", "wherever tokens divide"},
+        {"gradient_bucket", "of the base plan"},
+        {"overlaps_gradient_reduction", "of the base plan"},
+        {"overlaps_parameter_gathering", "of the base plan"},
+        {"fused_cross_entropy", "of the base plan"},
+        {"attention", "of the base plan"},
+        {"precision", "of the base plan"},
+        {"communication", "of the base plan"},
+        {"collective", "of the base plan"},
+        {"framework", "of the base plan"},
+    };
+}
 
 std::string_view reason_of(Rejection rejection) {
     switch (rejection) {
@@ -629,7 +840,8 @@ std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, 
                          [](const auto& a, const auto& b) { return a.first < b.first; });
         for (std::size_t i = 0; i < std::min(order.size(), most_fitting_tries); ++i) {
             core::Diagnostics diagnostics;
-            const schedule::Plan& plan = order[i].second;
+            schedule::Plan plan = order[i].second;
+            if (const schedule::Partition* partition = stages.partition(plan)) plan.partition = *partition;
             // How much is offloaded at a time depends on the speed of the copies.
             sim::EvaluateOptions options;
             options.memory_only = !offloads;

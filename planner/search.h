@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cluster/topology.h"
@@ -48,6 +49,9 @@ struct SearchRequest {
     // Targets whose base plan offloads keep its setting.
     schedule::Offload offload = schedule::Offload::host;
     sim::CostConstants constants = {};
+    // Clusters that might be trained on as well, of whose plans only a bound is known: the arithmetic at the
+    // peak of all their devices. They count in what is proven.
+    std::vector<cluster::Cluster> unsearched = {};
     bool searches_orders = false;  // of the ranked plans, each with an order of its own where that is better
 };
 
@@ -76,6 +80,15 @@ enum class Rejection {
 };
 std::string_view reason_of(Rejection rejection);
 
+// Of the partitions beside the one that every plan was looked at with first.
+struct PartitionAccount {
+    std::size_t excluded = 0;   // plans none of whose partitions can be better
+    std::size_t walked = 0;     // plans of whose partitions all were bounded
+    std::size_t simulated = 0;  // partitions
+    std::size_t open = 0;       // plans and partitions that the time limit, or their number, left
+    std::vector<std::pair<std::size_t, core::Seconds>> open_bounds;  // target, bound of the step
+};
+
 // Every candidate ends in exactly one of: evaluated (simulated and allowed), rejected, pruned, unvisited
 // (time limit).
 struct SearchAccount {
@@ -87,6 +100,11 @@ struct SearchAccount {
     // Of the objective. Bounds are of registered schedules: without a plan, and with a searched order ranked
     // first, there is none, and nothing is proven.
     std::optional<double> lower_bound, best_value;
+    // Were all partitions of plans looked at that have one stage a rank, or few partitions? Else each plan
+    // has the one that balances its stages.
+    bool covers_partitions = false;
+    PartitionAccount partitions;
+    std::size_t bounded_targets = 0;  // of the unsearched clusters those that bounds do not exclude
 };
 
 // The candidate that exceeds its device's memory by the least.
@@ -102,6 +120,11 @@ struct SearchResult {
     SearchAccount account;
     std::optional<Shortfall> shortfall;
 };
+
+// What a search varies, in the words of the plan file, and what it sets by which rule. A proof is of the
+// former under the latter.
+std::vector<std::string> covered_axes(const SearchAccount& account);
+std::vector<std::pair<std::string, std::string>> fixed_axes(const SearchAccount& account);
 
 // Deterministic whatever the number of threads, unless the time limit ends it. Diagnostics: prices the device
 // has no figure for.

@@ -22,10 +22,15 @@ struct StageCollection::Prices {
     std::map<std::tuple<std::int32_t, std::int32_t, SegmentKey>, Passes> passes;
 };
 
+struct StageCollection::Division {
+    schedule::Partition partition;
+    std::vector<model::OperatorRange> ranges;  // of its stages
+};
+
 struct StageCollection::Shape {
     std::mutex guard;  // of everything below
     schedule::PartitionProblem balance;
-    std::map<int, std::optional<std::vector<model::OperatorRange>>> stages;  // by their number
+    std::map<int, std::optional<Division>> divisions;  // by the number of stages
     std::map<std::tuple<std::int32_t, std::int32_t, bool, SegmentKey>, schedule::ActivationFootprint>
         footprints;  // by operators, with offload or without
     std::map<std::pair<const schedule::Schedule*, int>, std::vector<RankActivations>>
@@ -34,6 +39,7 @@ struct StageCollection::Shape {
     std::map<const schedule::Schedule*, std::vector<RankParameters>> rank_parameters;
     std::map<GradientHandling, Prices> prices;
     std::map<std::pair<int, int>, core::Bytes> smallest_transfers;  // by stages and segments
+    std::map<int, core::Bytes> smallest_boundaries;                 // by segments
 };
 
 GradientHandling::GradientHandling(const schedule::Plan& plan)
@@ -59,29 +65,61 @@ StageCollection::Shape& StageCollection::shape_of(const schedule::Plan& plan) {
     return *shape;
 }
 
-const std::vector<model::OperatorRange>* StageCollection::stages(Shape& shape, const schedule::Plan& plan) {
-    const auto [entry, is_new] = shape.stages.try_emplace(plan.stages());
+// Forward and backward of a micro-batch through each unit, as long as the slower of device and host; FLOPs
+// where the device has no price for the model. One answer for all plans of the shape: of steps with several
+// micro-batches whose gradients are reduced in parts.
+std::vector<core::Seconds> StageCollection::unit_loads(Shape& shape, const schedule::Plan& plan) {
+    schedule::Plan usual = plan;
+    usual.segments = 0;
+    usual.micro_batches = 2;
+    usual.sharding = plan.layout.data > 1 ? schedule::Sharding::optimizer : schedule::Sharding::none;
+    usual.shard_degree = 0;
+    if (!compute_cost(shape, usual, 0)) return schedule::partition_loads(plan, graph_);
+    std::vector<core::Seconds> loads;
+    for (const model::Unit& unit : graph_.units) {
+        const StageCost& cost = passes(shape, usual, unit.operators, 0).cost;
+        loads.push_back(cost.forward.after_arrival() + cost.backward.after_arrival());
+    }
+    return loads;
+}
+
+const StageCollection::Division* StageCollection::division(Shape& shape, const schedule::Plan& plan) {
+    const auto [entry, is_new] = shape.divisions.try_emplace(plan.stages());
     if (is_new) {
-        // As schedule::complete_partition does, with the loads of the layers computed once.
-        if (shape.balance.load.empty()) shape.balance.load = schedule::partition_loads(plan, graph_);
-        shape.balance.stages = plan.stages();
         std::optional<schedule::Partition> partition;
         if (!plan.partition.first_units.empty()) partition = plan.partition;
-        else if (const auto solution = schedule::partition_contiguous(shape.balance))
-            partition = solution->partition;
+        else {
+            if (shape.balance.load.empty()) shape.balance.load = unit_loads(shape, plan);
+            shape.balance.stages = plan.stages();
+            if (auto solution = schedule::partition_contiguous(shape.balance))
+                partition = std::move(solution->partition);
+        }
         if (partition) {
-            std::vector<model::OperatorRange> ranges;
+            Division& division = entry->second.emplace();
             for (std::size_t s = 0; s < partition->first_units.size(); ++s) {
                 const auto first = static_cast<std::size_t>(partition->first_units[s]);
                 const auto last = s + 1 < partition->first_units.size()
                                       ? static_cast<std::size_t>(partition->first_units[s + 1])
                                       : graph_.units.size();
-                ranges.push_back({graph_.units[first].operators.begin, graph_.units[last - 1].operators.end});
+                division.ranges.push_back(
+                    {graph_.units[first].operators.begin, graph_.units[last - 1].operators.end});
             }
-            entry->second = std::move(ranges);
+            division.partition = std::move(*partition);
         }
     }
     return entry->second ? &*entry->second : nullptr;
+}
+
+const std::vector<model::OperatorRange>* StageCollection::stages(Shape& shape, const schedule::Plan& plan) {
+    const Division* found = division(shape, plan);
+    return found ? &found->ranges : nullptr;
+}
+
+const schedule::Partition* StageCollection::partition(const schedule::Plan& plan) {
+    Shape& shape = shape_of(plan);
+    const std::lock_guard lock(shape.guard);
+    const Division* found = division(shape, plan);
+    return found ? &found->partition : nullptr;
 }
 
 const std::vector<model::OperatorRange>* StageCollection::stages(const schedule::Plan& plan) {
@@ -104,6 +142,12 @@ const schedule::ActivationFootprint& StageCollection::footprint(Shape& shape, co
         {like.begin, like.end, plan.offload != schedule::Offload::none, {segments_of(plan), segment}});
     if (is_new) entry->second = schedule::activation_footprint(graph_of(plan, segment), like, plan);
     return entry->second;
+}
+
+core::Bytes StageCollection::saved(const schedule::Plan& plan, model::OperatorRange range) {
+    Shape& shape = shape_of(plan);
+    const std::lock_guard lock(shape.guard);
+    return footprint(shape, plan, range, 0).saved;
 }
 
 StageCollection::Prices& StageCollection::prices_of(Shape& shape, const schedule::Plan& plan) {
@@ -204,17 +248,33 @@ core::Bytes StageCollection::smallest_transfer(const schedule::Plan& plan) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
     const auto [entry, is_new] = shape.smallest_transfers.try_emplace({plan.stages(), segments_of(plan)});
-    if (!is_new) return entry->second;
-    const std::vector<model::OperatorRange>* ranges = stages(shape, plan);
-    const model::CostContext context = plan.cost_context();
-    bool is_first = true;
-    for (std::size_t s = 1; ranges && s < ranges->size(); ++s)
-        for (const model::TensorId tensor : model::tensors_crossing(graph_, (*ranges)[s].begin)) {
-            const core::Bytes bytes = model::tensor_bytes(graph_of(plan, 0), tensor, context);
-            entry->second = is_first ? bytes : std::min(entry->second, bytes);
-            is_first = false;
-        }
+    const std::vector<model::OperatorRange>* ranges = is_new ? stages(shape, plan) : nullptr;
+    if (ranges) entry->second = smallest_crossing(plan, *ranges);
     return entry->second;
+}
+
+core::Bytes StageCollection::smallest_boundary(const schedule::Plan& plan) {
+    Shape& shape = shape_of(plan);
+    const std::lock_guard lock(shape.guard);
+    const auto [entry, is_new] = shape.smallest_boundaries.try_emplace(segments_of(plan));
+    if (is_new) {
+        std::vector<model::OperatorRange> ranges;
+        for (const model::Unit& unit : graph_.units) ranges.push_back(unit.operators);
+        entry->second = smallest_crossing(plan, ranges);
+    }
+    return entry->second;
+}
+
+core::Bytes StageCollection::smallest_crossing(const schedule::Plan& plan,
+                                               const std::vector<model::OperatorRange>& ranges) {
+    const model::CostContext context = plan.cost_context();
+    std::optional<core::Bytes> smallest;
+    for (std::size_t s = 1; s < ranges.size(); ++s)
+        for (const model::TensorId tensor : model::tensors_crossing(graph_, ranges[s].begin)) {
+            const core::Bytes bytes = model::tensor_bytes(graph_of(plan, 0), tensor, context);
+            smallest = smallest ? std::min(*smallest, bytes) : bytes;
+        }
+    return smallest.value_or(core::Bytes(0));
 }
 
 namespace {
@@ -288,8 +348,23 @@ const std::vector<RankActivations>& StageCollection::activations(const schedule:
     const bool offloads = plan.offload != schedule::Offload::none;
     const auto [entry, is_new] =
         shape.activations.try_emplace({&order, offloads ? plan.activation_loading_horizon : 0});
-    if (!is_new) return entry->second;
-    const std::vector<model::OperatorRange>& ranges = *stages(shape, plan);
+    if (is_new) entry->second = activations(shape, plan, order, *stages(shape, plan));
+    return entry->second;
+}
+
+std::vector<RankActivations> StageCollection::activations(const schedule::Plan& plan,
+                                                          const schedule::Schedule& order,
+                                                          const std::vector<model::OperatorRange>& ranges) {
+    Shape& shape = shape_of(plan);
+    const std::lock_guard lock(shape.guard);
+    return activations(shape, plan, order, ranges);
+}
+
+std::vector<RankActivations> StageCollection::activations(Shape& shape, const schedule::Plan& plan,
+                                                          const schedule::Schedule& order,
+                                                          const std::vector<model::OperatorRange>& ranges) {
+    const bool offloads = plan.offload != schedule::Offload::none;
+    std::vector<RankActivations> ranks;
     const int segments = segments_of(plan), last = segments - 1;
     std::vector<const schedule::ActivationFootprint*> by_stage;  // and segment
     std::vector<std::vector<Leaving>> leaving;
@@ -349,9 +424,9 @@ const std::vector<RankActivations>& StageCollection::activations(const schedule:
                 case schedule::ActionKind::optimizer_step: break;  // these cells hold no activations
             }
         }
-        entry->second.push_back(result);
+        ranks.push_back(result);
     }
-    return entry->second;
+    return ranks;
 }
 
 const std::vector<schedule::StateElements>& StageCollection::state_elements(const schedule::Plan& plan,
@@ -359,19 +434,23 @@ const std::vector<schedule::StateElements>& StageCollection::state_elements(cons
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
     const auto [entry, is_new] = shape.state_elements.try_emplace(&order);
-    if (!is_new) return entry->second;
-    std::vector<std::vector<model::OperatorRange>> mine(static_cast<std::size_t>(order.ranks));
-    const std::vector<model::OperatorRange>& ranges = *stages(shape, plan);
-    for (int s = 0; s < order.stages; ++s)
-        mine[static_cast<std::size_t>(schedule::rank_of_stage(order, s))].push_back(
-            ranges[static_cast<std::size_t>(s)]);
-    for (const std::vector<model::OperatorRange>& of_rank : mine)
-        entry->second.push_back(schedule::state_elements(graph_, of_rank, plan));
+    if (is_new) entry->second = state_elements(plan, order, *stages(shape, plan));
     return entry->second;
 }
 
-// Before any sharding: a rank's share of the tensor-parallel split, and of experts that are spread over
-// ranks.
+std::vector<schedule::StateElements> StageCollection::state_elements(
+    const schedule::Plan& plan, const schedule::Schedule& order,
+    const std::vector<model::OperatorRange>& ranges) const {
+    std::vector<std::vector<model::OperatorRange>> mine(static_cast<std::size_t>(order.ranks));
+    for (int s = 0; s < order.stages; ++s)
+        mine[static_cast<std::size_t>(schedule::rank_of_stage(order, s))].push_back(
+            ranges[static_cast<std::size_t>(s)]);
+    std::vector<schedule::StateElements> elements;
+    for (const std::vector<model::OperatorRange>& of_rank : mine)
+        elements.push_back(schedule::state_elements(graph_, of_rank, plan));
+    return elements;
+}
+
 schedule::StateElements StageCollection::parameter_count(const schedule::Plan& plan,
                                                          model::OperatorRange range) {
     ParameterCount count;
@@ -398,10 +477,14 @@ const std::vector<RankParameters>& StageCollection::rank_parameters(const schedu
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
     const auto [entry, is_new] = shape.rank_parameters.try_emplace(&order);
-    if (!is_new) return entry->second;
-    const std::vector<model::OperatorRange>& ranges = *stages(shape, plan);
-    std::vector<RankParameters>& ranks = entry->second;
-    ranks.resize(static_cast<std::size_t>(order.ranks));
+    if (is_new) entry->second = rank_parameters(plan, order, *stages(shape, plan));
+    return entry->second;
+}
+
+std::vector<RankParameters> StageCollection::rank_parameters(
+    const schedule::Plan& plan, const schedule::Schedule& order,
+    const std::vector<model::OperatorRange>& ranges) {
+    std::vector<RankParameters> ranks(static_cast<std::size_t>(order.ranks));
     std::vector<int> rank_of_unit(graph_.units.size());
     std::size_t unit = 0;
     for (int s = 0; s < order.stages; ++s) {

@@ -74,8 +74,10 @@ public:
     ~StageCollection();
 
     const sim::CostConstants& constants() const { return constants_; }
-    // Operators of every stage, from the plan's partition. Null when the model has fewer units than stages.
-    // It lives as long as the collection.
+    // The partition of a plan without one, whose longest stage is shortest by the device's prices, and the
+    // operators of its stages. Null when the model has fewer units than stages. They live as long as the
+    // collection.
+    const schedule::Partition* partition(const schedule::Plan& plan);
     const std::vector<model::OperatorRange>* stages(const schedule::Plan& plan);
     // The passes of one segment through one stage without communication. Zero when the device has no price
     // for the model.
@@ -99,25 +101,48 @@ public:
     // moment. The order must live as long as the collection.
     const std::vector<RankActivations>& activations(const schedule::Plan& plan,
                                                     const schedule::Schedule& order);
+    // The same of other stages than those of partition(), here and below.
+    std::vector<RankActivations> activations(const schedule::Plan& plan, const schedule::Schedule& order,
+                                             const std::vector<model::OperatorRange>& ranges);
     // Elements of the parameters that a rank holds of each of its stages, each once
     // (schedule::state_footprint).
     const std::vector<schedule::StateElements>& state_elements(const schedule::Plan& plan,
                                                                const schedule::Schedule& order);
+    std::vector<schedule::StateElements> state_elements(
+        const schedule::Plan& plan, const schedule::Schedule& order,
+        const std::vector<model::OperatorRange>& ranges) const;
     const std::vector<RankParameters>& rank_parameters(const schedule::Plan& plan,
                                                        const schedule::Schedule& order);
+    std::vector<RankParameters> rank_parameters(const schedule::Plan& plan, const schedule::Schedule& order,
+                                                const std::vector<model::OperatorRange>& ranges);
+    // Of these operators, before any sharding: a rank's share of the tensor-parallel split, and of experts
+    // that are spread over ranks.
+    schedule::StateElements parameter_count(const schedule::Plan& plan, model::OperatorRange range);
+    // What a stage of these operators keeps of a micro-batch for its backward, at least.
+    core::Bytes saved(const schedule::Plan& plan, model::OperatorRange range);
+    const model::ModelGraph& graph() const { return graph_; }
+    // Of any boundary between two units.
+    core::Bytes smallest_boundary(const schedule::Plan& plan);
 
 private:
+    struct Division;
     struct Passes;
     struct Prices;
     struct Shape;
     Shape& shape_of(const schedule::Plan& plan);
     Prices& prices_of(Shape& shape, const schedule::Plan& plan);
+    core::Bytes smallest_crossing(const schedule::Plan& plan,
+                                  const std::vector<model::OperatorRange>& ranges);
+    std::vector<core::Seconds> unit_loads(Shape& shape, const schedule::Plan& plan);
+    const Division* division(Shape& shape, const schedule::Plan& plan);
     const std::vector<model::OperatorRange>* stages(Shape& shape, const schedule::Plan& plan);
     const sim::ComputeCost* compute_cost(Shape& shape, const schedule::Plan& plan, int segment);
     const Passes& passes(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage, int segment);
     // The model of one segment of a sequence.
     const model::ModelGraph& graph_of(const schedule::Plan& plan, int segment);
-    schedule::StateElements parameter_count(const schedule::Plan& plan, model::OperatorRange range);
+    std::vector<RankActivations> activations(Shape& shape, const schedule::Plan& plan,
+                                             const schedule::Schedule& order,
+                                             const std::vector<model::OperatorRange>& ranges);
     const schedule::ActivationFootprint& footprint(Shape& shape, const schedule::Plan& plan,
                                                    model::OperatorRange stage, int segment);
 

@@ -22,6 +22,7 @@
 #include "sim/engine/overlapped_compute.h"
 #include "sim/engine/shared_cores.h"
 #include "sim/engine/simulate.h"
+#include "sim/priced_partition.h"
 #include "sim/report/breakdown.h"
 #include "sim/report/memory_report.h"
 #include "sim/report/overflow_place.h"
@@ -273,7 +274,7 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
                                   simulate_options.has_concurrent_streams);
     for (std::int32_t class_index : program.class_of_rank)
         result.recompute_flops += priced.recompute_flops[static_cast<std::size_t>(class_index)];
-    if (task.options.keeps_timeline) {
+    if (task.options.keeps_timeline || task.options.most_micro_batches) {
         result.timeline = std::move(simulation.timeline);
         result.active_from = std::move(simulation.active_from[result.critical_performer]);
         result.memory_timeline = std::move(simulation.memory);
@@ -304,6 +305,41 @@ bool are_straight(const Run& a, const Run& b, const Run& c) {
     return true;
 }
 
+// Ends of a performer's instructions, in the order of its list.
+std::vector<double> ends_of(const Run& run, std::size_t performer) {
+    std::vector<double> ends(run.timeline.spans[performer].size());
+    for (const schedule::Span& span : run.timeline.spans[performer]) ends[span.instruction] = span.end.value;
+    return ends;
+}
+
+// By how much everything of the longer run's second half ends later than that of the shorter run, and nothing
+// of its first half does; nothing where that is not one and the same time on all performers.
+std::optional<double> common_delay(const Run& shorter, const Run& longer) {
+    const double tolerance = straight * longer.step.value;
+    std::optional<double> delay;
+    if (shorter.timeline.spans.size() != longer.timeline.spans.size()) return std::nullopt;
+    for (std::size_t p = 0; p < shorter.timeline.spans.size(); ++p) {
+        const std::vector<double> a = ends_of(shorter, p), b = ends_of(longer, p);
+        if (b.size() < a.size()) return std::nullopt;
+        const std::size_t half = (a.size() + 1) / 2;
+        for (std::size_t i = 0; i < half; ++i) {
+            const double later = b[b.size() - 1 - i] - a[a.size() - 1 - i];
+            if (!delay) delay = later;
+            if (std::abs(later - *delay) > tolerance || std::abs(b[i] - a[i]) > tolerance)
+                return std::nullopt;
+        }
+    }
+    return delay;
+}
+
+// Is the step one period longer each time, with all that happens before and behind it the same? Its ends are
+// then a function of those one period before that only adds a time, and adds it again with every further
+// period (sim/engine/schedule_extrapolation.h says why).
+bool repeats(const Run& a, const Run& b, const Run& c) {
+    const std::optional<double> first = common_delay(a, b), second = common_delay(b, c);
+    return first && second && std::abs(*first - *second) <= straight * c.step.value;
+}
+
 // The straight line through b and c, `periods` further on.
 Run extrapolate(const Run& b, Run c, double periods) {
     const auto onward = [periods](auto from, auto to) { return to + (to - from) * periods; };
@@ -324,9 +360,10 @@ int period_of(const schedule::Plan& plan) {
     return std::lcm(std::max(1, plan.layout.pipeline), std::max(1, plan.group_size));
 }
 
-// Lowers three short steps, a period apart; when the last two differ as the first two do, the schedule has
-// reached its steady state and the rest is a straight line (makespan is eventually linear in micro-batches:
-// max-plus algebra, Baccelli et al., Synchronization and Linearity, 1992). Otherwise nothing.
+// Lowers three short steps, a period apart; when the last two differ as the first two do, in every
+// instruction's end, the schedule has reached its steady state and the rest is a straight line (makespan is
+// eventually linear in micro-batches: max-plus algebra, Baccelli et al., Synchronization and Linearity,
+// 1992). Otherwise nothing.
 std::optional<Run> run_extrapolated(const Task& task, int total, int most, std::string& how) {
     constexpr int steps_of_a_line = 3;
     const int period = period_of(task.plan);
@@ -338,7 +375,7 @@ std::optional<Run> run_extrapolated(const Task& task, int total, int most, std::
     const std::optional<Run> a = run(task, first, unneeded);
     const std::optional<Run> b = a ? run(task, first + period, unneeded) : std::nullopt;
     std::optional<Run> c = b ? run(task, third, unneeded) : std::nullopt;
-    if (!c || !are_straight(*a, *b, *c)) return std::nullopt;
+    if (!c || !are_straight(*a, *b, *c) || (task.costs && !repeats(*a, *b, *c))) return std::nullopt;
     how = fmt::format(
         "{} micro-batches follow from {}, {} and {} on a straight line: the schedule is in its steady state",
         total, first, first + period, third);
@@ -468,7 +505,15 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
     const std::size_t errors_before = diagnostics.error_count();
     check_framework(plan.framework, diagnostics);
     if (diagnostics.error_count() > errors_before) return std::nullopt;
-    const std::optional<schedule::Partition> partition = schedule::complete_partition(plan, graph);
+    core::Diagnostics unpriced;
+    std::optional<CostModels> costs =
+        options.memory_only && !plan.partition.first_units.empty()
+            ? std::nullopt
+            : make_cost_models(graph, cluster, plan, options.memory_only ? unpriced : diagnostics,
+                               options.constants);
+    if (!costs && !options.memory_only) return std::nullopt;
+    std::optional<schedule::Partition> partition =
+        costs ? complete_partition(plan, graph, cluster, *costs) : schedule::complete_partition(plan, graph);
     if (!partition) {
         diagnostics.error({}, "plan.pipeline_parallel",
                           fmt::format("{} virtual stages for the {} partition units of {}", plan.stages(),
@@ -476,12 +521,8 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
                           "use fewer stages: every stage needs at least one unit");
         return std::nullopt;
     }
-    plan.partition = *partition;
-
-    std::optional<CostModels> costs =
-        options.memory_only ? std::nullopt
-                            : make_cost_models(graph, cluster, plan, diagnostics, options.constants);
-    if (!costs && !options.memory_only) return std::nullopt;
+    plan.partition = std::move(*partition);
+    if (options.memory_only) costs.reset();
     const int ranks_on_a_device = (plan.layout.ranks() + cluster.device_count() - 1) / cluster.device_count();
     const Task task{graph,
                     cluster,
@@ -511,6 +552,7 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
     if (options.memory_only) return evaluation;
 
     add_rates(evaluation, task, *result);
+    if (!options.keeps_timeline) return evaluation;
     evaluation.timeline = std::move(result->timeline);
     evaluation.critical_performer = result->critical_performer;
     evaluation.active_from = std::move(result->active_from);

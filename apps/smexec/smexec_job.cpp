@@ -20,8 +20,8 @@
 #include "schedule/pass/lower.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/explicit_order.h"
-#include "schedule/plan/partition.h"
 #include "schedule/verify.h"
+#include "sim/priced_partition.h"
 
 namespace apps {
 
@@ -190,7 +190,8 @@ bool lower_plan(sim::Scenario& scenario, const cluster::Cluster& here, schedule:
     schedule::Plan& plan = scenario.file.plan;
     const model::ModelGraph& graph = scenario.graph;
     if (plan.partition.first_units.empty())
-        if (std::optional<schedule::Partition> partition = schedule::complete_partition(plan, graph))
+        if (std::optional<schedule::Partition> partition =
+                sim::complete_partition(plan, graph, scenario.cluster))
             plan.partition = std::move(*partition);
     if (schedule::is_searched_order(plan.schedule)) {
         std::optional<planner::OrderedPlan> ordered =

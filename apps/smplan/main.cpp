@@ -14,12 +14,14 @@ const char* const help =
     "Usage: smplan --target INSTANCE[,INSTANCE...] [--model MODEL] [--global-batch B] [--nodes N | "
     "--max-nodes N] [...]\n"
     "       smplan partition --graph FILE --devices K [...]   partition a graph and prove the optimum\n"
+    "       smplan verify FILE                              check a certificate that --certificate wrote\n"
     "       smplan order plan.toml --out ordered.toml       search the compute order of a plan and keep it "
     "in the plan\n"
     "       smplan export plan.toml --to TARGET             write a plan for SageMaker, Megatron-LM, "
     "DeepSpeed, torchtitan, NeMo, Slurm...\n"
     "       smplan import FILE --from TARGET                read one back\n"
-    "       smplan --version | --help; `smplan COMMAND --help` (plan, partition, order, export, import) "
+    "       smplan --version | --help; `smplan COMMAND --help` (plan, verify, partition, order, export, "
+    "import) "
     "lists all options\n"
     "\n"
     "Searches degrees of data, tensor and pipeline parallelism, schedules, sharding, recomputation and "
@@ -39,6 +41,7 @@ int main(int argc, char** argv) {
                           help,
                           {{"partition", "", apps::run_partition_command},
                            {"plan", "", apps::run_plan_command},
+                           {"verify", "", apps::run_verify_command},
                            {"order", "", apps::run_order_command},
                            {"export", "", apps::run_export_command},
                            {"import", "", apps::run_import_command}},

@@ -1,6 +1,7 @@
 #include "apps/smplan/smplan_plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <ctime>
 #include <filesystem>
@@ -17,12 +18,14 @@
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "model/load.h"
+#include "planner/certificate.h"
 #include "planner/explain.h"
 #include "planner/search.h"
 #include "schedule/plan/explicit_order.h"
 #include "schedule/plan/memory.h"
 #include "schedule/plan/plan_file.h"
 #include "sim/cost/compute.h"
+#include "sim/scenario.h"
 #include "sim/uncertainty/interval.h"
 
 namespace apps {
@@ -46,7 +49,9 @@ const char* const plan_help =
     "  --target LIST        instance types (smsim hardware lists them)\n"
     "  --nodes N            exactly N nodes; without it and --max-nodes the smallest power of two on which "
     "the model fits\n"
-    "  --max-nodes N        1, 2, 4, ... up to N nodes, and N itself\n"
+    "  --max-nodes N        any number of nodes up to N; above 16 powers of two and N are searched, and the "
+    "gap "
+    "counts what a bound says of the others\n"
     "  --model MODEL        catalogue name, config.json, .onnx or .toml (default: llama-2-7b)\n"
     "  --seq-len S          tokens per sample (default: what the model was published with)\n"
     "  --global-batch B     samples per step (default: about 4 million tokens, Llama 2's; 256 images)\n"
@@ -63,6 +68,7 @@ const char* const plan_help =
     "it where it is faster\n"
     "  --calibration FILE   constants and site effects of one installation (smsim calibrate --help)\n"
     "  --out plan.toml      write the best plan, for smsim and smexec\n"
+    "  --certificate FILE   write what was asked, excluded and simulated, for smplan verify\n"
     "  --json               one JSON document on stdout\n"
     "\n"
     "Exit code 3 when no plan fits, with what is missing and what would make it fit.\n"
@@ -72,8 +78,29 @@ const char* const plan_help =
 
 namespace {
 
+const char* const verify_help =
+    "Usage: smplan verify FILE [--samples N] [--seed N] [--json]\n"
+    "\n"
+    "Checks a certificate that smplan --certificate wrote, without the bounds of the search: counts the "
+    "space "
+    "again, simulates the\n"
+    "claimed plan and those with one of its cuts moved, and draws plans of the space that must not be "
+    "better.\n"
+    "\n"
+    "  --samples N          plans to draw (default 200)\n"
+    "  --seed N             of the draws (default 1)\n"
+    "\n"
+    "Exit code 3 when the certificate does not hold.\n"
+    "\n"
+    "Example:\n"
+    "  smplan --target p3.16xlarge --model gpt2-xl --nodes 1 --certificate proof.json\n"
+    "  smplan verify proof.json\n";
+constexpr int certificate_version = 1;
 constexpr const char* default_model = "llama-2-7b";
 constexpr int most_nodes_tried = 4096;
+// Every number of nodes is searched up to here. Beyond, powers of two and the greatest are, and a bound is
+// taken of the others.
+constexpr int most_counts_searched = 16;
 
 struct Request {
     std::vector<cluster::InstanceType> targets;
@@ -82,7 +109,7 @@ struct Request {
     std::optional<std::int64_t> nodes, most_nodes;
     planner::SearchRequest search;
     core::BytesPerSecond offload_bandwidth;  // of a node's disks
-    std::optional<std::string> out_path;
+    std::optional<std::string> out_path, certificate_path;
     std::vector<std::string> assumptions;
     std::optional<sim::Posterior> calibration;
 
@@ -117,8 +144,10 @@ std::vector<int> node_counts(const Request& request, const model::ModelGraph& gr
     if (!cluster::has_network(instance)) return {1};
     std::vector<int> counts;
     if (request.most_nodes) {
-        for (int n = 1; n <= *request.most_nodes; n *= 2) counts.push_back(n);
-        if (counts.back() != *request.most_nodes) counts.push_back(static_cast<int>(*request.most_nodes));
+        const int most = static_cast<int>(*request.most_nodes);
+        for (int n = 1; n <= most; ++n)
+            if (most <= most_counts_searched || std::has_single_bit(static_cast<unsigned>(n)) || n == most)
+                counts.push_back(n);
     } else {
         for (int n = 1; n <= 64; n *= 2)
             if (planner::find_fitting_plan(graph, {cluster_of(instance, n), base},
@@ -185,6 +214,16 @@ std::optional<double> gap_pct(const planner::SearchAccount& account) {
     return 100 * (*account.best_value - *account.lower_bound) / *account.best_value;
 }
 
+// What the search varies, and what it sets by a rule: of the latter nothing is proven.
+core::Value axes_of(const planner::SearchAccount& account) {
+    core::Value axes = core::Value::table();
+    axes["covered"] = planner::covered_axes(account);
+    core::Value fixed = core::Value::table();
+    for (const auto& [axis, rule] : planner::fixed_axes(account)) fixed[axis] = rule;
+    axes["fixed"] = std::move(fixed);
+    return axes;
+}
+
 core::Value account_of(const planner::SearchAccount& account, planner::Objective objective) {
     core::Value value = core::Value::table();
     value["space"] = account.space;
@@ -207,6 +246,14 @@ core::Value account_of(const planner::SearchAccount& account, planner::Objective
         value[objective == planner::Objective::memory ? "lower_bound_bytes" : "lower_bound_usd_per_step"] =
             bound;
     value["gap_pct"] = account.lower_bound ? core::Value(gap_pct(account).value_or(0)) : core::Value();
+    core::Value partitions = core::Value::table();
+    partitions["excluded"] = account.partitions.excluded;
+    partitions["walked"] = account.partitions.walked;
+    partitions["simulated"] = account.partitions.simulated;
+    partitions["open"] = account.partitions.open;
+    value["partitions"] = std::move(partitions);
+    value["bounded_targets"] = account.bounded_targets;
+    value["axes"] = axes_of(account);
     return value;
 }
 
@@ -301,12 +348,12 @@ std::string instance_reference(const cluster::InstanceType& instance, const std:
 }
 
 std::string plan_text(const Request& request, const model::ModelGraph& graph, const planner::RankedPlan& best,
-                      const planner::Target& target) {
+                      const planner::Target& target, const std::string& path) {
     schedule::PlanFile file;
-    file.path = *request.out_path;
+    file.path = path;
     file.model = model_table(request, graph);
     file.cluster = core::Value::table();
-    file.cluster["instance"] = instance_reference(target.cluster.instance, *request.out_path);
+    file.cluster["instance"] = instance_reference(target.cluster.instance, path);
     file.cluster["nodes"] = target.cluster.nodes;
     file.plan = best.plan;
     file.prediction = core::Value::table();
@@ -398,9 +445,13 @@ void print(const Request& request, const model::ModelGraph& graph, const planner
         out << fmt::format(", {} rejected ({})", count, planner::reason_of(reason));
     out << fmt::format(", {} excluded by their bounds", account.pruned);
     if (account.unvisited > 0) out << fmt::format(", {} not reached in time", account.unvisited);
-    out << fmt::format(
-        "; {:.2f} s{}\n", account.seconds.value,
-        account.is_proven_optimal ? "; the first is the best of them all under this model" : "");
+    out << fmt::format("; {:.2f} s{}\n", account.seconds.value,
+                       account.is_proven_optimal
+                           ? fmt::format("; the first is the best of them all under this model, {}",
+                                         account.covers_partitions
+                                             ? "with every partition of plans that have one stage a rank"
+                                             : "each with the partition that balances its stages")
+                           : "");
     if (!account.lower_bound)
         out << "  no lower bound: the order of the first was searched, and bounds are of registered "
                "schedules\n";
@@ -500,6 +551,8 @@ std::optional<Request> read_request(Options& options, core::Diagnostics& diagnos
     request.search.constants = request.posterior().cost_constants();
     request.out_path = options.text("--out");
     if (request.out_path) check_output("--out", *request.out_path, diagnostics);
+    request.certificate_path = options.text("--certificate");
+    if (request.certificate_path) check_output("--certificate", *request.certificate_path, diagnostics);
     if (diagnostics.has_errors()) return std::nullopt;
     return request;
 }
@@ -542,6 +595,9 @@ std::optional<std::vector<planner::Target>> targets_of(Request& request, const m
                                   counts.front(), counts.front() == 1 ? "" : "s", instance.name)
                     : fmt::format("1 node of {}, which has no network (no --nodes given)", instance.name));
         for (int nodes : counts) targets.push_back({cluster_of(instance, nodes), base});
+        for (int nodes = 1; request.most_nodes && nodes < counts.back(); ++nodes)
+            if (std::find(counts.begin(), counts.end(), nodes) == counts.end())
+                request.search.unsearched.push_back(cluster_of(instance, nodes));
     }
     for (const planner::Target& target : targets)
         if (target.cluster.nodes > 1 && !cluster::has_network(target.cluster.instance)) {
@@ -618,63 +674,247 @@ std::vector<sim::PredictionIntervals> judge(planner::SearchResult& result, const
     return intervals;
 }
 
+OptionNames plan_options() {
+    return {.with_value = {"--target", "--nodes", "--max-nodes", "--model", "--seq-len", "--global-batch",
+                           "--objective", "--tokens", "--deadline", "--budget", "--top", "--threads",
+                           "--time-limit", "--schedule", "--out", "--certificate", "--offload",
+                           "--offload-bandwidth", "--calibration"},
+            .flags = {"--json", "--help"}};
+}
+
+struct Question {
+    Request request;
+    model::ModelGraph graph;
+    std::vector<planner::Target> targets;
+};
+
+std::optional<Question> read_question(Options& options, core::Diagnostics& diagnostics) {
+    std::optional<Request> request = read_request(options, diagnostics);
+    std::optional<std::int64_t> batch = options.integer("--global-batch", 1, 1 << 22);
+    if (!request || diagnostics.has_errors()) return std::nullopt;
+    model::LoadOptions load;
+    load.sequence_length = request->sequence_length;
+    std::optional<model::ModelGraph> graph =
+        model::load_model(request->model_reference, load, diagnostics, {}, "--model");
+    if (!graph) return std::nullopt;
+    choose_batch(*request, *graph, batch);
+    if (request->search.tokens && graph->tokens_per_sample == 0) {
+        options.error("--tokens", fmt::format("{} has no tokens", graph->name), "leave --tokens out");
+        return std::nullopt;
+    }
+    std::optional<std::vector<planner::Target>> targets = targets_of(*request, *graph, options, diagnostics);
+    if (!targets) return std::nullopt;
+    return Question{std::move(*request), std::move(*graph), std::move(*targets)};
+}
+
+// The arguments are enough to ask the question again; what follows them is the answer.
+core::Value certificate_of(const Request& request, const model::ModelGraph& graph,
+                           const planner::SearchResult& result, const std::vector<planner::Target>& targets,
+                           const std::vector<std::string>& arguments,
+                           const std::vector<sim::PredictionIntervals>& intervals) {
+    const planner::RankedPlan& best = result.plans.front();
+    core::Value value = core::Value::table();
+    value["certificate"] = certificate_version;
+    value["tool"] = "smplan";
+    value["version"] = version;
+    value["arguments"] = arguments;
+    value["model_hash"] = model::hash_of(graph);
+    value["search"] = account_of(result.account, request.search.objective);
+    core::Value simulated = core::Value::array();
+    for (std::size_t i = 0; i < result.plans.size(); ++i)
+        simulated.append(row_of(result.plans[i], i + 1, targets[result.plans[i].candidate], intervals[i]));
+    value["simulated"] = std::move(simulated);
+    core::Value claim = core::Value::table();
+    claim["target"] = best.candidate;
+    claim["value"] = best.value;
+    claim["lower_bound"] =
+        result.account.lower_bound ? core::Value(*result.account.lower_bound) : core::Value();
+    claim["plan"] = plan_text(request, graph, best, targets[best.candidate], *request.certificate_path);
+    value["best"] = std::move(claim);
+    return value;
+}
+
+struct ReadCertificate {
+    Question question;
+    planner::Claim claim;
+    std::vector<std::string> violations;  // of what can be read
+};
+
+// Every missing or mistyped key is a diagnostic.
+class CertificateReader {
+public:
+    CertificateReader(const core::Value& root, const std::string& path, core::Diagnostics& diagnostics)
+        : root_(root), path_(path), diagnostics_(diagnostics) {}
+    const core::Value* find(std::initializer_list<std::string_view> keys, bool (core::Value::*is)() const) {
+        const core::Value* value = &root_;
+        std::string name;
+        for (const std::string_view key : keys) {
+            name += (name.empty() ? "" : ".") + std::string(key);
+            value = value ? value->find(key) : nullptr;
+        }
+        if (value && (value->*is)()) return value;
+        diagnostics_.error({path_, 1, 1}, name,
+                           fmt::format("{} is missing, or of another type: no certificate of smplan", name),
+                           "smplan --certificate FILE writes one");
+        return nullptr;
+    }
+    double number(std::initializer_list<std::string_view> keys) {
+        const core::Value* value = find(keys, &core::Value::is_number);
+        return value ? value->number() : 0;
+    }
+    std::size_t count(std::initializer_list<std::string_view> keys) {
+        const double value = number(keys);
+        return value > 0 ? static_cast<std::size_t>(value) : 0;
+    }
+
+private:
+    const core::Value& root_;
+    const std::string& path_;
+    core::Diagnostics& diagnostics_;
+};
+
+std::optional<ReadCertificate> read_certificate(const std::string& path, core::Diagnostics& diagnostics) {
+    const std::optional<std::string> text = core::read_file(path, diagnostics, {}, "verify");
+    const std::optional<core::Value> value = text ? core::parse_json(*text, path, diagnostics) : std::nullopt;
+    if (!value) return std::nullopt;
+    CertificateReader reader(*value, path, diagnostics);
+    ReadCertificate read;
+    std::vector<std::string> arguments;
+    if (const core::Value* list = reader.find({"arguments"}, &core::Value::is_array))
+        for (const core::Value& item : list->items())
+            if (item.is_string()) arguments.push_back(item.string());
+    planner::Claim& claim = read.claim;
+    claim.target = reader.count({"best", "target"});
+    claim.value = reader.number({"best", "value"});
+    claim.lower_bound = reader.number({"best", "lower_bound"});
+    claim.space = reader.count({"search", "space"});
+    claim.evaluated = reader.count({"search", "evaluated"});
+    claim.pruned = reader.count({"search", "pruned"});
+    claim.unvisited = reader.count({"search", "unvisited"});
+    const core::Value* search = value->find("search");
+    const core::Value* proven = search ? search->find("proven_optimal") : nullptr;
+    claim.is_proven = proven && proven->kind() == core::Value::Kind::boolean && proven->boolean();
+    if (const core::Value* rejected = reader.find({"search", "rejected"}, &core::Value::is_table))
+        for (const auto& [reason, count] : rejected->members())
+            if (count.is_number() && count.number() > 0)
+                claim.rejected += static_cast<std::size_t>(count.number());
+    const core::Value* plan = reader.find({"best", "plan"}, &core::Value::is_string);
+    const core::Value* hash = reader.find({"model_hash"}, &core::Value::is_string);
+    if (diagnostics.has_errors()) return std::nullopt;
+    Options options(arguments, plan_options(), diagnostics);
+    std::optional<Question> question = read_question(options, diagnostics);
+    if (!question) return std::nullopt;
+    const std::optional<core::Value> document = core::parse_toml(plan->string(), path, diagnostics);
+    std::optional<sim::Scenario> scenario =
+        document ? sim::read_scenario(*document, path, diagnostics) : std::nullopt;
+    if (!scenario) return std::nullopt;
+    claim.plan = scenario->file.plan;
+    if (model::hash_of(question->graph) != hash->string())
+        read.violations.push_back("the model is not the one that the certificate is for");
+    if (claim.target >= question->targets.size() ||
+        question->targets[claim.target].cluster.nodes != scenario->cluster.nodes ||
+        question->targets[claim.target].cluster.instance.name != scenario->cluster.instance.name) {
+        read.violations.push_back("the claimed plan is for a cluster that was not asked about");
+        claim.target = 0;
+    }
+    if (claim.plan.global_batch() != question->request.search.global_batch)
+        read.violations.push_back("the claimed plan is for another global batch");
+    read.question = std::move(*question);
+    return read;
+}
+
 }  // namespace
 
 int run_plan_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
     const bool as_json = wants_json(arguments);
     core::Diagnostics diagnostics;
-    Options options(arguments,
-                    {.with_value = {"--target", "--nodes", "--max-nodes", "--model", "--seq-len",
-                                    "--global-batch", "--objective", "--tokens", "--deadline", "--budget",
-                                    "--top", "--threads", "--time-limit", "--schedule", "--out", "--offload",
-                                    "--offload-bandwidth", "--calibration"},
-                     .flags = {"--json", "--help"}},
-                    diagnostics);
+    Options options(arguments, plan_options(), diagnostics);
     if (options.has("--help")) {
         out << plan_help;
         return good;
     }
-    std::optional<Request> request = read_request(options, diagnostics);
-    std::optional<std::int64_t> batch = options.integer("--global-batch", 1, 1 << 22);
-    if (!request || diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
-    model::LoadOptions load;
-    load.sequence_length = request->sequence_length;
-    std::optional<model::ModelGraph> graph =
-        model::load_model(request->model_reference, load, diagnostics, {}, "--model");
-    if (!graph) return show(diagnostics, as_json, out, err);
-    choose_batch(*request, *graph, batch);
-    if (request->search.tokens && graph->tokens_per_sample == 0) {
-        options.error("--tokens", fmt::format("{} has no tokens", graph->name), "leave --tokens out");
-        return show(diagnostics, as_json, out, err);
-    }
-
-    const std::optional<std::vector<planner::Target>> targets =
-        targets_of(*request, *graph, options, diagnostics);
-    if (!targets) return show(diagnostics, as_json, out, err);
-    planner::SearchResult result = planner::search_plans(*graph, *targets, request->search, diagnostics);
+    std::optional<Question> question = read_question(options, diagnostics);
+    if (!question) return show(diagnostics, as_json, out, err);
+    Request& request = question->request;
+    const model::ModelGraph& graph = question->graph;
+    const std::vector<planner::Target>& targets = question->targets;
+    planner::SearchResult result = planner::search_plans(graph, targets, request.search, diagnostics);
     if (result.plans.empty()) {
-        show(why_no_plan(*request, *graph, *targets, result, diagnostics), as_json, out, err);
+        show(why_no_plan(request, graph, targets, result, diagnostics), as_json, out, err);
         return no_plan;
     }
     const std::vector<sim::PredictionIntervals> intervals =
-        judge(result, *graph, *targets, request->posterior());
+        judge(result, graph, targets, request.posterior());
     for (const planner::RankedPlan& ranked : result.plans)
-        if (ranked.order) request->assumptions.push_back(*ranked.order);
-    if (request->search.searches_orders)
-        request->assumptions.push_back("bounds, and what is proven by them, are of registered schedules");
+        if (ranked.order) request.assumptions.push_back(*ranked.order);
+    if (request.search.searches_orders)
+        request.assumptions.push_back("bounds, and what is proven by them, are of registered schedules");
     if (as_json) {
-        out << core::to_json(document_of(*request, *graph, result, *targets, intervals)) << '\n';
+        out << core::to_json(document_of(request, graph, result, targets, intervals)) << '\n';
     } else {
         show(diagnostics, false, out, err);
-        print(*request, *graph, result, *targets, intervals, out);
+        print(request, graph, result, targets, intervals, out);
     }
-    if (!request->out_path) return good;
-    const int code = write_outputs(
-        {{*request->out_path,
-          plan_text(*request, *graph, result.plans.front(), (*targets)[result.plans.front().candidate])}},
-        err);
-    if (code == good && !as_json) out << fmt::format("  plan written to {}\n", *request->out_path);
+    const planner::RankedPlan& best = result.plans.front();
+    std::vector<OutputFile> files;
+    if (request.out_path)
+        files.push_back(
+            {*request.out_path, plan_text(request, graph, best, targets[best.candidate], *request.out_path)});
+    if (request.certificate_path)
+        files.push_back(
+            {*request.certificate_path,
+             core::to_json(certificate_of(request, graph, result, targets, arguments, intervals)) + "\n"});
+    if (files.empty()) return good;
+    const int code = write_outputs(files, err);
+    if (code == good && !as_json)
+        for (const OutputFile& file : files)
+            out << fmt::format("  {} written to {}\n",
+                               request.out_path && file.path == *request.out_path ? "plan" : "certificate",
+                               file.path);
     return code;
+}
+
+int run_verify_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+    const bool as_json = wants_json(arguments);
+    core::Diagnostics diagnostics;
+    Options options(arguments, {.with_value = {"--samples", "--seed"}, .flags = {"--json", "--help"}},
+                    diagnostics);
+    if (options.has("--help")) {
+        out << verify_help;
+        return good;
+    }
+    const auto samples = static_cast<std::size_t>(options.integer("--samples", 0, 1000000).value_or(200));
+    const auto seed = static_cast<std::uint64_t>(options.integer("--seed", 0, 1L << 62).value_or(1));
+    if (options.positional().size() != 1)
+        options.error("verify", "smplan verify needs one certificate",
+                      "for example smplan verify certificate.json");
+    if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
+    const std::optional<ReadCertificate> read = read_certificate(options.positional().front(), diagnostics);
+    if (!read) return show(diagnostics, as_json, out, err);
+    const planner::CertificateCheck check =
+        planner::check_claim(read->question.graph, read->question.targets, read->question.request.search,
+                             read->claim, samples, seed);
+    std::vector<std::string> violations = read->violations;
+    violations.insert(violations.end(), check.violations.begin(), check.violations.end());
+    if (as_json) {
+        core::Value value = core::Value::table();
+        value["holds"] = violations.empty();
+        value["violations"] = violations;
+        value["neighbours"] = check.neighbours;
+        value["sampled"] = check.sampled;
+        value["bounded"] = check.bounded;
+        value["simulated"] = check.simulated;
+        value["seed"] = static_cast<std::int64_t>(seed);
+        out << core::to_json(value) << '\n';
+    } else {
+        for (const std::string& violation : violations) out << "  " << violation << '\n';
+        out << fmt::format(
+            "{}: the plan and its {} neighbours by one cut simulated, {} of {} plans drawn with seed {} "
+            "excluded by a bound, {} simulated\n",
+            violations.empty() ? "the certificate holds" : "the certificate does not hold", check.neighbours,
+            check.bounded, check.sampled, seed, check.simulated);
+    }
+    return violations.empty() ? good : no_plan;
 }
 
 }  // namespace apps

@@ -10,8 +10,10 @@
 #include "apps/smsim/searched_order.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
-#include "schedule/plan/partition.h"
+#include "planner/order/plan_order.h"
+#include "schedule/plan/explicit_order.h"
 #include "sim/evaluate.h"
+#include "sim/priced_partition.h"
 #include "sim/report/explain.h"
 #include "sim/report/report.h"
 #include "sim/report/trace.h"
@@ -170,7 +172,8 @@ int predict(const core::Value& document, const Request& request, const sim::Post
     if (!scenario) return show(diagnostics, request.as_json, out, err);
     // The report shows the partition that is simulated.
     schedule::Plan& plan = scenario->file.plan;
-    if (std::optional<schedule::Partition> partition = schedule::complete_partition(plan, scenario->graph))
+    if (std::optional<schedule::Partition> partition =
+            sim::complete_partition(plan, scenario->graph, scenario->cluster))
         plan.partition = std::move(*partition);
     std::string explanation;
     if (!search_order(*scenario, diagnostics, explanation))

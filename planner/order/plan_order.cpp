@@ -10,10 +10,10 @@
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/explicit_order.h"
 #include "schedule/plan/memory.h"
-#include "schedule/plan/partition.h"
 #include "schedule/schedule_text.h"
 #include "sim/cost/pricing.h"
 #include "sim/evaluate.h"
+#include "sim/priced_partition.h"
 
 namespace planner {
 
@@ -122,7 +122,7 @@ std::optional<OrderProblem> order_problem(const model::ModelGraph& graph, const 
                                           const schedule::Plan& given, core::Diagnostics& diagnostics) {
     schedule::Plan plan = plain(given);
     if (plan.partition.first_units.empty()) {
-        std::optional<schedule::Partition> partition = schedule::complete_partition(plan, graph);
+        std::optional<schedule::Partition> partition = sim::complete_partition(plan, graph, cluster);
         if (!partition) {
             diagnostics.error({}, "plan.pipeline_parallel",
                               fmt::format("{} has fewer units than {} stages", graph.name, plan.stages()),

@@ -52,7 +52,7 @@ std::pair<double, std::vector<std::int32_t>> divide(std::size_t units, std::size
         for (std::size_t j = s; j + (stages - s) <= units; ++j)
             for (std::size_t i = s - 1; i < j; ++i) {
                 if (best[s - 1][i] == infinity) continue;
-                const double value = combine(best[s - 1][i], cost(i, j));
+                const double value = combine(best[s - 1][i], cost(s - 1, i, j));
                 if (value < best[s][j]) {
                     best[s][j] = value;
                     choice[s][j] = i;
@@ -83,11 +83,25 @@ void weigh_memory(const Plan& plan, const model::ModelGraph& graph, std::vector<
                                 (all_load > 0 ? (1 - plan.memory_weight) * load[u].value / all_load : 0));
 }
 
-}  // namespace
-
 // Two sweeps of the classical recurrence best(s, j) = min over i of max(best(s-1, i), load(i, j)): the first
 // finds the least possible maximum; many divisions reach it, so the second takes, among those, the one with
 // the least sum of squares, which evens out the other stages too. Both are exact.
+template <class Load>
+std::pair<double, std::optional<Partition>> least_largest(std::size_t units, std::size_t stages,
+                                                          const Load& load) {
+    const double largest =
+        divide(units, stages, [](double a, double b) { return std::max(a, b); }, load).first;
+    if (largest == infinity) return {infinity, std::nullopt};
+    const auto square_within = [&](std::size_t s, std::size_t i, std::size_t j) {
+        const double value = load(s, i, j);
+        return value <= largest ? value * value : infinity;
+    };
+    auto [ignored, first] = divide(units, stages, [](double a, double b) { return a + b; }, square_within);
+    return {largest, Partition{std::move(first)}};
+}
+
+}  // namespace
+
 std::optional<PartitionSolution> partition_contiguous(const PartitionProblem& problem) {
     const Segments segments(problem);
     const auto stages = static_cast<std::size_t>(problem.stages);
@@ -97,17 +111,17 @@ std::optional<PartitionSolution> partition_contiguous(const PartitionProblem& pr
     core::require(problem.memory.empty() || problem.memory.size() == segments.units(),
                   "every unit has its memory");
     if (segments.units() < stages) return std::nullopt;
-    const auto load = [&](std::size_t i, std::size_t j) { return segments.load(i, j); };
-    const double largest =
-        divide(segments.units(), stages, [](double a, double b) { return std::max(a, b); }, load).first;
-    if (largest == infinity) return std::nullopt;
-    const auto square_within = [&](std::size_t i, std::size_t j) {
-        const double value = segments.load(i, j);
-        return value <= largest ? value * value : infinity;
-    };
-    auto [ignored, first] =
-        divide(segments.units(), stages, [](double a, double b) { return a + b; }, square_within);
-    return PartitionSolution{{std::move(first)}, core::Seconds(largest)};
+    auto [largest, partition] =
+        least_largest(segments.units(), stages,
+                      [&](std::size_t, std::size_t i, std::size_t j) { return segments.load(i, j); });
+    if (!partition) return std::nullopt;
+    return PartitionSolution{std::move(*partition), core::Seconds(largest)};
+}
+
+std::optional<Partition> partition_by_place(std::size_t units, std::size_t stages, const StageLoad& load) {
+    core::require(stages > 0, "a partition has stages");
+    if (units < stages) return std::nullopt;
+    return least_largest(units, stages, load).second;
 }
 
 std::vector<core::Seconds> partition_loads(const Plan& plan, const model::ModelGraph& graph) {

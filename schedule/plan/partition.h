@@ -2,7 +2,9 @@
 // memory limit.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -29,6 +31,11 @@ struct PartitionSolution {
 // Exact, O(units^2 * stages); nothing when no partition respects the limit or there are fewer units than
 // stages.
 std::optional<PartitionSolution> partition_contiguous(const PartitionProblem& problem);
+
+// The same for stages whose load depends on their place: `load(s, i, j)` of units [i, j) as stage s, infinity
+// where that cannot be. O(units^2 * stages) loads.
+using StageLoad = std::function<double(std::size_t stage, std::size_t begin, std::size_t end)>;
+std::optional<Partition> partition_by_place(std::size_t units, std::size_t stages, const StageLoad& load);
 
 // Cost of each unit that the partition of a plan without one balances: FLOPs of forward and backward, as SMP
 // weighs them with memory where memory_weight asks for it.

@@ -133,6 +133,20 @@ std::vector<double> ReplayOrder::durations(const ScheduleCosts& costs) const {
     return table;
 }
 
+// By cost index: what an action's input travels.
+std::vector<double> ReplayOrder::waits_of(const ScheduleCosts& costs) const {
+    core::require(!has_pairs_ && static_cast<int>(costs.transfers.size()) + 1 == stages_,
+                  "transfers of their own are of every boundary between stages that run one by one");
+    std::vector<double> waits(static_cast<std::size_t>(stages_ * kinds), 0);
+    for (int stage = 0; stage + 1 < stages_; ++stage) {
+        const double wait = costs.transfers[static_cast<std::size_t>(stage)].value;
+        waits[static_cast<std::size_t>(cost_index({.kind = ActionKind::forward, .stage = stage + 1}))] = wait;
+        for (const ActionKind kind : {ActionKind::backward, ActionKind::backward_input})
+            waits[static_cast<std::size_t>(cost_index({.kind = kind, .stage = stage}))] = wait;
+    }
+    return waits;
+}
+
 ReplayOrder::Totals ReplayOrder::replay(const ScheduleCosts& costs, std::vector<double>& ends) const {
     const std::vector<double> table = durations(costs);
     ends.resize(steps_.size() + 1);
@@ -145,7 +159,13 @@ ReplayOrder::Totals ReplayOrder::replay(const ScheduleCosts& costs, std::vector<
     double* const end = ends.data();
     double* const free_from = rank_end.data();
     std::size_t number = 0;
-    if (!has_pairs_) {
+    if (!costs.transfers.empty()) {
+        const std::vector<double> waits = waits_of(costs);
+        const double* const wait = waits.data();
+        for (const Step& step : steps_)
+            end[++number] = free_from[step.rank] =
+                std::max(free_from[step.rank], end[step.dependency] + wait[step.cost]) + duration[step.cost];
+    } else if (!has_pairs_) {
         for (const Step& step : steps_)
             end[++number] = free_from[step.rank] =
                 std::max(free_from[step.rank], end[step.dependency] + transfer) + duration[step.cost];

@@ -26,6 +26,9 @@ struct ScheduleCosts {
     std::vector<StageCost> stages =
         std::vector<StageCost>(1);  // by virtual stage; one entry is valid for all
     core::Seconds transfer;         // between different ranks
+    // Instead of it, behind each virtual stage but the last; not for orders with overlapped slots. Empty: all
+    // take `transfer`.
+    std::vector<core::Seconds> transfers = {};
     // Time of an overlapped forward and backward as a share of their sum (DualPipe's F&B <= F + B).
     double overlap = 1;
     std::vector<core::Seconds> releases;  // earliest start of each rank's first action; empty = 0
@@ -77,6 +80,7 @@ private:
         std::int32_t cost = 0;         // index into the table of durations
     };
     std::vector<double> durations(const ScheduleCosts& costs) const;
+    std::vector<double> waits_of(const ScheduleCosts& costs) const;
 
     int ranks_ = 0, stages_ = 0;
     std::vector<Step> steps_;  // topological order

@@ -1,0 +1,75 @@
+// The second half of a plan search: the search before it looked at one partition of every plan; this one
+// looks at all of them, by bounds, and moves the cuts of the plans that were found.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "model/model_fwd.h"
+#include "planner/bounds.h"
+#include "planner/partition_space.h"
+#include "planner/search.h"
+#include "schedule/plan/plan.h"
+
+namespace planner {
+
+// A plan without partition and offload, of one target, with the bounds of its layout.
+struct PartitionTask {
+    std::size_t target = 0, layout = 0;
+    schedule::Plan plan;
+};
+
+// What the search that surrounds it knows. All are called by several threads at once.
+struct PartitionMeans {
+    // A plan with its partition, simulated; nothing where it does not fit, a constraint is violated, or its
+    // copies of offloaded activations alone take longer than the limit.
+    std::function<std::optional<RankedPlan>(const PartitionTask&, core::Seconds limit)> simulate;
+    // Steps of this length or longer are no better than the value, or violate a constraint.
+    std::function<core::Seconds(std::size_t target, double value)> limit;
+    std::function<bool()> is_late;
+    struct Layout {
+        std::mutex* guard;  // of the bounds
+        Bounds* bounds;
+    };
+    std::function<Layout(std::size_t)> layout;
+    int threads = 1;
+};
+
+class PartitionSearch {
+public:
+    PartitionSearch(const model::ModelGraph& graph, PartitionMeans means)
+        : graph_(graph), means_(std::move(means)) {}
+
+    // Moves cuts of the plan, one or two neighbours at a time, until no such move makes its value better.
+    // False when time was up before. `task` is of the plan.
+    bool improve(RankedPlan& ranked, const PartitionTask& task);
+    // Simulates every partition of the tasks whose bound is below the best value, which is then `best`'s or
+    // that of the answer. The answer is the best of them, where it is better.
+    std::optional<RankedPlan> find_better(const std::vector<PartitionTask>& tasks, double best);
+    const PartitionAccount& account() const { return account_; }
+
+private:
+    struct Option {
+        std::size_t task;
+        PartitionOption partition;
+    };
+    StageTable& table(std::size_t layout);
+    std::vector<std::pair<core::Seconds, std::size_t>> worth_a_walk(const std::vector<PartitionTask>& tasks,
+                                                                    double best);
+    void leave_open(core::Seconds bound, std::size_t target);
+    // Of the options in order of their bounds those that may be better than `best`; false when time is up.
+    bool simulate(const std::vector<PartitionTask>& tasks, std::vector<Option> options,
+                  std::optional<RankedPlan>& better, double& best);
+
+    const model::ModelGraph& graph_;
+    PartitionMeans means_;
+    PartitionAccount account_;
+    std::mutex tables_guard_;
+    std::map<std::size_t, std::unique_ptr<StageTable>> tables_;  // by layout
+};
+
+}  // namespace planner

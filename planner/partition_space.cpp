@@ -1,0 +1,202 @@
+#include "planner/partition_space.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace planner {
+
+namespace {
+constexpr double infinity = std::numeric_limits<double>::infinity();
+}  // namespace
+
+bool covers_every_partition(const schedule::Plan& plan, std::size_t units) {
+    if (plan.virtual_stages == 1) return true;
+    // Ways to place the cuts between units.
+    double ways = 1;
+    for (int cut = 1; cut < plan.stages() && ways <= most_partitions; ++cut)
+        ways = ways * (static_cast<double>(units) - cut) / cut;
+    return ways <= most_partitions;
+}
+
+std::vector<model::OperatorRange> ranges_of(const model::ModelGraph& graph,
+                                            const std::vector<std::int32_t>& first_units) {
+    std::vector<model::OperatorRange> ranges;
+    for (std::size_t s = 0; s < first_units.size(); ++s) {
+        const auto first = static_cast<std::size_t>(first_units[s]);
+        const std::size_t end =
+            s + 1 < first_units.size() ? static_cast<std::size_t>(first_units[s + 1]) : graph.units.size();
+        ranges.push_back({graph.units[first].operators.begin, graph.units[end - 1].operators.end});
+    }
+    return ranges;
+}
+
+// Where nothing is exchanged within a stage, its pipeline rank does not matter, only whether messages arrive
+// from before and from behind.
+StageTable::Key StageTable::key(const schedule::Plan& plan, bool splits, int rank, int place) const {
+    return {plan.micro_batch,
+            static_cast<int>(plan.recompute),
+            plan.sequence_parallel,
+            GradientHandling(plan),
+            segments_of(plan),
+            splits,
+            rank,
+            place};
+}
+
+StageTable::Row& StageTable::row(const schedule::Plan& plan, const schedule::Schedule& order, bool splits,
+                                 int stage) {
+    const bool is_alone = plan.layout.tensor == 1 && plan.layout.context == 1 && plan.layout.expert == 1;
+    const int rank = is_alone ? 0 : schedule::rank_of_stage(order, stage);
+    const bool is_single = order.stages == order.ranks;
+    const int place = !is_single ? 0 : 1 + (stage > 0 ? 1 : 0) + (stage + 1 < order.stages ? 2 : 0);
+    Row& row = rows_[key(plan, splits, rank, place)];
+    if (row.empty()) row.resize(graph_.units.size() * (graph_.units.size() + 1) / 2);
+    return row;
+}
+
+const StageTable::Passes& StageTable::of(Row& row, const schedule::Plan& plan,
+                                         const schedule::Schedule& order, bool splits, int stage,
+                                         std::size_t begin, std::size_t end) {
+    std::optional<Passes>& entry = row[(end - 1) * end / 2 + begin];
+    if (!entry) {
+        const Bounds::StagePasses passes =
+            bounds_.stage_passes(plan, order, splits, stage,
+                                 {graph_.units[begin].operators.begin, graph_.units[end - 1].operators.end});
+        entry = Passes{passes.busy.value, passes.weight.value, passes.host.value, passes.forward.value,
+                       passes.backward.value};
+    }
+    return *entry;
+}
+
+const StageTable::Needs& StageTable::needs(const schedule::Plan& plan, const schedule::Schedule& order,
+                                           bool splits) {
+    const auto [entry, is_new] = needs_.try_emplace(key(plan, splits, order.stages, 0));
+    if (is_new) entry->second = tabulate_needs(plan, order, splits);
+    return entry->second;
+}
+
+// Backwards over the stages, after what must have passed before each of them.
+StageTable::Needs StageTable::tabulate_needs(const schedule::Plan& plan, const schedule::Schedule& order,
+                                             bool splits) {
+    const auto stages = static_cast<std::size_t>(order.stages);
+    const std::size_t units = graph_.units.size();
+    Needs forward(stages + 1, std::vector<double>(units + 1, infinity)), backward = forward, needs = forward;
+    forward[0][0] = backward[0][0] = 0;
+    std::vector<Row*> rows;
+    for (int s = 0; s < order.stages; ++s) rows.push_back(&row(plan, order, splits, s));
+    const auto passes = [&](std::size_t s, std::size_t i, std::size_t j) -> const Passes& {
+        return of(*rows[s], plan, order, splits, static_cast<int>(s), i, j);
+    };
+    for (std::size_t s = 0; s < stages; ++s)
+        for (std::size_t i = s; i + (stages - s) <= units; ++i) {
+            if (forward[s][i] == infinity) continue;
+            for (std::size_t j = i + 1; j + (stages - s - 1) <= units; ++j) {
+                const Passes& p = passes(s, i, j);
+                forward[s + 1][j] = std::min(forward[s + 1][j], forward[s][i] + p.forward);
+                backward[s + 1][j] = std::min(backward[s + 1][j], backward[s][i] + p.backward);
+            }
+        }
+    needs[stages][units] = 0;
+    for (std::size_t s = stages; s-- > 0;)
+        for (std::size_t i = s; i + (stages - s) <= units; ++i) {
+            if (forward[s][i] == infinity) continue;
+            for (std::size_t j = s + 1 == stages ? units : i + 1; j + (stages - s - 1) <= units; ++j) {
+                const Passes& p = passes(s, i, j);
+                const double rank =
+                    forward[s][i] + std::max(p.busy, p.host) + std::max(0.0, backward[s][i] - p.weight);
+                needs[s][i] = std::min(needs[s][i], std::max(rank, needs[s + 1][j]));
+            }
+        }
+    return needs;
+}
+
+PartitionSpace::PartitionSpace(StageTable& table, const schedule::Plan& plan)
+    : table_(table), plan_(plan), order_(nullptr), units_(table.graph().units.size()) {
+    plan_.offload = schedule::Offload::none;
+    plan_.partition = {};
+    order_ = table_.bounds().timed_order(plan_);
+    if (!order_ || units_ < static_cast<std::size_t>(order_->stages)) return;
+    splits_ = splits_backward(*order_);
+    for (int s = 0; s < order_->stages; ++s) rows_.push_back(&table_.row(plan_, *order_, splits_, s));
+}
+
+double PartitionSpace::Rank::bound() const {
+    // Weight gradients may be computed while the last gradient goes back to the first stage.
+    return fill + std::max(busy, host) + std::max(0.0, drain - weight);
+}
+
+core::Seconds PartitionSpace::least_of_work() const {
+    if (!order_ || rows_.empty()) return core::Seconds(0);
+    // Prices of operators add up, so all stages together take what the model takes as one stage.
+    const StageTable::Passes& all = passes(0, 0, units_);
+    const double each = std::max(all.busy, all.host) / order_->ranks;
+    return core::Seconds(each * Bounds::claimed_share);
+}
+
+core::Seconds PartitionSpace::bound_of(const std::vector<std::int32_t>& first_units) const {
+    return table_.bounds().time_of_order(plan_, ranges_of(table_.graph(), first_units));
+}
+
+core::Seconds PartitionSpace::least() const {
+    const core::Seconds work = least_of_work();
+    if (!order_ || order_->stages != order_->ranks || rows_.empty()) return work;
+    return std::max(work, core::Seconds(table_.needs(plan_, *order_, splits_)[0][0] * Bounds::claimed_share));
+}
+
+void PartitionSpace::visit(int stage, std::size_t begin, double forward, double backward) {
+    if (visited_ > most_) return;
+    const int left = order_->stages - stage - 1;
+    const auto s = static_cast<std::size_t>(stage);
+    Rank& rank = ranks_[static_cast<std::size_t>(schedule::rank_of_stage(*order_, stage))];
+    const Rank before = rank;
+    first_units_.push_back(static_cast<std::int32_t>(begin));
+    const std::size_t first_end = left == 0 ? units_ : begin + 1;
+    for (std::size_t end = first_end; end + static_cast<std::size_t>(left) <= units_; ++end) {
+        const StageTable::Passes& p = passes(stage, begin, end);
+        rank = before;
+        if (!rank.is_seen) {
+            rank.is_seen = true;
+            rank.fill = forward;
+            rank.drain = backward;
+        }
+        rank.busy += p.busy;
+        rank.weight += p.weight;
+        rank.host += p.host;
+        if (rank.fill + std::max(rank.busy, rank.host) >= limit_) continue;
+        if (needs_ && (rank.bound() >= limit_ || (*needs_)[s + 1][end] >= limit_)) continue;
+        if (left > 0) {
+            if (++visited_ > most_) break;
+            visit(stage + 1, end, forward + p.forward, backward + p.backward);
+            continue;
+        }
+        const bool is_beaten =
+            std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& r) { return r.bound() >= limit_; });
+        if (!is_beaten) found_.push_back({core::Seconds(0), first_units_});
+    }
+    rank = before;
+    first_units_.pop_back();
+}
+
+std::optional<std::vector<PartitionOption>> PartitionSpace::below(core::Seconds limit, std::size_t most) {
+    if (!order_ || order_->directions > 1) return std::nullopt;
+    if (units_ < static_cast<std::size_t>(order_->stages)) return std::vector<PartitionOption>();
+    limit_ = limit.value / Bounds::claimed_share;
+    most_ = most;
+    visited_ = 0;
+    found_.clear();
+    first_units_.clear();
+    ranks_.assign(static_cast<std::size_t>(order_->ranks), {});
+    if (order_->stages == order_->ranks) {
+        needs_ = &table_.needs(plan_, *order_, splits_);
+        if ((*needs_)[0][0] >= limit_) return std::vector<PartitionOption>();
+    }
+    visit(0, 0, 0, 0);
+    if (visited_ > most_) return std::nullopt;
+    for (PartitionOption& option : found_) option.bound = bound_of(option.first_units);
+    std::erase_if(found_, [&](const PartitionOption& option) { return option.bound >= limit; });
+    std::stable_sort(found_.begin(), found_.end(),
+                     [](const PartitionOption& a, const PartitionOption& b) { return a.bound < b.bound; });
+    return std::move(found_);
+}
+
+}  // namespace planner

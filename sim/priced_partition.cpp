@@ -1,0 +1,313 @@
+#include "sim/priced_partition.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "core/diagnostics.h"
+#include "schedule/pass/lower.h"
+#include "schedule/pass/recipe.h"
+#include "schedule/plan/memory.h"
+#include "schedule/plan/partition.h"
+#include "sim/cost/framework/device_memory.h"
+#include "sim/engine/schedule_timing.h"
+
+namespace sim {
+
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+// Rounds over the pipeline after which a schedule repeats itself; further micro-batches are counted at the
+// busiest rank's time.
+constexpr int settled_rounds = 4;
+// Actions replayed for one partition: some tens of milliseconds.
+constexpr double most_replayed_actions = 5e6;
+
+using Cuts = std::vector<std::int32_t>;
+
+// Sums over units [0, i) of what a stage of them takes and holds.
+struct Prefix {
+    UnitPass forward, backward, backward_input;
+    core::Bytes state, saved;
+};
+
+struct Stage {
+    UnitPass forward, backward, backward_input;
+};
+
+UnitPass operator+(UnitPass a, UnitPass b) { return {a.device + b.device, a.host + b.host}; }
+UnitPass operator-(UnitPass a, UnitPass b) { return {a.device - b.device, a.host - b.host}; }
+core::Seconds slower(UnitPass pass) { return std::max(pass.device, pass.host); }
+
+class PricedPartition {
+public:
+    PricedPartition(const schedule::Plan& plan, const model::ModelGraph& graph,
+                    const cluster::Cluster& cluster, CostModels& costs);
+    std::optional<schedule::Partition> solve();
+
+private:
+    std::size_t stages() const { return static_cast<std::size_t>(plan_.stages()); }
+    std::size_t units() const { return graph_.units.size(); }
+    Stage stage(std::size_t begin, std::size_t end) const {
+        const Prefix &a = prefix_[begin], &b = prefix_[end];
+        return {b.forward - a.forward, b.backward - a.backward, b.backward_input - a.backward_input};
+    }
+    double time(std::size_t begin, std::size_t end) const {
+        const Stage s = stage(begin, end);
+        return (slower(s.forward) + slower(s.backward)).value;
+    }
+    // Of one stage; ranks with several add them up.
+    double memory(std::size_t s, std::size_t begin, std::size_t end) const {
+        const Prefix &a = prefix_[begin], &b = prefix_[end];
+        return (b.state - a.state).value + (b.saved - a.saved).value * in_flight_[s];
+    }
+    std::size_t end_of(const Cuts& cuts, std::size_t s) const {
+        return s + 1 < cuts.size() ? static_cast<std::size_t>(cuts[s + 1]) : units();
+    }
+    double fullest_stage(const Cuts& cuts) const;
+    double fullest_rank(const Cuts& cuts) const;
+    std::optional<Cuts> fastest_within(double limit_of_a_stage) const;
+    void make_order();
+    void count_in_flight();
+    // Smaller is better: when the plan's order ends, then how uneven the stages are.
+    std::pair<double, double> judge(const Cuts& cuts, std::vector<double>& scratch) const;
+    void move_cuts(Cuts& cuts, double limit_of_a_stage) const;
+
+    const schedule::Plan& plan_;
+    const model::ModelGraph& graph_;
+    const cluster::Cluster& cluster_;
+    CostModels& costs_;
+    std::vector<Prefix> prefix_;
+    std::optional<schedule::Schedule> order_;  // of enough micro-batches
+    std::optional<ReplayOrder> replay_;        // of whole sequences on several ranks
+    std::vector<double> in_flight_;            // micro-batches that a stage keeps
+    std::vector<core::Bytes> crossing_;        // the boundary after each unit but the last
+};
+
+PricedPartition::PricedPartition(const schedule::Plan& plan, const model::ModelGraph& graph,
+                                 const cluster::Cluster& cluster, CostModels& costs)
+    : plan_(plan), graph_(graph), cluster_(cluster), costs_(costs) {
+    prefix_.emplace_back();
+    const std::vector<UnitPrice> prices = unit_prices(plan, graph, costs);
+    for (std::size_t u = 0; u < prices.size(); ++u) {
+        const model::OperatorRange range = graph.units[u].operators;
+        const schedule::StateFootprint state = schedule::state_footprint(graph, range, plan);
+        Prefix next = prefix_.back();
+        next.forward = next.forward + prices[u].forward;
+        next.backward = next.backward + prices[u].backward;
+        next.backward_input = next.backward_input + prices[u].backward_input;
+        next.state += state.parameters + state.gradients + state.optimizer;
+        next.saved += schedule::activation_footprint(graph, range, plan).saved;
+        prefix_.push_back(next);
+    }
+    for (std::size_t u = 1; u < graph.units.size(); ++u) {
+        core::Bytes& bytes = crossing_.emplace_back();
+        for (const model::TensorId tensor : model::tensors_crossing(graph, graph.units[u].operators.begin))
+            bytes += model::tensor_bytes(graph, tensor, plan.cost_context());
+    }
+    make_order();
+    count_in_flight();
+}
+
+void PricedPartition::make_order() {
+    const int p = plan_.layout.pipeline, most = settled_rounds * p;
+    if (p == 1) return;
+    core::Diagnostics unneeded;
+    const int short_step =
+        plan_.micro_batches <= most ? plan_.micro_batches : most - p + plan_.micro_batches % p;
+    order_ = schedule::make_schedule(plan_, unneeded, short_step);
+    if (!order_) order_ = schedule::make_schedule(plan_, unneeded);
+    if (!order_ || order_->directions > 1 || order_->stages != plan_.stages()) order_.reset();
+    if (!order_) return;
+    // As lowering runs them: one after the other.
+    for (std::vector<schedule::Action>& actions : order_->actions)
+        for (schedule::Action& action : actions) action.overlaps_next = false;
+    if (order_->segments == 1 && order_->ranks > 1) replay_.emplace(*order_);
+}
+
+void PricedPartition::count_in_flight() {
+    in_flight_.assign(stages(), 1);
+    if (!order_) return;
+    std::vector<double> held(stages(), 0);
+    const auto a_part = 1.0 / std::max(1, order_->segments);
+    const bool splits = std::any_of(
+        order_->actions[0].begin(), order_->actions[0].end(),
+        [](const schedule::Action& a) { return a.kind == schedule::ActionKind::backward_weight; });
+    for (const std::vector<schedule::Action>& actions : order_->actions)
+        for (const schedule::Action& action : actions) {
+            const auto s = static_cast<std::size_t>(action.stage);
+            if (action.kind == schedule::ActionKind::forward) held[s] += a_part;
+            else if (action.kind == schedule::ActionKind::backward ||
+                     (splits && action.kind == schedule::ActionKind::backward_weight))
+                held[s] -= a_part;
+            in_flight_[s] = std::max(in_flight_[s], held[s]);
+        }
+}
+
+double PricedPartition::fullest_stage(const Cuts& cuts) const {
+    double most = 0;
+    for (std::size_t s = 0; s < cuts.size(); ++s)
+        most = std::max(most, memory(s, static_cast<std::size_t>(cuts[s]), end_of(cuts, s)));
+    return most;
+}
+
+double PricedPartition::fullest_rank(const Cuts& cuts) const {
+    if (!order_) return fullest_stage(cuts);
+    std::vector<double> ranks(static_cast<std::size_t>(order_->ranks), 0);
+    for (std::size_t s = 0; s < cuts.size(); ++s)
+        ranks[static_cast<std::size_t>(schedule::rank_of_stage(*order_, static_cast<int>(s)))] +=
+            memory(s, static_cast<std::size_t>(cuts[s]), end_of(cuts, s));
+    return *std::max_element(ranks.begin(), ranks.end());
+}
+
+std::optional<Cuts> PricedPartition::fastest_within(double limit_of_a_stage) const {
+    const auto load = [&](std::size_t s, std::size_t i, std::size_t j) {
+        return memory(s, i, j) > limit_of_a_stage ? infinity : time(i, j);
+    };
+    std::optional<schedule::Partition> partition = schedule::partition_by_place(units(), stages(), load);
+    if (!partition) return std::nullopt;
+    return std::move(partition->first_units);
+}
+
+std::pair<double, double> PricedPartition::judge(const Cuts& cuts, std::vector<double>& scratch) const {
+    ScheduleCosts costs;
+    costs.stages.clear();
+    std::vector<double> ranks(static_cast<std::size_t>(order_->ranks), 0);
+    double squares = 0;
+    for (std::size_t s = 0; s < cuts.size(); ++s) {
+        const Stage times = stage(static_cast<std::size_t>(cuts[s]), end_of(cuts, s));
+        StageCost& cost = costs.stages.emplace_back();
+        cost.forward = slower(times.forward);
+        cost.backward_input = std::min(slower(times.backward_input), slower(times.backward));
+        cost.backward_weight = slower(times.backward) - cost.backward_input;
+        const double load = (cost.forward + cost.backward_input + cost.backward_weight).value;
+        ranks[static_cast<std::size_t>(schedule::rank_of_stage(*order_, static_cast<int>(s)))] += load;
+        squares += load * load;
+        if (s == 0) continue;
+        const int from = schedule::rank_of_stage(*order_, static_cast<int>(s) - 1),
+                  to = schedule::rank_of_stage(*order_, static_cast<int>(s));
+        const core::Bytes bytes = crossing_[static_cast<std::size_t>(cuts[s]) - 1];
+        costs.transfers.push_back(
+            from == to ? core::Seconds(0)
+                       : costs_.communication.transfer(from, to, bytes, schedule::PayloadKind::activation));
+    }
+    const double further = static_cast<double>(plan_.micro_batches) - order_->micro_batches;
+    const double end = replay_->replay(costs, scratch).makespan.value;
+    return {end + further * *std::max_element(ranks.begin(), ranks.end()), squares};
+}
+
+// Every cut by itself, and every run of cuts from one to the last, by up to three units, as long as one of
+// the moves is for the better.
+void PricedPartition::move_cuts(Cuts& cuts, double limit_of_a_stage) const {
+    constexpr int furthest = 3;
+    std::vector<double> scratch;
+    double left = most_replayed_actions;
+    const double actions = 3.0 * plan_.stages() * order_->micro_batches;
+    std::pair<double, double> best = judge(cuts, scratch);
+    const auto is_allowed = [&](const Cuts& moved) {
+        for (std::size_t s = 0; s < moved.size(); ++s)
+            if (static_cast<std::size_t>(moved[s]) >= end_of(moved, s) ||
+                memory(s, static_cast<std::size_t>(moved[s]), end_of(moved, s)) > limit_of_a_stage)
+                return false;
+        return true;
+    };
+    for (bool has_moved = true; has_moved && left > 0;) {
+        has_moved = false;
+        for (std::size_t c = 1; c < cuts.size(); ++c)
+            for (const bool takes_the_rest : {false, true})
+                for (int step = -furthest; step <= furthest && left > 0; ++step) {
+                    if (step == 0 || (takes_the_rest && c + 1 == cuts.size())) continue;
+                    Cuts moved = cuts;
+                    for (std::size_t k = c; k < (takes_the_rest ? cuts.size() : c + 1); ++k) moved[k] += step;
+                    if (moved.back() >= static_cast<std::int32_t>(units()) || !is_allowed(moved)) continue;
+                    left -= actions;
+                    const std::pair<double, double> value = judge(moved, scratch);
+                    if (!(value < best)) continue;
+                    best = value;
+                    cuts = std::move(moved);
+                    has_moved = true;
+                }
+    }
+}
+
+std::optional<schedule::Partition> PricedPartition::solve() {
+    std::optional<Cuts> fastest = fastest_within(infinity);
+    if (!fastest) return std::nullopt;
+    if (stages() == 1) return schedule::Partition{*fastest};
+    // The leanest: the least memory of the fullest stage.
+    const std::optional<schedule::Partition> leanest = schedule::partition_by_place(
+        units(), stages(), [&](std::size_t s, std::size_t i, std::size_t j) { return memory(s, i, j); });
+    const double least = fullest_stage(leanest->first_units), most = fullest_stage(*fastest);
+    const auto within = [&](double weight) {
+        const double limit = std::max(least, least + (1 - weight) * (most - least));
+        return std::pair(fastest_within(limit), limit);
+    };
+    if (plan_.memory_weight > 0) return schedule::Partition{*within(plan_.memory_weight).first};
+    const cluster::DeviceSpec& device = cluster_.instance.device;
+    const core::Bytes outside =
+        device.has_concurrent_streams ? least_outside_memory(plan_, 0, cluster_) : core::Bytes(0);
+    const double available = (device.memory - outside).value;
+    double limit = infinity;
+    // As much memory as is asked for by the fastest that fits.
+    for (const double weight : {0.0, 0.25, 0.5, 0.75, 0.9, 1.0}) {
+        if (fullest_rank(*fastest) <= available) break;
+        std::tie(fastest, limit) = within(weight);
+    }
+    if (replay_) move_cuts(*fastest, limit);
+    return schedule::Partition{*fastest};
+}
+
+}  // namespace
+
+std::vector<UnitPrice> unit_prices(const schedule::Plan& plan, const model::ModelGraph& graph,
+                                   CostModels& costs) {
+    schedule::Plan alone = plan;
+    alone.sharding = schedule::Sharding::none;
+    alone.offload = schedule::Offload::none;
+    const schedule::RankBuckets no_buckets;
+    std::vector<UnitPrice> prices;
+    for (const model::Unit& unit : graph.units) {
+        schedule::StageInfo info;
+        info.operators = unit.operators;
+        const schedule::RecipeMaker maker(graph, alone, 0, info, no_buckets);
+        const auto add = [&](const schedule::Recipe& recipe, UnitPass& pass) {
+            for (const schedule::StepGroup& group : recipe)
+                for (const schedule::Step& step : group.steps) {
+                    if (step.kind == schedule::Step::Kind::collective && !step.starts_early)
+                        pass.device +=
+                            costs.communication.collective(step.collective, step.group, step.bytes, 0);
+                    if (step.kind != schedule::Step::Kind::compute) continue;
+                    const ComputePrice price = costs.compute.price(step.operators, step.phase);
+                    pass.device += price.device + price.blocked;
+                    pass.host += price.host + price.blocked;
+                }
+        };
+        UnitPrice& price = prices.emplace_back();
+        add(maker.forward(), price.forward);
+        add(maker.backward(schedule::ComputePhase::backward, {}, {}), price.backward);
+        add(maker.backward(schedule::ComputePhase::backward_input, {}, {}), price.backward_input);
+    }
+    return prices;
+}
+
+std::optional<schedule::Partition> complete_partition(const schedule::Plan& plan,
+                                                      const model::ModelGraph& graph,
+                                                      const cluster::Cluster& cluster, CostModels& costs) {
+    if (!plan.partition.first_units.empty()) return plan.partition;
+    return PricedPartition(plan, graph, cluster, costs).solve();
+}
+
+std::optional<schedule::Partition> complete_partition(const schedule::Plan& plan,
+                                                      const model::ModelGraph& graph,
+                                                      const cluster::Cluster& cluster,
+                                                      const CostConstants& constants) {
+    if (!plan.partition.first_units.empty()) return plan.partition;
+    core::Diagnostics unpriced;
+    std::optional<CostModels> costs = make_cost_models(graph, cluster, plan, unpriced, constants);
+    if (!costs) return schedule::complete_partition(plan, graph);
+    return complete_partition(plan, graph, cluster, *costs);
+}
+
+}  // namespace sim
