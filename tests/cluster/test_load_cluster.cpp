@@ -1,4 +1,5 @@
 #include <unistd.h>
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -19,6 +20,15 @@ Cluster good(const std::string& toml) {
     INFO(core::format(diagnostics));
     REQUIRE(cluster.has_value());
     return *cluster;
+}
+
+// GPUs beside a Grace CPU state NVLink-C2C instead.
+bool has_pcie(const std::string& device) {
+    core::Diagnostics diagnostics;
+    const auto spec = cluster::load_device(device, diagnostics);
+    REQUIRE(spec.has_value());
+    return std::any_of(spec->links.begin(), spec->links.end(),
+                       [](const cluster::LinkSpec& link) { return link.kind == cluster::LinkKind::pcie; });
 }
 
 std::string errors_of(const std::string& toml) {
@@ -161,6 +171,7 @@ TEST_CASE("every way to join every device builds, from one to sixteen of them, a
                 if (intra == "hybrid-cube-mesh" && n != 4 && n != 8) continue;
                 if (intra != "pcie" && intra != "host")
                     shape.intra_bandwidth = core::gigabytes_per_second(100);
+                if (!has_pcie(device)) shape.pcie_bandwidth = core::gigabytes_per_second(450);
                 auto instance = cluster::build_instance(shape, diagnostics);
                 INFO(device << " " << intra << " " << n << core::format(diagnostics));
                 REQUIRE(instance.has_value());
@@ -168,6 +179,40 @@ TEST_CASE("every way to join every device builds, from one to sixteen of them, a
                 for (int to = 1; to < 2 * n; ++to)
                     CHECK(cluster::route(two, DeviceId(0), DeviceId(to)).bandwidth.value > 0);
             }
+}
+
+TEST_CASE("a device without PCIe figures is joined over PCIe only at a rate that the scenario says") {
+    const std::string quad = "[cluster]\ndevice = \"GB200\"\ndevices_per_node = 4\nintra = \"nvswitch\"\n";
+    CHECK(errors_of(quad).find("say pcie_bandwidth") != std::string::npos);
+    CHECK(good(quad + "pcie_bandwidth = \"450GB/s\"\n").instance.devices == 4);
+}
+
+TEST_CASE("the names by which published clusters call their GPUs find the device of that memory and power") {
+    // Of shared/measurements/clusters_2.csv, and of torch for the cards beside them.
+    const std::vector<std::pair<std::string, std::string>> names = {{"T4", "T4-16GB"},
+                                                                    {"V100", "V100-SXM2-16GB"},
+                                                                    {"A100-40", "A100-SXM4-40GB"},
+                                                                    {"A100-80", "A100-SXM4-80GB"},
+                                                                    {"H100", "H100-SXM5-80GB"},
+                                                                    {"H200", "H200-SXM5-141GB"},
+                                                                    {"A100-PCIE-40GB", "A100-PCIe-40GB"},
+                                                                    {"A100-PCIe", "A100-PCIe-80GB"},
+                                                                    {"H100-PCIe", "H100-PCIe-80GB"},
+                                                                    {"H100-NVL", "H100-NVL-94GB"},
+                                                                    {"H200-NVL", "H200-NVL-141GB"},
+                                                                    {"GH200", "GH200-96GB-900W"},
+                                                                    {"L40S", "L40S-48GB"},
+                                                                    {"B200", "B200-SXM-180GB"},
+                                                                    {"GB200", "GB200-186GB"}};
+    core::Diagnostics diagnostics;
+    for (const auto& [alias, name] : names) {
+        INFO(alias);
+        const auto device = cluster::load_device(alias, diagnostics);
+        REQUIRE(device.has_value());
+        CHECK(device->name == name);
+    }
+    for (const char* unknown : {"RTX 4090", "A6000", "P100", "B300"})
+        CHECK(!cluster::load_device(unknown, diagnostics).has_value());
 }
 
 TEST_CASE("a wrong [cluster] table is told by key with what is allowed") {

@@ -109,6 +109,18 @@ TEST_CASE("two A100s of a node meet in the NVSwitch at twelve links each") {
     CHECK(route.latency.value == Approx(1.9e-6));
 }
 
+TEST_CASE("the 72 GPUs of an UltraServer meet in one NVLink domain, whatever their host") {
+    Cluster one = nodes_of("u-p6e-gb200x72", 1);
+    CHECK(path_of(one, between(one, 0, 71)) == "gpu0 nvswitch gpu71");
+    // Eighteen links of 50 GB/s; peer copies reach 746 of 900.
+    CHECK(between(one, 0, 71).bandwidth == core::gigabytes_per_second(900) * 0.829);
+    CHECK(path_of(one, cluster::route_to_host(one, DeviceId(71))) == "gpu71 grace35");
+    // One tray alone knows nothing of its neighbours: two cards of 400 Gbit/s a GPU lie between them.
+    Cluster trays = nodes_of("p6e-gb200.36xlarge", 2);
+    CHECK(path_of(trays, between(trays, 0, 1)) == "gpu0 nvswitch gpu1");
+    CHECK(between(trays, 0, 4).bandwidth == core::gigabytes_per_second(100) * 0.91);
+}
+
 TEST_CASE("T4s of g4dn.12xlarge meet in the host") {
     Cluster one = nodes_of("g4dn.12xlarge", 1);
     Route route = between(one, 1, 3);

@@ -79,6 +79,14 @@ TEST_CASE("p3dn has 300 GB/s and p4d 600 GB/s of NVLink at every GPU") {
     CHECK(nvlink_gigabytes_per_second("p5.48xlarge") == std::set<double>{900});
 }
 
+TEST_CASE("H200 has the 900 GB/s of H100, Blackwell 1800, and the L40S of g6e no NVLink") {
+    CHECK(nvlink_gigabytes_per_second("p5e.48xlarge") == std::set<double>{900});
+    CHECK(nvlink_gigabytes_per_second("p6-b200.48xlarge") == std::set<double>{1800});
+    CHECK(nvlink_gigabytes_per_second("u-p6e-gb200x72") == std::set<double>{1800});
+    for (const char* name : {"g6e.12xlarge", "g6e.24xlarge", "g6e.48xlarge"})
+        CHECK(nvlink_gigabytes_per_second(name) == std::set<double>{0});
+}
+
 TEST_CASE(
     "the network is 25 to 50 Gbps on g4dn, 100 on its bare metal, 10 to 25 on p3, 100 on p3dn, 400 on p4d") {
     for (const std::string& name : g4dn) {

@@ -148,8 +148,11 @@ TEST_CASE("nccl-tests' published curves are reproduced within fifteen per cent i
     // Names that are no instance: eight A100 or H200 on a switch.
     const std::map<std::string, std::string> stand_in = {{"(A100 node)", "p4d.24xlarge"},
                                                          {"p5en-class (8xH200)", "p5en.48xlarge"}};
+    // Small messages on p6-b200 were timed through torch, 48 us on one node and 0.35 ms on four: they are
+    // reported, but only from here on does a curve of it count.
+    const core::Bytes large_on_b200 = core::mebibytes(64);
     std::map<std::string, std::vector<double>> errors;
-    std::vector<double> all;
+    std::vector<double> all, large_of_b200;
     std::set<std::string> skipped;
     for (const core::CsvRow& row : table->rows) {
         const auto cell = [&](const char* column) { return std::string(table->cell(row, column)); };
@@ -179,7 +182,9 @@ TEST_CASE("nccl-tests' published curves are reproduced within fifteen per cent i
         const CollectiveKind kind = is_all_to_all ? CollectiveKind::all_to_all : CollectiveKind::all_reduce;
         const double predicted = cost.collective(kind, GroupKind::data, bytes, 0).value;
         const double error = std::abs(predicted / measured - 1);
-        all.push_back(error);
+        const bool is_b200 = instance == "p6-b200.48xlarge";
+        if (is_b200 && bytes >= large_on_b200) large_of_b200.push_back(error);
+        if (!is_b200 || bytes >= large_on_b200) all.push_back(error);
         errors[cell("instance") + " x " + cell("nodes") + ' ' + cell("op") + ", " + cell("stack")].push_back(
             error);
         if (std::getenv("SMSIM_PRINT_CURVES"))
@@ -197,4 +202,5 @@ TEST_CASE("nccl-tests' published curves are reproduced within fifteen per cent i
                             << report);
     if (std::getenv("SMSIM_PRINT_CURVES")) CHECK(false);
     REQUIRE(median(all) < 0.15);
+    CHECK(median(large_of_b200) < 0.15);
 }
