@@ -32,7 +32,7 @@ void check_completeness(const Schedule& schedule, std::vector<Violation>& violat
     const CellPositions positions(schedule);
     std::vector<std::vector<bool>> seen(5, std::vector<bool>(index.size(), false));
     for (int rank = 0; rank < schedule.ranks; ++rank) {
-        const std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
+        const std::vector<Action>& list = schedule.actions[rank];
         for (std::size_t i = 0; i < list.size(); ++i) {
             const Action& action = list[i];
             if (!check_counts(schedule, action, rank, position_of(i), violations) || !is_compute(action.kind))
@@ -79,7 +79,7 @@ void check_completeness(const Schedule& schedule, std::vector<Violation>& violat
 
 void check_placement(const Schedule& schedule, std::vector<Violation>& violations) {
     for (int rank = 0; rank < schedule.ranks; ++rank) {
-        const std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
+        const std::vector<Action>& list = schedule.actions[rank];
         for (std::size_t i = 0; i < list.size(); ++i) {
             const Action& action = list[i];
             if (action.stage < 0 || action.stage >= schedule.stages || action.direction < 0 ||
@@ -100,7 +100,7 @@ void check_local_order(const Schedule& schedule, std::vector<Violation>& violati
     const CellIndex index(schedule);
     const CellPositions positions(schedule);
     for (int rank = 0; rank < schedule.ranks; ++rank) {
-        const std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
+        const std::vector<Action>& list = schedule.actions[rank];
         for (std::size_t i = 0; i < list.size(); ++i) {
             const Action& action = list[i];
             if (!is_compute(action.kind) || !index.contains(action) ||
@@ -147,10 +147,10 @@ void check_local_order(const Schedule& schedule, std::vector<Violation>& violati
 void check_progress(const Schedule& schedule, std::vector<Violation>& violations) {
     const Playback playback = play(schedule);
     for (int rank = 0; rank < schedule.ranks; ++rank) {
-        const int position = playback.waiting_at[static_cast<std::size_t>(rank)];
+        const int position = playback.waiting_at[rank];
         if (position < 0) continue;
-        const std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
-        const Action* waiting = &list[static_cast<std::size_t>(position)];
+        const std::vector<Action>& list = schedule.actions[rank];
+        const Action* waiting = &list[position];
         Action needed;
         // Of an overlapped pair either half may be what waits: the one whose input was never made.
         auto is_missing = [&](const Action& action) {

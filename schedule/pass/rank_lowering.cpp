@@ -1,5 +1,7 @@
 #include "schedule/pass/rank_lowering.h"
 
+#include "core/index/integers.h"
+
 #include <algorithm>
 
 namespace schedule {
@@ -28,7 +30,7 @@ RankProgram RankLowering::lower() {
         zero.kind = InstructionKind::zero_gradients;
         last_step_ = list_.append(zero);
     }
-    const std::vector<Action>& actions = order_.actions[static_cast<std::size_t>(rank_)];
+    const std::vector<Action>& actions = order_.actions[rank_];
     for (std::size_t i = 0; i < actions.size(); ++i) {
         const Action& action = actions[i];
         switch (action.kind) {
@@ -64,18 +66,18 @@ RankProgram RankLowering::lower() {
 }
 
 void RankLowering::find_last_backwards() {
-    const std::vector<Action>& actions = order_.actions[static_cast<std::size_t>(rank_)];
+    const std::vector<Action>& actions = order_.actions[rank_];
     completes_gradients_.assign(actions.size(), 0);
     std::vector<std::int64_t> latest(program_.stages.size(), -1);
     const auto mark = [&] {
         for (std::int64_t& position : latest) {
-            if (position >= 0) completes_gradients_[static_cast<std::size_t>(position)] = 1;
+            if (position >= 0) completes_gradients_[position] = 1;
             position = -1;
         }
     };
     for (std::size_t i = 0; i < actions.size(); ++i) {
         if (actions[i].kind == ActionKind::backward || actions[i].kind == ActionKind::backward_weight)
-            latest[static_cast<std::size_t>(actions[i].stage)] = static_cast<std::int64_t>(i);
+            latest[actions[i].stage] = i;
         if (actions[i].kind == ActionKind::optimizer_step && is_asynchronous()) mark();
     }
     mark();
@@ -87,16 +89,16 @@ void RankLowering::prepare() {
     full_gradient_.assign(buckets_.buckets.size(), no_buffer);
     local_of_.assign(program_.stages.size(), -1);
     find_last_backwards();
-    version_of_.assign(static_cast<std::size_t>(order_.micro_batches), 0);
+    version_of_.assign(order_.micro_batches, 0);
     replaced_parameters_.resize(version_of_.size());
     const auto micro_batches = static_cast<std::size_t>(order_.micro_batches);
-    const std::vector<Action>& actions = order_.actions[static_cast<std::size_t>(rank_)];
-    for (std::size_t s = 0; s < program_.stages.size(); ++s) {
+    const std::vector<Action>& actions = order_.actions[rank_];
+    for (const std::int32_t s : core::indices(program_.stages)) {
         const StageInfo& info = program_.stages[s];
         if (info.rank != rank_) continue;
-        local_of_[s] = static_cast<std::int32_t>(stages_.size());
+        local_of_[s] = core::count_of(stages_);
         LocalStage stage;
-        stage.index = static_cast<std::int32_t>(s);
+        stage.index = s;
         stage.footprints = &footprints_[s];
         stage.has_before = !program_.is_first_stage(stage.index) && (!graph_ || info.receives);
         stage.has_after = !program_.is_last_stage(stage.index) && (!graph_ || info.sends);
@@ -105,7 +107,7 @@ void RankLowering::prepare() {
         const auto message = [&](core::OptionalIndex tensors) {
             core::Bytes bytes;
             if (tensors)
-                for (const model::TensorId tensor : program_.tensor_lists[static_cast<std::size_t>(*tensors)])
+                for (const model::TensorId tensor : program_.tensor_lists[*tensors])
                     bytes += model::tensor_bytes(*graph_, tensor, plan_.cost_context());
             return bytes;
         };
@@ -125,7 +127,7 @@ void RankLowering::prepare() {
 }
 
 void RankLowering::prepare_recipes(LocalStage& stage) {
-    const StageInfo& info = program_.stages[static_cast<std::size_t>(stage.index)];
+    const StageInfo& info = program_.stages[stage.index];
     if (!graph_) {
         const auto bare = [](ComputePhase phase) {
             Recipe recipe(1);
@@ -149,7 +151,7 @@ void RankLowering::prepare_recipes(LocalStage& stage) {
         every.resize(operators);
         last.resize(operators);
         begins.resize(operators);
-        for (std::size_t b = 0; b < buckets_.buckets.size(); ++b) {
+        for (const std::int32_t b : core::indices(buckets_.buckets)) {
             // Of stages in one direction the lowest runs backward last; stages of two directions see other
             // micro-batches each.
             const std::vector<BucketUse>& uses = buckets_.uses[b];
@@ -163,11 +165,11 @@ void RankLowering::prepare_recipes(LocalStage& stage) {
             const auto lowest = static_cast<std::size_t>(use.lowest_operator - info.operators.begin);
             const auto highest = static_cast<std::size_t>(use.highest_operator - info.operators.begin);
             if (reduces_every_micro_batch(b)) {
-                every[lowest].push_back(static_cast<std::int32_t>(b));
-                last[lowest].push_back(static_cast<std::int32_t>(b));
-                if (has_gradient_of_the_pass(b)) begins[highest].push_back(static_cast<std::int32_t>(b));
+                every[lowest].push_back(b);
+                last[lowest].push_back(b);
+                if (has_gradient_of_the_pass(b)) begins[highest].push_back(b);
             } else if (plan_.overlaps_gradient_reduction && !is_reduced_at_the_end(b)) {
-                last[lowest].push_back(static_cast<std::int32_t>(b));
+                last[lowest].push_back(b);
             }
         }
     }
@@ -198,7 +200,7 @@ void RankLowering::make_room(std::int32_t index, std::int32_t micro_batch, Paylo
 Instruction RankLowering::message(const LocalStage& stage, std::int32_t micro_batch, PayloadKind payload,
                                   bool sends) const {
     const bool is_forward = payload == PayloadKind::activation, crosses_end = is_forward == sends;
-    const StageInfo& info = program_.stages[static_cast<std::size_t>(stage.index)];
+    const StageInfo& info = program_.stages[stage.index];
     Instruction message;
     message.kind = sends ? InstructionKind::send : InstructionKind::receive;
     message.stream = sends ? Stream::pipeline_send : Stream::pipeline_receive;
@@ -207,7 +209,7 @@ Instruction RankLowering::message(const LocalStage& stage, std::int32_t micro_ba
     message.payload = payload;
     message.stage = stage.index;
     message.micro_batch = micro_batch;
-    message.peer = program_.stages[static_cast<std::size_t>(stage.index + (crosses_end ? 1 : -1))].rank;
+    message.peer = program_.stages[stage.index + (crosses_end ? 1 : -1)].rank;
     message.tensors = crosses_end ? info.sends : info.receives;
     message.bytes = crosses_end ? stage.message_after : stage.message_before;
     return message;
@@ -263,8 +265,7 @@ void RankLowering::lower_forward(LocalStage& stage, std::int32_t micro_batch) {
     const core::Bytes for_input = f.saved - for_weight - f.reused - away.all;
     const int earlier = program_.segment_of(micro_batch);  // segments of the sequence
     for (int i = 1; i <= earlier && f.reused.value > 0; ++i)
-        takes_.push_back(stage.reused[k - static_cast<std::size_t>(i)] =
-                             list_.buffer(MemoryKind::activations, f.reused / earlier));
+        takes_.push_back(stage.reused[k - i] = list_.buffer(MemoryKind::activations, f.reused / earlier));
     const bool arrived_for_input = for_input >= f.received_saved;
     stage.saved[k] =
         list_.buffer(MemoryKind::activations, arrived_for_input ? for_input - f.received_saved : for_input);
@@ -292,7 +293,7 @@ void RankLowering::lower_backward(LocalStage& stage, std::int32_t micro_batch, b
     const int earlier = program_.segment_of(micro_batch);
     for (int i = 1; i <= earlier && earlier + 1 == program_.segments;
          ++i)  // the last segment of the sequence goes first
-        takes_.push_back(stage.key_value_gradient[k - static_cast<std::size_t>(i)] = list_.buffer(
+        takes_.push_back(stage.key_value_gradient[k - i] = list_.buffer(
                              MemoryKind::activations, f.key_value_gradient - f.reused / earlier));
     completes_gradients_now_ = is_last;
     run(is_last ? stage.last_backward : stage.backward, stage, micro_batch, {transient},
@@ -330,10 +331,9 @@ void RankLowering::take_all() {
 
 void RankLowering::gather(const StepGroup& group, std::uint32_t after) {
     for (const std::int32_t bucket : group.gathers) {
-        const ParameterBucket& b = result_.buckets[static_cast<std::size_t>(bucket)];
-        const std::uint32_t buffer =
-            list_.buffer(MemoryKind::parameters,
-                         static_cast<double>(b.padded_elements) * core::size_of(plan_.precision.parameters));
+        const ParameterBucket& b = result_.buckets[bucket];
+        const std::uint32_t buffer = list_.buffer(
+            MemoryKind::parameters, b.padded_elements * core::size_of(plan_.precision.parameters));
         list_.take(buffer);
         next_gathered_.push_back(buffer);
         next_gathers_.push_back(bucket_collective(bucket, CollectiveKind::all_gather,
@@ -404,10 +404,10 @@ void RankLowering::run_step(const Step& step, const LocalStage& stage, std::int3
     instruction.operators = step.operators;
     if (step.kind == Step::Kind::compute) {
         for (const std::int32_t bucket : step.begins) {
-            const ParameterBucket& b = result_.buckets[static_cast<std::size_t>(bucket)];
-            std::uint32_t& buffer = full_gradient_[static_cast<std::size_t>(bucket)];
-            buffer = list_.buffer(MemoryKind::gradients, static_cast<double>(b.padded_elements) *
-                                                             core::size_of(plan_.precision.gradients));
+            const ParameterBucket& b = result_.buckets[bucket];
+            std::uint32_t& buffer = full_gradient_[bucket];
+            buffer = list_.buffer(MemoryKind::gradients,
+                                  b.padded_elements * core::size_of(plan_.precision.gradients));
             list_.take(buffer);
         }
         for (const std::uint32_t index : pending_) list_.wait_for(index);

@@ -258,8 +258,7 @@ std::optional<Training> read_training(const core::Value& training_table, Plan& p
     core::TableReader reader(training_table, "training", diagnostics);
     Training training;
     read_optimizer(reader, plan.optimizer);
-    training.seed = static_cast<std::uint64_t>(
-        reader.integer("seed", static_cast<std::int64_t>(training.seed), {.least = 0}));
+    training.seed = reader.integer("seed", training.seed, {.least = 0});
     training.steps = static_cast<int>(reader.integer("steps", training.steps, positive));
     training.data = reader.string("data", training.data);
     training.data_format = reader.optional_choice("data_format", {"bytes", "tokens", "idx", "synthetic"})

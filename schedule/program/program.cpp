@@ -117,9 +117,8 @@ std::vector<int> members_of(const Program& program, int rank, const Instruction&
     const ParallelLayout& layout = program.plan.layout;
     if (instruction.group != GroupKind::tied_stages || !instruction.bucket)
         return process_group(layout, instruction.group, rank, program.plan.effective_shard_degree());
-    const auto class_index = static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)]);
-    const ParameterBucket& bucket =
-        program.classes[class_index].buckets[static_cast<std::size_t>(*instruction.bucket)];
+    const auto class_index = static_cast<std::size_t>(program.class_of_rank[rank]);
+    const ParameterBucket& bucket = program.classes[class_index].buckets[*instruction.bucket];
     RankCoordinates coordinates = coordinates_of(layout, rank);
     std::vector<int> members;
     for (const std::int32_t pipeline : bucket.tied_ranks) {
@@ -156,7 +155,7 @@ std::string micro_batch_text(const Program& program, std::int32_t micro_batch) {
 }
 
 std::string describe(const Program& program, int class_index, std::uint32_t index) {
-    const Instruction& i = program.classes[static_cast<std::size_t>(class_index)].instructions[index];
+    const Instruction& i = program.classes[class_index].instructions[index];
     std::string text = fmt::format("{} {}", index, name_of(i.kind));
     switch (i.kind) {
         case InstructionKind::compute:
@@ -276,7 +275,7 @@ std::string hash_of(const Program& program) {
             hash.add(number);
     for (const RankProgram& list : program.classes) {
         hash.add(list.pipeline);
-        hash.add(static_cast<std::uint64_t>(list.instructions.size()));
+        hash.add(list.instructions.size());
         for (const Instruction& i : list.instructions) add_instruction(hash, list, i);
         for (const Buffer& buffer : list.buffers) {
             hash.add(static_cast<int>(buffer.kind) * 2 + (buffer.is_persistent ? 1 : 0));
@@ -294,7 +293,7 @@ std::string hash_of(const Program& program) {
     }
     for (const std::int32_t class_index : program.class_of_rank) hash.add(class_index);
     for (const std::vector<model::TensorId>& tensors : program.tensor_lists) {
-        hash.add(static_cast<std::uint64_t>(tensors.size()));
+        hash.add(tensors.size());
         for (const model::TensorId tensor : tensors) hash.add(tensor.index);
     }
     return fmt::format("{:016x}", hash.value());

@@ -35,8 +35,7 @@ private:
 
     const RankProgram& list(std::size_t c) const { return program_.classes[c]; }
     Progress& progress(std::int32_t stage, std::int32_t micro_batch) {
-        return progress_[static_cast<std::size_t>(stage) * static_cast<std::size_t>(program_.micro_batches) +
-                         static_cast<std::size_t>(micro_batch)];
+        return progress_[static_cast<std::size_t>(stage) * program_.micro_batches + micro_batch];
     }
     void report(const char* rule, std::size_t c, std::size_t index, const std::string& what);
     void report(const char* rule, std::size_t c, const std::string& what);

@@ -25,6 +25,7 @@
 
 #include <fmt/core.h>
 
+#include "core/index/integers.h"
 #include "schedule/program/program_checker.h"
 
 namespace schedule {
@@ -54,10 +55,10 @@ void ProgramChecker::report(const char* rule, std::size_t c, const std::string& 
 
 std::vector<Violation> ProgramChecker::run() {
     if (!check_structure()) return std::move(violations_);  // the other rules read through these indices
-    progress_.assign(program_.stages.size() * static_cast<std::size_t>(program_.micro_batches), {});
-    for (std::size_t s = 0; s < program_.stages.size(); ++s)
+    progress_.assign(program_.stages.size() * program_.micro_batches, {});
+    for (const std::int32_t s : core::indices(program_.stages))
         for (std::int32_t k = 0; k < program_.micro_batches; ++k) {
-            Progress& p = progress(static_cast<std::int32_t>(s), k);
+            Progress& p = progress(s, k);
             p.forward = program_.stages[s].operators.begin;
             p.backward = p.input = p.weight = program_.stages[s].operators.end;
         }
@@ -89,18 +90,17 @@ bool ProgramChecker::check_counts() {
         report("structure", 0,
                fmt::format("{} segments of a sequence do not divide its micro-batches", program_.segments));
     else if (program_.directions < 1 || program_.micro_batches % program_.directions != 0 ||
-             static_cast<int>(program_.stages.size()) % program_.directions != 0)
+             core::count_of(program_.stages) % program_.directions != 0)
         report("structure", 0,
                fmt::format("{} directions do not divide its stages and micro-batches", program_.directions));
-    if (static_cast<int>(program_.class_of_rank.size()) != program_.plan.layout.ranks())
+    if (core::count_of(program_.class_of_rank) != program_.plan.layout.ranks())
         report("structure", 0, "every rank of the layout has a class");
     if (!violations_.empty()) return false;
     for (std::size_t rank = 0; rank < program_.class_of_rank.size() && violations_.empty(); ++rank) {
         const std::int32_t c = program_.class_of_rank[rank];
         if (!within(c, program_.classes.size()))
             report("structure", 0, fmt::format("rank {} has class {}, which does not exist", rank, c));
-        else if (list(static_cast<std::size_t>(c)).pipeline !=
-                 coordinates_of(program_.plan.layout, static_cast<int>(rank)).pipeline)
+        else if (list(c).pipeline != coordinates_of(program_.plan.layout, static_cast<int>(rank)).pipeline)
             report("placement", static_cast<std::size_t>(c),
                    fmt::format("rank {} stands elsewhere in the pipeline than its class", rank));
     }
@@ -131,10 +131,9 @@ void ProgramChecker::check_instruction(std::size_t c, std::size_t n) {
         i.kind == InstructionKind::send || i.kind == InstructionKind::receive || is_on_activations) {
         if (!has_stage || !has_micro_batch || !passes(i.stage, i.micro_batch))
             report("structure", c, n, "no such stage or micro-batch");
-        else if (program_.stages[static_cast<std::size_t>(i.stage)].rank != l.pipeline)
+        else if (program_.stages[i.stage].rank != l.pipeline)
             report("placement", c, n,
-                   fmt::format("stage {} lives on pipeline rank {}", i.stage,
-                               program_.stages[static_cast<std::size_t>(i.stage)].rank));
+                   fmt::format("stage {} lives on pipeline rank {}", i.stage, program_.stages[i.stage].rank));
     }
     const bool is_on_bucket = i.payload == PayloadKind::parameter_gradient ||
                               i.payload == PayloadKind::parameter || i.payload == PayloadKind::update_norm ||
@@ -154,31 +153,28 @@ bool ProgramChecker::check_structure() {
 }
 
 bool ProgramChecker::is_boundary_here(std::int32_t stage) const {
-    return !program_.is_first_stage(stage) && program_.stages[static_cast<std::size_t>(stage)].rank ==
-                                                  program_.stages[static_cast<std::size_t>(stage - 1)].rank;
+    return !program_.is_first_stage(stage) && program_.stages[stage].rank == program_.stages[stage - 1].rank;
 }
 
 bool ProgramChecker::has_transfer(std::int32_t stage) const {
     return !program_.is_first_stage(stage) && !is_boundary_here(stage) &&
-           (!has_operators() || program_.stages[static_cast<std::size_t>(stage)].receives);
+           (!has_operators() || program_.stages[stage].receives);
 }
 
 // A boundary is named by the stage behind it.
 std::size_t ProgramChecker::transfer_key(const Instruction& i) const {
     const bool is_gradient = i.payload == PayloadKind::activation_gradient;
     const std::int32_t boundary = (i.kind == InstructionKind::send) == is_gradient ? i.stage : i.stage + 1;
-    const std::size_t row =
-        (is_gradient ? program_.stages.size() + 1 : 0) + static_cast<std::size_t>(boundary);
-    return row * static_cast<std::size_t>(program_.micro_batches) + static_cast<std::size_t>(i.micro_batch);
+    const std::size_t row = (is_gradient ? program_.stages.size() + 1 : 0) + boundary;
+    return row * program_.micro_batches + i.micro_batch;
 }
 
 void ProgramChecker::check_transfers() {
-    const std::size_t stages = program_.stages.size(),
-                      keys = 2 * (stages + 1) * static_cast<std::size_t>(program_.micro_batches);
+    const std::size_t stages = program_.stages.size(), keys = 2 * (stages + 1) * program_.micro_batches;
     sends_.assign(keys, {});
     receives_.assign(keys, {});
-    for (std::size_t c = 0; c < program_.classes.size(); ++c)
-        for (std::size_t n = 0; n < list(c).instructions.size(); ++n) {
+    for (const std::int32_t c : core::indices(program_.classes))
+        for (const std::int32_t n : core::indices(list(c).instructions)) {
             const Instruction& i = list(c).instructions[n];
             if (i.kind != InstructionKind::send && i.kind != InstructionKind::receive) continue;
             if (i.payload != PayloadKind::activation && i.payload != PayloadKind::activation_gradient) {
@@ -187,7 +183,7 @@ void ProgramChecker::check_transfers() {
             }
             ListPosition& position = (i.kind == InstructionKind::send ? sends_ : receives_)[transfer_key(i)];
             if (position.list >= 0) report("transfers", c, n, "is there twice");
-            position = {static_cast<std::int32_t>(c), static_cast<std::int32_t>(n)};
+            position = {c, n};
         }
     for (std::size_t key = 0; key < keys; ++key) {
         const auto micro_batches = static_cast<std::size_t>(program_.micro_batches);
@@ -217,8 +213,8 @@ void ProgramChecker::check_transfers() {
         else {
             const RankProgram& from = list(static_cast<std::size_t>(send.list));
             const RankProgram& to = list(static_cast<std::size_t>(receive.list));
-            const Instruction& s = from.instructions[static_cast<std::size_t>(send.index)];
-            const Instruction& r = to.instructions[static_cast<std::size_t>(receive.index)];
+            const Instruction& s = from.instructions[send.index];
+            const Instruction& r = to.instructions[receive.index];
             const auto at_receive = [&](const std::string& what) {
                 report("transfers", static_cast<std::size_t>(receive.list),
                        static_cast<std::size_t>(receive.index), what);
@@ -234,13 +230,13 @@ void ProgramChecker::check_transfers() {
 void ProgramChecker::check_buffers(std::size_t c) {
     const RankProgram& l = list(c);
     std::vector<std::int32_t> taken(l.buffers.size(), -1), given_back(l.buffers.size(), -1);
-    for (std::size_t n = 0; n < l.instructions.size(); ++n) {
+    for (const std::int32_t n : core::indices(l.instructions)) {
         const Instruction& i = l.instructions[n];
         for (const std::uint32_t b : l.allocates(i)) {
             if (l.buffers[b].is_persistent)
                 report("buffers", c, n, fmt::format("takes buffer {}, which is persistent", b));
             else if (taken[b] >= 0) report("buffers", c, n, fmt::format("takes buffer {} a second time", b));
-            taken[b] = static_cast<std::int32_t>(n);
+            taken[b] = n;
         }
         for (const std::uint32_t b : l.frees(i)) {
             if (l.buffers[b].is_persistent)
@@ -249,9 +245,9 @@ void ProgramChecker::check_buffers(std::size_t c) {
                 report("buffers", c, n, fmt::format("gives back buffer {} before it is taken", b));
             else if (given_back[b] >= 0)
                 report("buffers", c, n, fmt::format("gives back buffer {} a second time", b));
-            else if (taken[b] != static_cast<std::int32_t>(n) && !is_ordered(c, taken[b], n))
+            else if (taken[b] != n && !is_ordered(c, taken[b], n))
                 report("buffers", c, n, fmt::format("may give back buffer {} before it is taken", b));
-            given_back[b] = static_cast<std::int32_t>(n);
+            given_back[b] = n;
         }
     }
     for (std::size_t b = 0; b < l.buffers.size(); ++b) {
@@ -276,7 +272,7 @@ bool joins_classes(const Instruction& i) {
 // Pipeline coordinates that a collective over tied stages joins: the holders of its bucket, or both ends of
 // the pipeline for the loss.
 std::vector<std::int32_t> ProgramChecker::tied_ranks(std::size_t c, const Instruction& i) const {
-    if (i.bucket) return list(c).buckets[static_cast<std::size_t>(*i.bucket)].tied_ranks;
+    if (i.bucket) return list(c).buckets[*i.bucket].tied_ranks;
     return {0, program_.plan.layout.pipeline - 1};
 }
 
@@ -285,8 +281,8 @@ void ProgramChecker::check_collectives() {
     using Sequence =
         std::vector<std::pair<ListPosition, std::vector<std::int32_t>>>;  // with the classes it joins
     std::vector<Sequence> sequences(program_.classes.size());
-    for (std::size_t c = 0; c < program_.classes.size(); ++c)
-        for (std::size_t n = 0; n < list(c).instructions.size(); ++n) {
+    for (const std::int32_t c : core::indices(program_.classes))
+        for (const std::int32_t n : core::indices(list(c).instructions)) {
             const Instruction& i = list(c).instructions[n];
             if (!joins_classes(i)) continue;
             std::vector<std::int32_t> ranks;
@@ -295,10 +291,9 @@ void ProgramChecker::check_collectives() {
                 for (const RankProgram& other : program_.classes) ranks.push_back(other.pipeline);
             if (!std::binary_search(ranks.begin(), ranks.end(), list(c).pipeline))
                 report("collectives", c, n, "is not among its own members");
-            sequences[c].push_back(
-                {{static_cast<std::int32_t>(c), static_cast<std::int32_t>(n)}, std::move(ranks)});
+            sequences[c].push_back({{c, n}, std::move(ranks)});
         }
-    for (std::size_t a = 0; a < sequences.size(); ++a)
+    for (const std::int32_t a : core::indices(sequences))
         for (std::size_t b = a + 1; b < sequences.size(); ++b) {
             const auto shared = [&](const Sequence& sequence, std::int32_t with) {
                 std::vector<ListPosition> positions;
@@ -316,18 +311,17 @@ void ProgramChecker::check_collectives() {
                            fmt::format("class {} does not take part", k < of_a.size() ? b : a));
                     break;
                 }
-                const Instruction& x = list(a).instructions[static_cast<std::size_t>(of_a[k].index)];
-                const Instruction& y = list(b).instructions[static_cast<std::size_t>(of_b[k].index)];
+                const Instruction& x = list(a).instructions[of_a[k].index];
+                const Instruction& y = list(b).instructions[of_b[k].index];
                 const auto parameters = [&](std::size_t c, const Instruction& i) {
-                    return i.bucket ? list(c).buckets[static_cast<std::size_t>(*i.bucket)].parameters
+                    return i.bucket ? list(c).buckets[*i.bucket].parameters
                                     : std::vector<model::ParameterId>{};
                 };
                 if (x.collective != y.collective || x.payload != y.payload || x.bytes != y.bytes ||
                     x.on_shard != y.on_shard || parameters(a, x) != parameters(b, y))
                     report("collectives", b, static_cast<std::size_t>(of_b[k].index),
-                           "class " + std::to_string(a) + " does at that point: " +
-                               describe(program_, static_cast<int>(a),
-                                        static_cast<std::uint32_t>(of_a[k].index)));
+                           "class " + std::to_string(a) +
+                               " does at that point: " + describe(program_, a, of_a[k].index));
             }
         }
 }
@@ -355,9 +349,8 @@ void ProgramChecker::check_progress() {
             if (theirs.group != i.group) return false;
             if (i.group == GroupKind::tied_stages && (!theirs.bucket || !i.bucket)) {
                 if (theirs.bucket != i.bucket) return false;
-            } else if (i.group == GroupKind::tied_stages &&
-                       list(other).buckets[static_cast<std::size_t>(*theirs.bucket)].parameters !=
-                           list(c).buckets[static_cast<std::size_t>(*i.bucket)].parameters) {
+            } else if (i.group == GroupKind::tied_stages && list(other).buckets[*theirs.bucket].parameters !=
+                                                                list(c).buckets[*i.bucket].parameters) {
                 return false;
             }
         }

@@ -4,6 +4,7 @@
 
 #include <fmt/core.h>
 
+#include "core/index/integers.h"
 #include "schedule/program/program_checker.h"
 
 namespace schedule {
@@ -13,7 +14,7 @@ void ProgramChecker::find_clocks(std::size_t c) {
     clocks_.assign(l.instructions.size(), {});
     std::array<std::int32_t, stream_count> latest;
     latest.fill(-1);
-    for (std::size_t n = 0; n < l.instructions.size(); ++n) {
+    for (const std::int32_t n : core::indices(l.instructions)) {
         const Instruction& i = l.instructions[n];
         auto& clock = clocks_[n];
         const auto ended = [&](std::size_t before) {
@@ -24,22 +25,21 @@ void ProgramChecker::find_clocks(std::size_t c) {
         auto& before = latest[static_cast<std::size_t>(i.stream)];
         if (before >= 0) ended(static_cast<std::size_t>(before));
         for (const std::uint32_t a : l.after(i)) ended(a);
-        before = static_cast<std::int32_t>(n);
+        before = n;
     }
 }
 
 bool ProgramChecker::is_ordered(std::size_t c, std::int32_t before, std::size_t after) const {
-    const auto stream =
-        static_cast<std::size_t>(list(c).instructions[static_cast<std::size_t>(before)].stream);
+    const auto stream = static_cast<std::size_t>(list(c).instructions[before].stream);
     return clocks_[after][stream] > static_cast<std::uint32_t>(before);
 }
 
 void ProgramChecker::need(std::size_t c, std::int32_t before, std::size_t after, const char* what) {
     if (before < 0) report("order", c, after, fmt::format("comes without {} before it", what));
     else if (!is_ordered(c, before, after))
-        report("order", c, after,
-               fmt::format("does not wait for {}: {}", what,
-                           describe(program_, static_cast<int>(c), static_cast<std::uint32_t>(before))));
+        report(
+            "order", c, after,
+            fmt::format("does not wait for {}: {}", what, describe(program_, static_cast<int>(c), before)));
 }
 
 void ProgramChecker::step_forward(std::size_t c, std::size_t n) {
@@ -104,16 +104,16 @@ void ProgramChecker::step_backward(std::size_t c, std::size_t n) {
     const bool is_weight = i.phase == ComputePhase::backward_weight,
                is_input = i.phase == ComputePhase::backward_input;
     const bool is_recomputed = i.phase == ComputePhase::recompute;
-    const auto stage_end = program_.stages[static_cast<std::size_t>(i.stage)].operators.end;
+    const auto stage_end = program_.stages[i.stage].operators.end;
     if (is_recomputed) {
         // Gathers for weights' gradients may run beside the steps before them; the instruction that needs
         // them waits for them (below, as for every latest step).
         need(c, p.last_forward, n, "its forward");
         if (i.kind == InstructionKind::compute && p.last_backward >= 0)
             need(c, p.last_backward, n, "the step before");
-        (p.input_steps > 0 && p.input == program_.stages[static_cast<std::size_t>(i.stage)].operators.begin
-             ? p.last_weight
-             : p.last_backward) = static_cast<std::int32_t>(n);
+        (p.input_steps > 0 && p.input == program_.stages[i.stage].operators.begin ? p.last_weight
+                                                                                  : p.last_backward) =
+            static_cast<std::int32_t>(n);
         return;
     }
     std::int32_t& steps = is_weight ? p.weight_steps : is_input ? p.input_steps : p.backward_steps;
@@ -154,7 +154,7 @@ void ProgramChecker::step_backward(std::size_t c, std::size_t n) {
 
 void ProgramChecker::check_passes(std::size_t c) {
     const RankProgram& l = list(c);
-    for (std::size_t n = 0; n < l.instructions.size(); ++n) {
+    for (const std::int32_t n : core::indices(l.instructions)) {
         const Instruction& i = l.instructions[n];
         const bool is_gradient = i.payload == PayloadKind::activation_gradient;
         switch (i.kind) {
@@ -167,14 +167,14 @@ void ProgramChecker::check_passes(std::size_t c) {
                 break;
             case InstructionKind::receive: {
                 Progress& p = progress(i.stage, i.micro_batch);
-                (is_gradient ? p.receive_gradient : p.receive) = static_cast<std::int32_t>(n);
+                (is_gradient ? p.receive_gradient : p.receive) = n;
                 break;
             }
             case InstructionKind::send: {
                 const Progress& p = progress(i.stage, i.micro_batch);
                 need(c, is_gradient ? p.last_backward : p.last_forward, n,
                      is_gradient ? "the backward it sends from" : "the forward it sends from");
-                const model::OperatorRange all = program_.stages[static_cast<std::size_t>(i.stage)].operators;
+                const model::OperatorRange all = program_.stages[i.stage].operators;
                 const bool is_finished =
                     is_gradient ? p.backward == all.begin || p.input == all.begin : p.forward == all.end;
                 if (has_operators() && !is_finished) report("order", c, n, "sends before the pass has ended");
@@ -190,10 +190,10 @@ void ProgramChecker::check_passes(std::size_t c) {
 }
 
 void ProgramChecker::check_complete() {
-    for (std::size_t s = 0; s < program_.stages.size(); ++s)
+    for (const std::int32_t s : core::indices(program_.stages))
         for (std::int32_t k = 0; k < program_.micro_batches; ++k) {
-            if (!passes(static_cast<std::int32_t>(s), k)) continue;
-            const Progress& p = progress(static_cast<std::int32_t>(s), k);
+            if (!passes(s, k)) continue;
+            const Progress& p = progress(s, k);
             const model::OperatorRange all = program_.stages[s].operators;
             const auto c = static_cast<std::size_t>(program_.stages[s].rank);
             const auto missing = [&](const std::string& what) {
