@@ -29,8 +29,7 @@ void DataSource::image(std::int64_t, std::span<float>) const {
     core::require(false, "this data source has images");
 }
 std::int64_t DataSource::label(std::int64_t sample, std::int64_t classes) const {
-    return static_cast<std::int64_t>(core::mix64(static_cast<std::uint64_t>(sample)) %
-                                     static_cast<std::uint64_t>(classes));
+    return core::mix64(sample) % classes;
 }
 
 namespace {
@@ -40,9 +39,9 @@ std::string checksum_text(std::string_view content) {
 }
 
 std::uint64_t mixed(std::uint64_t seed, std::int64_t sample, std::uint64_t position) {
-    return core::mix64(core::mix64(seed ^ core::mix64(static_cast<std::uint64_t>(sample))) + position);
+    return core::mix64(core::mix64(seed ^ core::mix64(sample)) + position);
 }
-double uniform(std::uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1.0p-53; }
+double uniform(std::uint64_t bits) { return (bits >> 11) * 0x1.0p-53; }
 
 // Something to learn: the next token mostly follows from the last; an image's class shifts the mean of a band
 // of its pixels.
@@ -54,28 +53,24 @@ public:
           classes_(std::max<std::int64_t>(1, classes)) {}
 
     void tokens(std::int64_t sample, std::span<std::int64_t> into) const override {
-        std::int64_t last =
-            static_cast<std::int64_t>(mixed(seed_, sample, 0) % static_cast<std::uint64_t>(vocabulary_));
+        std::int64_t last = mixed(seed_, sample, 0) % vocabulary_;
         for (std::size_t i = 0; i < into.size(); ++i) {
             into[i] = last;
             const std::uint64_t bits = mixed(seed_, sample, i + 1);
-            last = bits % 8 == 0
-                       ? static_cast<std::int64_t>((bits >> 8) % static_cast<std::uint64_t>(vocabulary_))
-                       : (last * 3 + 1) % vocabulary_;
+            last = bits % 8 == 0 ? static_cast<std::int64_t>((bits >> 8) % vocabulary_)
+                                 : (last * 3 + 1) % vocabulary_;
         }
     }
     void image(std::int64_t sample, std::span<float> into) const override {
         const std::int64_t band = label(sample, classes_);
-        const auto count = static_cast<std::int64_t>(into.size());
+        const auto count = std::ssize(into);
         for (std::int64_t i = 0; i < count; ++i) {
-            const double noise = uniform(mixed(seed_, sample, static_cast<std::uint64_t>(i)));
-            into[static_cast<std::size_t>(i)] =
-                static_cast<float>(0.5 * noise + (i * classes_ / count == band ? 0.5 : 0.0));
+            const double noise = uniform(mixed(seed_, sample, i));
+            into[i] = static_cast<float>(0.5 * noise + (i * classes_ / count == band ? 0.5 : 0.0));
         }
     }
     std::int64_t label(std::int64_t sample, std::int64_t classes) const override {
-        return static_cast<std::int64_t>(mixed(seed_, sample, ~std::uint64_t(0)) %
-                                         static_cast<std::uint64_t>(classes));
+        return mixed(seed_, sample, ~std::uint64_t(0)) % classes;
     }
     std::string describe() const override { return fmt::format("synthetic data of seed {}", seed_); }
     std::string identity() const override { return describe(); }
@@ -96,7 +91,7 @@ public:
     void tokens(std::int64_t sample, std::span<std::int64_t> into) const override {
         const std::size_t places = bytes_.size() - into.size() + 1,
                           step = std::max<std::size_t>(1, into.size() - 1);
-        const std::size_t start = static_cast<std::size_t>(sample) * step % places;
+        const std::size_t start = sample * step % places;
         for (std::size_t i = 0; i < into.size(); ++i) into[i] = static_cast<unsigned char>(bytes_[start + i]);
     }
     std::string describe() const override { return fmt::format("{} bytes of {}", bytes_.size(), path_); }
@@ -118,14 +113,13 @@ public:
 
     std::size_t count() const { return (content_.size() - begin_) / 2; }
     std::int64_t at(std::size_t i) const {
-        const auto low = static_cast<unsigned char>(content_[begin_ + 2 * i]),
-                   high = static_cast<unsigned char>(content_[begin_ + 2 * i + 1]);
+        const unsigned char low = content_[begin_ + 2 * i], high = content_[begin_ + 2 * i + 1];
         return low | high << 8;
     }
     void tokens(std::int64_t sample, std::span<std::int64_t> into) const override {
         const std::size_t places = count() - into.size() + 1,
                           step = std::max<std::size_t>(1, into.size() - 1);
-        const std::size_t start = static_cast<std::size_t>(sample) * step % places;
+        const std::size_t start = sample * step % places;
         for (std::size_t i = 0; i < into.size(); ++i) into[i] = at(start + i);
     }
     std::string describe() const override { return fmt::format("{} tokens of {}", count(), path_); }
@@ -150,7 +144,7 @@ public:
     void image(std::int64_t sample, std::span<float> into) const override {
         const std::size_t begin = index(sample) * image_pixels_;
         for (std::size_t i = 0; i < into.size(); ++i)
-            into[i] = static_cast<float>(static_cast<unsigned char>(pixels_[begin + i])) / 255.0f;
+            into[i] = (static_cast<unsigned char>(pixels_[begin + i])) / 255.0f;
     }
     std::int64_t label(std::int64_t sample, std::int64_t) const override {
         return static_cast<unsigned char>(labels_[index(sample)]);
@@ -159,7 +153,7 @@ public:
     std::string identity() const override { return identity_; }
 
 private:
-    std::size_t index(std::int64_t sample) const { return static_cast<std::size_t>(sample) % labels_.size(); }
+    std::size_t index(std::int64_t sample) const { return sample % labels_.size(); }
 
     const std::string path_, pixels_, labels_;
     const std::size_t image_pixels_;
@@ -414,9 +408,7 @@ InputReader::InputReader(const model::ModelGraph& graph, std::shared_ptr<const D
         if (op.kind == OperatorKind::select_positions) masked_ = graph.tensor(op.inputs[1]).shape[0];
     }
     for (const model::Operator& op : graph.operators) {
-        const auto input = [&](std::size_t i) -> Input& {
-            return inputs_[static_cast<std::size_t>(op.inputs[i].index)];
-        };
+        const auto input = [&](std::size_t i) -> Input& { return inputs_[op.inputs[i].index]; };
         if (op.kind == OperatorKind::embedding) {
             const std::int64_t rows = graph.parameter(op.parameters[0]).shape[0];
             if (input(0).bound > 0) continue;  // read by several tables
@@ -437,27 +429,25 @@ InputReader::InputReader(const model::ModelGraph& graph, std::shared_ptr<const D
         const Role role = is_vocabulary && masked_ > 0 && rows == masked_ ? Role::masked_tokens
                           : is_vocabulary && rows == tokens_              ? Role::next_tokens
                                                                           : Role::label;
-        inputs_[static_cast<std::size_t>(op.inputs[1].index)] = {role, classes, before_ + 1};
+        inputs_[op.inputs[1].index] = {role, classes, before_ + 1};
     }
 }
 
 // One of every tokens / count places, ascending.
 std::vector<std::int64_t> InputReader::masked_positions(std::int64_t sample, std::int64_t count) const {
-    std::vector<std::int64_t> positions(static_cast<std::size_t>(count));
+    std::vector<std::int64_t> positions(count);
     for (std::int64_t i = 0; i < count; ++i) {
         const std::int64_t begin = i * tokens_ / count, end = (i + 1) * tokens_ / count;
-        positions[static_cast<std::size_t>(i)] =
-            begin + static_cast<std::int64_t>(mixed(0x6D61736B, sample, static_cast<std::uint64_t>(i)) %
-                                              static_cast<std::uint64_t>(end - begin));
+        positions[i] = begin + static_cast<std::int64_t>(mixed(0x6D61736B, sample, i) % (end - begin));
     }
     return positions;
 }
 
 void InputReader::read(model::TensorId input, std::int64_t sample, std::span<std::int64_t> into) const {
-    const Input& what = inputs_[static_cast<std::size_t>(input.index)];
+    const Input& what = inputs_[input.index];
     std::vector<std::int64_t> text;
     const auto read_text = [&](std::int64_t count) {
-        text.resize(static_cast<std::size_t>(count));
+        text.resize(count);
         source_->tokens(sample, text);
     };
     switch (what.role) {
@@ -466,7 +456,7 @@ void InputReader::read(model::TensorId input, std::int64_t sample, std::span<std
             std::copy_n(text.begin() + what.first, into.size(), into.begin());
             if (masked_ > 0)  // the last id stands for [MASK]
                 for (const std::int64_t position : masked_positions(sample, masked_))
-                    into[static_cast<std::size_t>(position)] = what.bound - 1;
+                    into[position] = what.bound - 1;
             break;
         case Role::next_tokens:
             read_text(before_ + tokens_ + 1);
@@ -475,13 +465,11 @@ void InputReader::read(model::TensorId input, std::int64_t sample, std::span<std
         case Role::masked_tokens: {
             read_text(tokens_);
             const std::vector<std::int64_t> positions = masked_positions(sample, masked_);
-            for (std::size_t i = 0; i < into.size(); ++i)
-                into[i] = text[static_cast<std::size_t>(positions[i])];
+            for (std::size_t i = 0; i < into.size(); ++i) into[i] = text[positions[i]];
             break;
         }
         case Role::positions: {
-            const std::vector<std::int64_t> positions =
-                masked_positions(sample, static_cast<std::int64_t>(into.size()));
+            const std::vector<std::int64_t> positions = masked_positions(sample, into.size());
             std::copy(positions.begin(), positions.end(), into.begin());
             break;
         }
@@ -492,8 +480,7 @@ void InputReader::read(model::TensorId input, std::int64_t sample, std::span<std
         case Role::label:
             for (std::size_t i = 0; i < into.size(); ++i)
                 into[i] = i == 0 ? source_->label(sample, what.bound)
-                                 : static_cast<std::int64_t>(mixed(0x7370616E, sample, i) %
-                                                             static_cast<std::uint64_t>(what.bound));
+                                 : static_cast<std::int64_t>(mixed(0x7370616E, sample, i) % what.bound);
             break;
     }
 }

@@ -74,7 +74,7 @@ GpuPlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph&
     const RunResult result = run(program, graph, data, options);
 
     GpuPlanProfile profile;
-    profile.overhead = result.memory.at_peak[0][static_cast<std::size_t>(schedule::MemoryKind::overhead)];
+    profile.overhead = result.memory.at_peak[0][core::position_of(schedule::MemoryKind::overhead)];
     std::map<std::pair<std::int32_t, int>, std::vector<double>> by_operator;
     for (const OperatorSample& sample : result.operator_samples)
         if (sample.step > 1)
@@ -94,8 +94,7 @@ GpuPlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph&
                                          : 2 * core::size_of(precision.parameters).value) +
         (schedule::needs_update_norms(plan.optimizer) ? 8 : 0);
     double elements = 0;
-    for (const schedule::ParameterBucket& bucket : program.classes[0].buckets)
-        elements += static_cast<double>(bucket.elements);
+    for (const schedule::ParameterBucket& bucket : program.classes[0].buckets) elements += bucket.elements;
     std::vector<double> updates;
     for (std::size_t step = 2; step < unmarked.timelines.size(); ++step) {
         double time = 0;
@@ -190,8 +189,7 @@ void time_products(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
                                        Precision{core::DataType::fp32, Type::fp32, false}})
         for (const std::int64_t n : {128, 256, 512, 1024, 2048, 4096, 8192}) {
             double rate = 0;
-            const double flops =
-                2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
+            const double flops = 2.0 * n * n * n;
             // x W^T (forward), dy W (input), dy^T x (weight).
             for (const auto& [transpose_a, transpose_b, layout] :
                  {std::tuple{false, true, "nt"}, std::tuple{false, false, "nn"},
@@ -210,9 +208,7 @@ void time_products(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
                 profile.rates.push_back({fmt::format("product {} {} x {} x {} {}",
                                                      core::name_of(precision.type), n, n, n, layout),
                                          core::Flops(flops),
-                                         core::Bytes(3.0 * static_cast<double>(n) * static_cast<double>(n) *
-                                                     static_cast<double>(size_of(precision.storage))),
-                                         time});
+                                         core::Bytes(3.0 * n * n * size_of(precision.storage)), time});
                 rate += flops / time.value / 3;
             }
             profile.products[precision.type].push_back({core::Flops(flops), core::FlopsPerSecond(rate)});
@@ -229,7 +225,7 @@ void time_fp8_products(Machine& machine, Stopwatch& watch, GpuProfile& profile) 
     auto *unscale = static_cast<float*>(head.at()), *partials = static_cast<float*>(head.at(1024));
     for (const std::int64_t n : {128, 256, 512, 1024, 2048, 4096, 8192}) {
         double rate = 0;
-        const double flops = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
+        const double flops = 2.0 * n * n * n;
         for (const bool is_forward : {true, false}) {
             Product half;
             half.in = half.out = Type::bf16;
@@ -254,9 +250,7 @@ void time_fp8_products(Machine& machine, Stopwatch& watch, GpuProfile& profile) 
                 watch.time([&] { machine.product(watch.stream(), p); }, n <= 1024 ? 50 : 5);
             profile.rates.push_back({fmt::format("product fp8 {} x {} x {} {}", n, n, n,
                                                  is_forward ? "e4m3 by e4m3, fast sums" : "e5m2 by e4m3"),
-                                     core::Flops(flops),
-                                     core::Bytes(4.0 * static_cast<double>(n) * static_cast<double>(n)),
-                                     time});
+                                     core::Flops(flops), core::Bytes(4.0 * n * n), time});
             rate += flops / time.value * (is_forward ? 1 : 2) / 3;
         }
         profile.products[core::DataType::fp8].push_back({core::Flops(flops), core::FlopsPerSecond(rate)});
@@ -274,14 +268,12 @@ void time_attention(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
             shape.is_causal = true;
             shape.scale = 0.125f;
             const auto rows = static_cast<std::size_t>(shape.samples * shape.tokens);
-            const std::size_t packed = rows * static_cast<std::size_t>(shape.row()) * 2,
-                              plain = rows * 2048 * 2,
-                              sums = rows * static_cast<std::size_t>(shape.heads) * 4;
+            const std::size_t packed = rows * shape.row() * 2, plain = rows * 2048 * 2,
+                              sums = rows * shape.heads * 4;
             const Block qkv(machine, packed), dqkv(machine, packed), y(machine, plain), dy(machine, plain),
                 log_sums(machine, sums), workspace(machine, sums);
             const bool fused = fuses(machine, Type::bf16, shape);
-            const double flops = 4.0 * static_cast<double>(shape.samples * shape.heads) *
-                                 static_cast<double>(tokens * tokens) * static_cast<double>(head) / 2;
+            const double flops = 4.0 * (shape.samples * shape.heads) * (tokens * tokens) * head / 2;
             const Stream s = watch.stream();
             const Kernels& k = machine.kernels();
             const auto forward = [&] {
@@ -324,7 +316,7 @@ void add_rate(GpuProfile& profile, std::string what, double bytes, core::Seconds
 // Our own memory-bound kernels against a copy of as many bytes.
 void time_streams(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
     constexpr std::int64_t rows = 32768, width = 4096, count = rows * width;
-    constexpr double tensor = 2.0 * static_cast<double>(count);
+    constexpr double tensor = 2.0 * count;
     const Block x(machine, 2 * count), y(machine, 2 * count), z(machine, 2 * count),
         statistics(machine, 8 * rows), mask(machine, count);
     const Block scale(machine, 4 * width), sums(machine, 4 * width), labels(machine, 8 * rows),
@@ -336,8 +328,7 @@ void time_streams(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
         2 * tensor / watch.time([&] { machine.copy(s, y.at(), x.at(), 2 * count); }).value);
     const std::vector<std::int64_t> ids = [&] {
         std::vector<std::int64_t> values(rows);
-        for (std::size_t i = 0; i < values.size(); ++i)
-            values[i] = static_cast<std::int64_t>(i * 7919 % width);
+        for (std::size_t i = 0; i < values.size(); ++i) values[i] = i * 7919 % width;
         return values;
     }();
     machine.upload_now(labels.at(), ids.data(), ids.size() * 8);
@@ -406,7 +397,7 @@ void time_norms(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
     for (const auto& [rows, width] :
          {std::pair<std::int64_t, std::int64_t>{32768, 768}, {8192, 1600}, {16384, 2048}}) {
         const std::int64_t count = rows * width;
-        const double tensor = 2.0 * static_cast<double>(count);
+        const double tensor = 2.0 * count;
         // Larger together than any second-level cache: what one step reads another one has written long
         // before.
         constexpr int copies = 8;
@@ -420,7 +411,7 @@ void time_norms(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
         auto* kept = static_cast<float*>(statistics.at());
         int turn = 0;
         const auto at = [&](const Block& block) {
-            return block.at(static_cast<std::size_t>(turn % copies) * static_cast<std::size_t>(2 * count));
+            return block.at(static_cast<std::size_t>(turn % copies) * (2 * count));
         };
         const auto measure = [&](const char* what, double bytes, const std::function<void()>& work) {
             add_rate(profile, fmt::format("{} bf16 {} x {}", what, rows, width), bytes, watch.time([&] {
@@ -461,7 +452,7 @@ void time_vocabulary(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
         table(machine, 2 * classes * width), dy(machine, 2 * rows * width),
         sorted(machine, embedding_workspace(rows, width));
     std::vector<std::int64_t> ids(rows);
-    for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int64_t>(i * 7919 % classes);
+    for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = i * 7919 % classes;
     machine.upload_now(labels.at(), ids.data(), ids.size() * 8);
     const auto* own = static_cast<const std::int64_t*>(labels.at());
     auto* kept = static_cast<float*>(statistics.at());
@@ -513,7 +504,7 @@ void time_updates(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
     const auto* device_ranges = static_cast<const DeviceRange*>(ranges.at());
     const auto* device_chunks = static_cast<const UpdateChunk*>(chunks.at());
     const auto* device_factors = static_cast<const StepFactors*>(factors.at());
-    const auto count = static_cast<std::int64_t>(list.size());
+    const auto count = std::ssize(list);
     add_rate(profile, fmt::format("AdamW bf16 with fp32 master weights, {}", elements), adam_bytes * elements,
              watch.time(
                  [&] {
@@ -563,12 +554,10 @@ void time_launches(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
     const Block device(machine, large);
     void* host = machine.allocate_host(large);
     profile.copy_latency = watch.time([&] { machine.upload(s, device.at(), host, 64); }, 50);
-    profile.to_device =
-        core::BytesPerSecond(static_cast<double>(large) /
-                             watch.time([&] { machine.upload(s, device.at(), host, large); }, 2).value);
-    profile.to_host =
-        core::BytesPerSecond(static_cast<double>(large) /
-                             watch.time([&] { machine.download(s, host, device.at(), large); }, 2).value);
+    profile.to_device = core::BytesPerSecond(
+        large / watch.time([&] { machine.upload(s, device.at(), host, large); }, 2).value);
+    profile.to_host = core::BytesPerSecond(
+        large / watch.time([&] { machine.download(s, host, device.at(), large); }, 2).value);
     machine.release_host(host);
 }
 
