@@ -18,8 +18,8 @@ using model::OperatorKind;
 
 std::int64_t global_sample(std::int64_t step, int data_rank, int data, int micro_batches, int micro_batch,
                            int k, int i) {
-    const std::int64_t of_rank = static_cast<std::int64_t>(micro_batches) * micro_batch;
-    return step * of_rank * data + data_rank * of_rank + static_cast<std::int64_t>(k) * micro_batch + i;
+    const std::int64_t of_rank = std::int64_t{micro_batches} * micro_batch;
+    return step * of_rank * data + data_rank * of_rank + std::int64_t{k} * micro_batch + i;
 }
 
 void DataSource::tokens(std::int64_t, std::span<std::int64_t>) const {
@@ -33,6 +33,9 @@ std::int64_t DataSource::label(std::int64_t sample, std::int64_t classes) const 
 }
 
 namespace {
+
+// A byte of a file as a number.
+unsigned char number_of(char byte) { return byte; }
 
 std::string checksum_text(std::string_view content) {
     return fmt::format("xxh64 {:016x}", checksum(std::as_bytes(std::span(content))));
@@ -92,7 +95,7 @@ public:
         const std::size_t places = bytes_.size() - into.size() + 1,
                           step = std::max<std::size_t>(1, into.size() - 1);
         const std::size_t start = sample * step % places;
-        for (std::size_t i = 0; i < into.size(); ++i) into[i] = static_cast<unsigned char>(bytes_[start + i]);
+        for (std::size_t i = 0; i < into.size(); ++i) into[i] = number_of(bytes_[start + i]);
     }
     std::string describe() const override { return fmt::format("{} bytes of {}", bytes_.size(), path_); }
     std::string identity() const override { return identity_; }
@@ -143,11 +146,10 @@ public:
 
     void image(std::int64_t sample, std::span<float> into) const override {
         const std::size_t begin = index(sample) * image_pixels_;
-        for (std::size_t i = 0; i < into.size(); ++i)
-            into[i] = (static_cast<unsigned char>(pixels_[begin + i])) / 255.0f;
+        for (std::size_t i = 0; i < into.size(); ++i) into[i] = (number_of(pixels_[begin + i])) / 255.0f;
     }
     std::int64_t label(std::int64_t sample, std::int64_t) const override {
-        return static_cast<unsigned char>(labels_[index(sample)]);
+        return number_of(labels_[index(sample)]);
     }
     std::string describe() const override { return fmt::format("{} images of {}", labels_.size(), path_); }
     std::string identity() const override { return identity_; }
@@ -162,7 +164,7 @@ private:
 
 std::uint32_t big_endian(const std::string& bytes, std::size_t at) {
     std::uint32_t value = 0;
-    for (std::size_t i = 0; i < 4; ++i) value = value << 8 | static_cast<unsigned char>(bytes[at + i]);
+    for (std::size_t i = 0; i < 4; ++i) value = value << 8 | number_of(bytes[at + i]);
     return value;
 }
 
@@ -193,12 +195,10 @@ std::optional<IdxFile> read_idx(const std::string& path, std::size_t dimensions,
         return refuse(fmt::format("{} is no IDX file: it does not begin with two zero bytes", path),
                       (*bytes)[0] == '\x1f' ? "unpack it first: gunzip" : "an IDX file is wanted");
     if ((*bytes)[2] != 8)
-        return refuse(fmt::format("{} holds elements of type {}, not unsigned bytes (8)", path,
-                                  static_cast<int>((*bytes)[2])),
-                      "");
-    if (static_cast<std::size_t>((*bytes)[3]) != dimensions)
-        return refuse(fmt::format("{} has {} dimensions instead of {}", path, static_cast<int>((*bytes)[3]),
-                                  dimensions),
+        return refuse(
+            fmt::format("{} holds elements of type {}, not unsigned bytes (8)", path, int{(*bytes)[2]}), "");
+    if (std::size_t{number_of((*bytes)[3])} != dimensions)
+        return refuse(fmt::format("{} has {} dimensions instead of {}", path, int{(*bytes)[3]}, dimensions),
                       "images have 3 dimensions, labels 1");
     IdxFile file;
     std::size_t elements = 1;
@@ -270,14 +270,12 @@ std::shared_ptr<const DataSource> load_images(const std::string& path, const mod
             "set the model's image_size and channels to the data's");
         return nullptr;
     }
-    const auto worst = std::max_element(labels->content.begin(), labels->content.end(), [](char a, char b) {
-        return static_cast<unsigned char>(a) < static_cast<unsigned char>(b);
-    });
-    if (static_cast<unsigned char>(*worst) >= classes) {
-        diagnostics.error(
-            {labels_path, 0, 0}, "training.data",
-            fmt::format("label {} of a model with {} classes", static_cast<unsigned char>(*worst), classes),
-            "raise the model's classes");
+    const auto worst = std::max_element(labels->content.begin(), labels->content.end(),
+                                        [](char a, char b) { return number_of(a) < number_of(b); });
+    if (number_of(*worst) >= classes) {
+        diagnostics.error({labels_path, 0, 0}, "training.data",
+                          fmt::format("label {} of a model with {} classes", number_of(*worst), classes),
+                          "raise the model's classes");
         return nullptr;
     }
     return std::make_shared<IdxImages>(path, std::move(images->content), std::move(labels->content),
@@ -290,21 +288,19 @@ std::shared_ptr<const DataSource> load_text(const std::string& path, const model
     std::optional<std::string> bytes =
         core::read_file(path, diagnostics, referrer, "training.data", largest_data_bytes);
     if (!bytes) return nullptr;
-    const auto wanted =
-        static_cast<std::size_t>(graph.encoder_tokens_per_sample + graph.tokens_per_sample) + 1;
+    const std::size_t wanted = graph.encoder_tokens_per_sample + graph.tokens_per_sample + 1;
     if (bytes->size() < wanted) {
         diagnostics.error(referrer, "training.data",
                           fmt::format("{} has {} bytes, a sample takes {}", path, bytes->size(), wanted),
                           "give a longer text or a shorter sequence_length");
         return nullptr;
     }
-    const auto worst = std::max_element(bytes->begin(), bytes->end(), [](char a, char b) {
-        return static_cast<unsigned char>(a) < static_cast<unsigned char>(b);
-    });
-    if (static_cast<unsigned char>(*worst) >= graph.vocabulary) {
+    const auto worst = std::max_element(bytes->begin(), bytes->end(),
+                                        [](char a, char b) { return number_of(a) < number_of(b); });
+    if (number_of(*worst) >= graph.vocabulary) {
         diagnostics.error(referrer, "training.data",
                           fmt::format("{} has a byte {}, the model's vocabulary is {}", path,
-                                      static_cast<unsigned char>(*worst), graph.vocabulary),
+                                      number_of(*worst), graph.vocabulary),
                           "bytes need a vocabulary of 256");
         return nullptr;
     }
@@ -322,8 +318,7 @@ std::shared_ptr<const DataSource> load_tokens(const std::string& path, const mod
     if (!content) return nullptr;
     const auto word = [&](std::size_t i) {
         std::uint32_t value = 0;
-        for (std::size_t b = 4; b-- > 0;)
-            value = value << 8 | static_cast<unsigned char>((*content)[4 * i + b]);
+        for (std::size_t b = 4; b-- > 0;) value = value << 8 | number_of((*content)[4 * i + b]);
         return value;
     };
     constexpr std::size_t header = 1024;
@@ -342,7 +337,7 @@ std::shared_ptr<const DataSource> load_tokens(const std::string& path, const mod
         return refuse(fmt::format("{} has {} bytes, and a token takes two", path, content->size()),
                       "give tokens as 16-bit numbers");
     auto tokens = std::make_shared<TextTokens>(path, std::move(*content), begin);
-    const auto wanted = static_cast<std::size_t>(graph.tokens_per_sample) + 1;
+    const std::size_t wanted = graph.tokens_per_sample + 1;
     if (tokens->count() < wanted)
         return refuse(fmt::format("{} has {} tokens, a sample takes {}", path, tokens->count(), wanted),
                       "give a longer text or a shorter sequence_length");

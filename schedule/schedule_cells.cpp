@@ -17,7 +17,7 @@ CellPositions::CellPositions(const Schedule& schedule) {
         for (const std::int32_t i : core::indices(list)) {
             if ((!is_compute(list[i].kind) && !is_transfer(list[i].kind)) || !index.contains(list[i]))
                 continue;
-            std::int32_t& position = positions_[static_cast<std::size_t>(list[i].kind)][index.of(list[i])];
+            std::int32_t& position = positions_[core::position_of(list[i].kind)][index.of(list[i])];
             if (position < 0) position = i;
         }
 }
@@ -88,11 +88,11 @@ Playback play(const Schedule& schedule) {
             auto& head = playback.waiting_at[rank];
             while (head < core::count_of(list) && !is_compute(list[head].kind)) ++head;
             if (head >= core::count_of(list)) continue;
-            const auto at = static_cast<std::size_t>(head);
-            const bool is_pair = list[at].overlaps_next && at + 1 < list.size();
+            const std::int32_t at = head;
+            const bool is_pair = list[at].overlaps_next && at + 1 < core::count_of(list);
             if (!player.is_ready(list[at], step) || (is_pair && !player.is_ready(list[at + 1], step)))
                 continue;
-            for (std::size_t i = at; i < at + (is_pair ? 2u : 1u); ++i) {
+            for (std::int32_t i = at; i < at + (is_pair ? 2 : 1); ++i) {
                 player.make(list[i], step);
                 playback.step[rank][i] = step;
                 ++head;

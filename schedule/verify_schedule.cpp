@@ -1,6 +1,7 @@
 // Rules 1 to 4 of a schedule, then the others (verify_transfers.cpp, verify_state.cpp) when these hold.
 #include <fmt/core.h>
 
+#include "core/index/integers.h"
 #include "schedule/schedule_cells.h"
 #include "schedule/schedule_text.h"
 #include "schedule/verify.h"
@@ -46,8 +47,8 @@ void check_completeness(const Schedule& schedule, std::vector<Violation>& violat
             if (schedule.is_forward_only && action.kind != ActionKind::forward)
                 violate("stands in a forward-only schedule");
             const std::size_t cell = index.of(action);
-            if (seen[static_cast<std::size_t>(action.kind)][cell]) violate("is there twice");
-            seen[static_cast<std::size_t>(action.kind)][cell] = true;
+            if (seen[core::position_of(action.kind)][cell]) violate("is there twice");
+            seen[core::position_of(action.kind)][cell] = true;
             const bool is_half =
                 action.kind == ActionKind::backward_input || action.kind == ActionKind::backward_weight;
             if (is_half && positions.of(ActionKind::backward, cell) >= 0)
@@ -156,7 +157,7 @@ void check_progress(const Schedule& schedule, std::vector<Violation>& violations
         auto is_missing = [&](const Action& action) {
             if (!input_cell(schedule, action, needed)) return false;
             const int home = rank_of_stage(schedule, needed.stage, needed.direction);
-            const auto r = static_cast<std::size_t>(home);
+            const std::int32_t r = home;
             for (std::size_t i = 0; i < schedule.actions[r].size(); ++i) {
                 const Action& other = schedule.actions[r][i];
                 const bool is_it =

@@ -39,7 +39,7 @@ void RankLowering::plan_offload() {
 
 RankLowering::OffloadedUnit& RankLowering::offloaded(std::int32_t stage, std::int32_t micro_batch,
                                                      std::int32_t unit) {
-    const auto s = static_cast<std::size_t>(local_of_[stage]);
+    const std::int32_t s = local_of_[stage];
     return offloaded_[s][micro_batch * stages_[s].footprints->front().offloadable.size() + unit];
 }
 

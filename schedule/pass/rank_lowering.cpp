@@ -91,7 +91,7 @@ void RankLowering::prepare() {
     find_last_backwards();
     version_of_.assign(order_.micro_batches, 0);
     replaced_parameters_.resize(version_of_.size());
-    const auto micro_batches = static_cast<std::size_t>(order_.micro_batches);
+    const int micro_batches = order_.micro_batches;
     const std::vector<Action>& actions = order_.actions[rank_];
     for (const std::int32_t s : core::indices(program_.stages)) {
         const StageInfo& info = program_.stages[s];
@@ -145,7 +145,7 @@ void RankLowering::prepare_recipes(LocalStage& stage) {
     stage.forward = maker.forward();
     if (!trains_) return;
 
-    const auto operators = static_cast<std::size_t>(info.operators.size());
+    const std::int32_t operators = info.operators.size();
     Reductions every, last, begins;
     if (options_.has_optimizer && plan_.layout.data > 1) {
         every.resize(operators);
@@ -162,8 +162,8 @@ void RankLowering::prepare_recipes(LocalStage& stage) {
                                    });
             if (own == uses.end() || own->stage != stage.index) continue;
             const BucketUse& use = *own;
-            const auto lowest = static_cast<std::size_t>(use.lowest_operator - info.operators.begin);
-            const auto highest = static_cast<std::size_t>(use.highest_operator - info.operators.begin);
+            const std::int32_t lowest = use.lowest_operator - info.operators.begin;
+            const std::int32_t highest = use.highest_operator - info.operators.begin;
             if (reduces_every_micro_batch(b)) {
                 every[lowest].push_back(b);
                 last[lowest].push_back(b);
@@ -182,16 +182,15 @@ void RankLowering::prepare_recipes(LocalStage& stage) {
 
 void RankLowering::make_room(std::int32_t index, std::int32_t micro_batch, PayloadKind payload) {
     LocalStage& stage = local(index);
-    const auto k = static_cast<std::size_t>(micro_batch);
     const ActivationFootprint& f = footprint(stage, micro_batch);
     if (payload == PayloadKind::activation) {
-        stage.received[k] = list_.buffer(MemoryKind::activations, f.received);
-        stage.received_saved[k] = list_.buffer(MemoryKind::activations, f.received_saved);
-        takes_.push_back(stage.received[k]);
-        takes_.push_back(stage.received_saved[k]);
+        stage.received[micro_batch] = list_.buffer(MemoryKind::activations, f.received);
+        stage.received_saved[micro_batch] = list_.buffer(MemoryKind::activations, f.received_saved);
+        takes_.push_back(stage.received[micro_batch]);
+        takes_.push_back(stage.received_saved[micro_batch]);
     } else {
-        stage.received_gradient[k] = list_.buffer(MemoryKind::activations, f.received_gradient);
-        takes_.push_back(stage.received_gradient[k]);
+        stage.received_gradient[micro_batch] = list_.buffer(MemoryKind::activations, f.received_gradient);
+        takes_.push_back(stage.received_gradient[micro_batch]);
     }
 }
 
@@ -251,11 +250,10 @@ void RankLowering::send(LocalStage& stage, std::int32_t micro_batch, PayloadKind
 }
 
 void RankLowering::lower_forward(LocalStage& stage, std::int32_t micro_batch) {
-    const auto k = static_cast<std::size_t>(micro_batch);
     const ActivationFootprint& f = footprint(stage, micro_batch);
     arrive(stage, micro_batch, PayloadKind::activation);
     const std::uint32_t sent = depart(stage, micro_batch, PayloadKind::activation);
-    version_of_[k] = updates_done_;
+    version_of_[micro_batch] = updates_done_;
     ++forwards_done_;
     // With a split backward, what weights do not need is given back before the rest. What arrived counts to
     // the part that can hold it.
@@ -265,63 +263,66 @@ void RankLowering::lower_forward(LocalStage& stage, std::int32_t micro_batch) {
     const core::Bytes for_input = f.saved - for_weight - f.reused - away.all;
     const int earlier = program_.segment_of(micro_batch);  // segments of the sequence
     for (int i = 1; i <= earlier && f.reused.value > 0; ++i)
-        takes_.push_back(stage.reused[k - i] = list_.buffer(MemoryKind::activations, f.reused / earlier));
+        takes_.push_back(stage.reused[micro_batch - i] =
+                             list_.buffer(MemoryKind::activations, f.reused / earlier));
     const bool arrived_for_input = for_input >= f.received_saved;
-    stage.saved[k] =
+    stage.saved[micro_batch] =
         list_.buffer(MemoryKind::activations, arrived_for_input ? for_input - f.received_saved : for_input);
-    stage.saved_for_weight[k] =
+    stage.saved_for_weight[micro_batch] =
         list_.buffer(MemoryKind::activations, arrived_for_input ? for_weight : for_weight - f.received_saved);
     const std::uint32_t transient = list_.buffer(MemoryKind::workspace, f.forward_transient);
-    run(stage.forward, stage, micro_batch, {stage.saved[k], stage.saved_for_weight[k], transient},
-        {transient, stage.received[k]});
-    stage.received[k] = no_buffer;
+    run(stage.forward, stage, micro_batch,
+        {stage.saved[micro_batch], stage.saved_for_weight[micro_batch], transient},
+        {transient, stage.received[micro_batch]});
+    stage.received[micro_batch] = no_buffer;
     if (!arrived_for_input)
-        std::swap(stage.received_saved[k], stage.received[k]);  // it stays until backward_weight
+        std::swap(stage.received_saved[micro_batch],
+                  stage.received[micro_batch]);  // it stays until backward_weight
     if (graph_ && program_.is_last_stage(stage.index)) loss_ready_ = last_step_;
     send(stage, micro_batch, PayloadKind::activation, sent);
 }
 
 void RankLowering::lower_backward(LocalStage& stage, std::int32_t micro_batch, bool is_last) {
-    const auto k = static_cast<std::size_t>(micro_batch);
     arrive(stage, micro_batch, PayloadKind::activation_gradient);
     const std::uint32_t sent = depart(stage, micro_batch, PayloadKind::activation_gradient);
     const std::uint32_t transient =
         list_.buffer(MemoryKind::workspace, footprint(stage, micro_batch).backward_transient);
-    gives_back_too_ = std::move(replaced_parameters_[k]);
+    gives_back_too_ = std::move(replaced_parameters_[micro_batch]);
     ++backwards_done_;
     const ActivationFootprint& f = footprint(stage, micro_batch);
     const int earlier = program_.segment_of(micro_batch);
     for (int i = 1; i <= earlier && earlier + 1 == program_.segments;
          ++i)  // the last segment of the sequence goes first
-        takes_.push_back(stage.key_value_gradient[k - i] = list_.buffer(
+        takes_.push_back(stage.key_value_gradient[micro_batch - i] = list_.buffer(
                              MemoryKind::activations, f.key_value_gradient - f.reused / earlier));
     completes_gradients_now_ = is_last;
     run(is_last ? stage.last_backward : stage.backward, stage, micro_batch, {transient},
-        {transient, stage.saved[k], stage.saved_for_weight[k], stage.received_saved[k], stage.received[k],
-         stage.received_gradient[k], stage.key_value_gradient[k], stage.reused[k]});
+        {transient, stage.saved[micro_batch], stage.saved_for_weight[micro_batch],
+         stage.received_saved[micro_batch], stage.received[micro_batch], stage.received_gradient[micro_batch],
+         stage.key_value_gradient[micro_batch], stage.reused[micro_batch]});
     send(stage, micro_batch, PayloadKind::activation_gradient, sent);
 }
 
 void RankLowering::lower_input(LocalStage& stage, std::int32_t micro_batch) {
-    const auto k = static_cast<std::size_t>(micro_batch);
     arrive(stage, micro_batch, PayloadKind::activation_gradient);
     const std::uint32_t sent = depart(stage, micro_batch, PayloadKind::activation_gradient);
     const std::uint32_t transient =
         list_.buffer(MemoryKind::workspace, footprint(stage, micro_batch).input_transient);
-    stage.kept_for_weight[k] =
+    stage.kept_for_weight[micro_batch] =
         list_.buffer(MemoryKind::activations, footprint(stage, micro_batch).kept_for_weight);
-    run(stage.input, stage, micro_batch, {transient, stage.kept_for_weight[k]},
-        {transient, stage.saved[k], stage.received_saved[k], stage.received_gradient[k]});
+    run(stage.input, stage, micro_batch, {transient, stage.kept_for_weight[micro_batch]},
+        {transient, stage.saved[micro_batch], stage.received_saved[micro_batch],
+         stage.received_gradient[micro_batch]});
     send(stage, micro_batch, PayloadKind::activation_gradient, sent);
 }
 
 void RankLowering::lower_weight(LocalStage& stage, std::int32_t micro_batch, bool is_last) {
-    const auto k = static_cast<std::size_t>(micro_batch);
     const std::uint32_t transient =
         list_.buffer(MemoryKind::workspace, footprint(stage, micro_batch).weight_transient);
     completes_gradients_now_ = is_last;
     run(is_last ? stage.last_weight : stage.weight, stage, micro_batch, {transient},
-        {transient, stage.saved_for_weight[k], stage.received[k], stage.kept_for_weight[k]});
+        {transient, stage.saved_for_weight[micro_batch], stage.received[micro_batch],
+         stage.kept_for_weight[micro_batch]});
 }
 
 void RankLowering::take_all() {

@@ -133,7 +133,7 @@ void RecipeMaker::append_backward(std::vector<Step>& steps, OperatorRange unit, 
     };
     for (std::int32_t i = unit.end - 1; i >= unit.begin; --i) {
         const model::Operator& current = op(i);
-        const auto within = static_cast<std::size_t>(i - stage_.operators.begin);
+        const std::int32_t within = i - stage_.operators.begin;
         if (has_input_part && model::gathers_keys(op(i), context_)) {
             flush(i + 1);
             steps.push_back(

@@ -46,7 +46,7 @@ bool RankLowering::reduce(std::int32_t bucket, std::uint32_t after) {
                                       PayloadKind::parameter_gradient, false, after);
     // Hybrid sharding adds the pieces up over the replicas once per step (MiCS, arXiv 2205.00119,
     // section 3.4: two-hop gradient synchronisation).
-    const auto index = static_cast<std::size_t>(bucket);
+    const std::int32_t index = bucket;
     const bool sums_replicas = !reduces_every_micro_batch(index) ||
                                (completes_gradients_now_ && sums_replicas_beside_backward(index));
     if (sums_replicas && b.pieces < groups.size)
@@ -208,7 +208,7 @@ void RankLowering::update() {
 void RankLowering::add_persistent() {
     double parameters = 0, gradients = 0, states = 0;
     for (std::size_t b = 0; b < result_.buckets.size(); ++b) {
-        const auto whole = static_cast<double>(result_.buckets[b].padded_elements);
+        const double whole = result_.buckets[b].padded_elements;
         const double pieces = result_.buckets[b].pieces;
         const auto share = [&](Sharding what) { return plan_.sharding >= what ? whole / pieces : whole; };
         parameters += share(Sharding::parameters);

@@ -205,7 +205,7 @@ bool OrderFigures::is_better_than(const OrderFigures& other) const {
 }
 
 OrderFigures play_order(const PipelineShape& shape, const ActionLists& lists, double memory_limit) {
-    const auto ranks = static_cast<std::size_t>(shape.ranks);
+    const std::size_t ranks = shape.ranks;
     std::vector<std::vector<double>> forward_ends(ranks), input_ends(ranks);
     std::vector<double> time(ranks, 0), start(ranks, -1), held(ranks, 0);
     std::vector<std::size_t> head(ranks, 0);
@@ -215,7 +215,7 @@ OrderFigures play_order(const PipelineShape& shape, const ActionLists& lists, do
             for (; head[r] < lists[r].size(); ++head[r], has_moved = true) {
                 const Action& action = lists[r][head[r]];
                 const RelativeStageCost cost = shape.cost(action.stage);
-                const auto k = static_cast<std::size_t>(action.micro_batch);
+                const std::size_t k = action.micro_batch;
                 double begin = time[r];
                 if (action.kind == ActionKind::forward && r > 0) {
                     if (forward_ends[r - 1].size() <= k) break;

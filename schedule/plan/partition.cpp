@@ -91,7 +91,7 @@ void weigh_memory(const Plan& plan, const model::ModelGraph& graph, std::vector<
 // the least sum of squares, which evens out the other stages too. Both are exact.
 std::optional<PartitionSolution> partition_contiguous(const PartitionProblem& problem) {
     const Segments segments(problem);
-    const auto stages = static_cast<std::size_t>(problem.stages);
+    const std::size_t stages = problem.stages;
     core::require(problem.stages > 0, "a partition has stages");
     core::require(problem.boundary.empty() || problem.boundary.size() + 1 == segments.units(),
                   "there is a boundary between each two units");

@@ -38,19 +38,17 @@ std::vector<Violation> verify(const Program& program) { return ProgramChecker(pr
 
 ProgramChecker::ProgramChecker(const Program& program) : program_(program), trains_(trains(program)) {}
 
-void ProgramChecker::report(const char* rule, std::size_t c, std::size_t index, const std::string& what) {
+void ProgramChecker::report(const char* rule, std::int32_t c, std::int32_t index, const std::string& what) {
     if (violations_.size() >= most_violations) return;
     violations_.push_back(
         {rule,
-         fmt::format("class {}: {}: {}", c,
-                     describe(program_, static_cast<int>(c), static_cast<std::uint32_t>(index)), what),
-         static_cast<int>(c), static_cast<int>(index)});
+         fmt::format("class {}: {}: {}", c, describe(program_, c, static_cast<std::uint32_t>(index)), what),
+         c, index});
 }
 
-void ProgramChecker::report(const char* rule, std::size_t c, const std::string& what) {
+void ProgramChecker::report(const char* rule, std::int32_t c, const std::string& what) {
     if (violations_.size() < most_violations)
-        violations_.push_back(
-            {rule, fmt::format("class {}: {}", c, what), static_cast<int>(c), std::nullopt});
+        violations_.push_back({rule, fmt::format("class {}: {}", c, what), c, std::nullopt});
 }
 
 std::vector<Violation> ProgramChecker::run() {
@@ -63,7 +61,7 @@ std::vector<Violation> ProgramChecker::run() {
             p.backward = p.input = p.weight = program_.stages[s].operators.end;
         }
     check_transfers();
-    for (std::size_t c = 0; c < program_.classes.size(); ++c) {
+    for (const std::int32_t c : core::indices(program_.classes)) {
         find_clocks(c);
         check_passes(c);
         check_buffers(c);
@@ -100,14 +98,14 @@ bool ProgramChecker::check_counts() {
         const std::int32_t c = program_.class_of_rank[rank];
         if (!within(c, program_.classes.size()))
             report("structure", 0, fmt::format("rank {} has class {}, which does not exist", rank, c));
-        else if (list(c).pipeline != coordinates_of(program_.plan.layout, static_cast<int>(rank)).pipeline)
-            report("placement", static_cast<std::size_t>(c),
+        else if (list(c).pipeline != coordinates_of(program_.plan.layout, rank).pipeline)
+            report("placement", c,
                    fmt::format("rank {} stands elsewhere in the pipeline than its class", rank));
     }
     return true;
 }
 
-void ProgramChecker::check_instruction(std::size_t c, std::size_t n) {
+void ProgramChecker::check_instruction(std::int32_t c, std::int32_t n) {
     const RankProgram& l = list(c);
     const Instruction& i = l.instructions[n];
     const bool has_pools = i.after_begin + std::size_t{i.after_count} <= l.after_pool.size() &&
@@ -117,13 +115,13 @@ void ProgramChecker::check_instruction(std::size_t c, std::size_t n) {
         report("structure", c, n, "edges or buffers outside their pool");
         return;
     }
-    for (const std::uint32_t a : l.after(i))
+    for (const std::int64_t a : l.after(i))
         if (a >= n) report("structure", c, n, fmt::format("waits for {}, which does not stand before it", a));
     for (const auto pool : {l.allocates(i), l.frees(i)})
         for (const std::uint32_t b : pool)
             if (b >= l.buffers.size()) report("structure", c, n, fmt::format("buffer {} does not exist", b));
     const bool has_stage = within(i.stage, program_.stages.size()),
-               has_micro_batch = within(i.micro_batch, static_cast<std::size_t>(program_.micro_batches));
+               has_micro_batch = within(i.micro_batch, program_.micro_batches);
     const bool is_on_activations =
         i.kind == InstructionKind::collective &&
         (i.payload == PayloadKind::activation || i.payload == PayloadKind::activation_gradient);
@@ -147,8 +145,8 @@ void ProgramChecker::check_instruction(std::size_t c, std::size_t n) {
 
 bool ProgramChecker::check_structure() {
     if (!check_counts()) return false;
-    for (std::size_t c = 0; c < program_.classes.size(); ++c)
-        for (std::size_t n = 0; n < list(c).instructions.size(); ++n) check_instruction(c, n);
+    for (const std::int32_t c : core::indices(program_.classes))
+        for (const std::int32_t n : core::indices(list(c).instructions)) check_instruction(c, n);
     return violations_.empty();
 }
 
@@ -170,7 +168,8 @@ std::size_t ProgramChecker::transfer_key(const Instruction& i) const {
 }
 
 void ProgramChecker::check_transfers() {
-    const std::size_t stages = program_.stages.size(), keys = 2 * (stages + 1) * program_.micro_batches;
+    const std::int32_t stages = core::count_of(program_.stages), micro_batches = program_.micro_batches;
+    const std::int64_t keys = 2 * (stages + std::int64_t{1}) * micro_batches;
     sends_.assign(keys, {});
     receives_.assign(keys, {});
     for (const std::int32_t c : core::indices(program_.classes))
@@ -185,39 +184,31 @@ void ProgramChecker::check_transfers() {
             if (position.list >= 0) report("transfers", c, n, "is there twice");
             position = {c, n};
         }
-    for (std::size_t key = 0; key < keys; ++key) {
-        const auto micro_batches = static_cast<std::size_t>(program_.micro_batches);
+    for (std::int64_t key = 0; key < keys; ++key) {
         const bool is_gradient = key / micro_batches >= stages + 1;
-        const auto boundary = static_cast<std::int32_t>(key / micro_batches - (is_gradient ? stages + 1 : 0));
-        const bool is_needed = boundary > 0 && boundary < static_cast<std::int32_t>(stages) &&
-                               has_transfer(boundary) && (trains_ || !is_gradient) &&
-                               passes(boundary, static_cast<std::int32_t>(key % micro_batches));
+        const std::int32_t boundary = key / micro_batches - (is_gradient ? stages + 1 : 0);
+        const bool is_needed = boundary > 0 && boundary < stages && has_transfer(boundary) &&
+                               (trains_ || !is_gradient) && passes(boundary, key % micro_batches);
         const ListPosition send = sends_[key], receive = receives_[key];
         if (!is_needed) {
             for (const ListPosition& position : {send, receive})
                 if (position.list >= 0)
-                    report("transfers", static_cast<std::size_t>(position.list),
-                           static_cast<std::size_t>(position.index), "nothing crosses there");
+                    report("transfers", position.list, position.index, "nothing crosses there");
             continue;
         }
         if (send.list < 0 && receive.list < 0)
             report("transfers", 0,
                    fmt::format("micro-batch {} never crosses to stage {}{}", key % micro_batches,
                                is_gradient ? boundary - 1 : boundary, is_gradient ? " (gradient)" : ""));
-        else if (send.list < 0)
-            report("transfers", static_cast<std::size_t>(receive.list),
-                   static_cast<std::size_t>(receive.index), "nobody sends it");
-        else if (receive.list < 0)
-            report("transfers", static_cast<std::size_t>(send.list), static_cast<std::size_t>(send.index),
-                   "nobody receives it");
+        else if (send.list < 0) report("transfers", receive.list, receive.index, "nobody sends it");
+        else if (receive.list < 0) report("transfers", send.list, send.index, "nobody receives it");
         else {
-            const RankProgram& from = list(static_cast<std::size_t>(send.list));
-            const RankProgram& to = list(static_cast<std::size_t>(receive.list));
+            const RankProgram& from = list(send.list);
+            const RankProgram& to = list(receive.list);
             const Instruction& s = from.instructions[send.index];
             const Instruction& r = to.instructions[receive.index];
             const auto at_receive = [&](const std::string& what) {
-                report("transfers", static_cast<std::size_t>(receive.list),
-                       static_cast<std::size_t>(receive.index), what);
+                report("transfers", receive.list, receive.index, what);
             };
             if (s.peer != to.pipeline || r.peer != from.pipeline)
                 at_receive("sender and receiver name other peers than each other");
@@ -227,7 +218,7 @@ void ProgramChecker::check_transfers() {
     }
 }
 
-void ProgramChecker::check_buffers(std::size_t c) {
+void ProgramChecker::check_buffers(std::int32_t c) {
     const RankProgram& l = list(c);
     std::vector<std::int32_t> taken(l.buffers.size(), -1), given_back(l.buffers.size(), -1);
     for (const std::int32_t n : core::indices(l.instructions)) {
@@ -250,12 +241,11 @@ void ProgramChecker::check_buffers(std::size_t c) {
             given_back[b] = n;
         }
     }
-    for (std::size_t b = 0; b < l.buffers.size(); ++b) {
+    for (const std::int32_t b : core::indices(l.buffers)) {
         if (l.buffers[b].is_persistent) continue;
         if (taken[b] < 0) report("buffers", c, fmt::format("nobody takes buffer {}", b));
         else if (given_back[b] < 0)
-            report("buffers", c, static_cast<std::size_t>(taken[b]),
-                   fmt::format("takes buffer {}, which nobody gives back", b));
+            report("buffers", c, taken[b], fmt::format("takes buffer {}, which nobody gives back", b));
     }
 }
 
@@ -271,7 +261,7 @@ bool joins_classes(const Instruction& i) {
 
 // Pipeline coordinates that a collective over tied stages joins: the holders of its bucket, or both ends of
 // the pipeline for the loss.
-std::vector<std::int32_t> ProgramChecker::tied_ranks(std::size_t c, const Instruction& i) const {
+std::vector<std::int32_t> ProgramChecker::tied_ranks(std::int32_t c, const Instruction& i) const {
     if (i.bucket) return list(c).buckets[*i.bucket].tied_ranks;
     return {0, program_.plan.layout.pipeline - 1};
 }
@@ -306,20 +296,19 @@ void ProgramChecker::check_collectives() {
             for (std::size_t k = 0; k < std::max(of_a.size(), of_b.size()); ++k) {
                 if (k >= of_a.size() || k >= of_b.size()) {
                     const ListPosition alone = k < of_a.size() ? of_a[k] : of_b[k];
-                    report("collectives", static_cast<std::size_t>(alone.list),
-                           static_cast<std::size_t>(alone.index),
+                    report("collectives", alone.list, alone.index,
                            fmt::format("class {} does not take part", k < of_a.size() ? b : a));
                     break;
                 }
                 const Instruction& x = list(a).instructions[of_a[k].index];
                 const Instruction& y = list(b).instructions[of_b[k].index];
-                const auto parameters = [&](std::size_t c, const Instruction& i) {
+                const auto parameters = [&](std::int32_t c, const Instruction& i) {
                     return i.bucket ? list(c).buckets[*i.bucket].parameters
                                     : std::vector<model::ParameterId>{};
                 };
                 if (x.collective != y.collective || x.payload != y.payload || x.bytes != y.bytes ||
                     x.on_shard != y.on_shard || parameters(a, x) != parameters(b, y))
-                    report("collectives", b, static_cast<std::size_t>(of_b[k].index),
+                    report("collectives", b, of_b[k].index,
                            "class " + std::to_string(a) +
                                " does at that point: " + describe(program_, a, of_a[k].index));
             }
@@ -327,16 +316,16 @@ void ProgramChecker::check_collectives() {
 }
 
 void ProgramChecker::check_progress() {
-    const std::size_t classes = program_.classes.size();
+    const std::int32_t classes = core::count_of(program_.classes);
     std::vector<std::size_t> next(classes, 0);
     std::vector<char> is_sent(sends_.size(), 0);
-    const auto can_perform = [&](std::size_t c) {
+    const auto can_perform = [&](std::int32_t c) {
         const Instruction& i = list(c).instructions[next[c]];
         if (i.kind == InstructionKind::receive) return is_sent[transfer_key(i)] != 0;
         if (!joins_classes(i)) return true;
         // Everyone must have come to the collective that this one is for them: orders agree, so it is their
         // next one that joins classes.
-        for (std::size_t other = 0; other < classes; ++other) {
+        for (std::int32_t other = 0; other < classes; ++other) {
             if (other == c) continue;
             if (i.group == GroupKind::tied_stages) {
                 const std::vector<std::int32_t> ranks = tied_ranks(c, i);
@@ -358,7 +347,7 @@ void ProgramChecker::check_progress() {
     };
     for (bool moved = true; moved;) {
         moved = false;
-        for (std::size_t c = 0; c < classes; ++c)
+        for (std::int32_t c = 0; c < classes; ++c)
             while (next[c] < list(c).instructions.size()) {
                 const Instruction& i = list(c).instructions[next[c]];
                 if (!can_perform(c)) break;
@@ -367,7 +356,7 @@ void ProgramChecker::check_progress() {
                 if (joins_classes(i)) {
                     const std::vector<std::int32_t> tied =
                         i.group == GroupKind::tied_stages ? tied_ranks(c, i) : std::vector<std::int32_t>{};
-                    for (std::size_t other = 0; other < classes; ++other)
+                    for (std::int32_t other = 0; other < classes; ++other)
                         if (other != c && (tied.empty() || std::binary_search(tied.begin(), tied.end(),
                                                                               list(other).pipeline)))
                             ++next[other];
@@ -375,7 +364,7 @@ void ProgramChecker::check_progress() {
                 ++next[c];
             }
     }
-    for (std::size_t c = 0; c < classes; ++c)
+    for (std::int32_t c = 0; c < classes; ++c)
         if (next[c] < list(c).instructions.size()) report("progress", c, next[c], "waits for ever");
 }
 

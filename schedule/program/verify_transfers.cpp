@@ -172,8 +172,7 @@ private:
             return complain(fmt::format("crosses no ranks: stages {} and {} both live on rank {}",
                                         action.stage, partner.stage, rank));
         const std::size_t cell = index_.of(action);
-        auto& seen =
-            seen_[static_cast<std::size_t>(action.kind) - static_cast<std::size_t>(ActionKind::send_forward)];
+        auto& seen = seen_[core::position_of(action.kind) - core::position_of(ActionKind::send_forward)];
         if (seen[cell]) return complain("is there twice");
         seen[cell] = true;
         if (positions_.of(partner.kind, index_.of(partner)) < 0)
