@@ -3,12 +3,13 @@
 #include <algorithm>
 
 #include "core/errors.h"
+#include "core/index/integers.h"
 
 namespace cluster {
 
 int add_vertex(InstanceType& instance, std::string name, VertexKind kind) {
     instance.vertices.push_back({std::move(name), kind, 0});
-    return static_cast<int>(instance.vertices.size()) - 1;
+    return core::count_of(instance.vertices) - 1;
 }
 
 void add_link(InstanceType& instance, int a, int b, const LinkSpec& spec, int count) {
@@ -17,7 +18,7 @@ void add_link(InstanceType& instance, int a, int b, const LinkSpec& spec, int co
     link.b = b;
     link.kind = spec.kind;
     link.count = count;
-    link.bandwidth = spec.bandwidth * static_cast<double>(count);
+    link.bandwidth = spec.bandwidth * count;
     link.efficiency = spec.efficiency;
     link.latency = spec.latency;
     link.is_full_duplex = spec.is_full_duplex;
@@ -29,20 +30,20 @@ void add_fabric(InstanceType& instance, int cards) {
     std::erase_if(instance.links, [](const Link& link) { return link.kind == LinkKind::network; });
     int fabric = -1;
     std::vector<int> nics;
-    for (std::size_t v = 0; v < instance.vertices.size(); ++v) {
-        if (instance.vertices[v].kind == VertexKind::fabric) fabric = static_cast<int>(v);
-        if (instance.vertices[v].kind == VertexKind::nic) nics.push_back(static_cast<int>(v));
+    for (const std::int32_t v : core::indices(instance.vertices)) {
+        if (instance.vertices[v].kind == VertexKind::fabric) fabric = v;
+        if (instance.vertices[v].kind == VertexKind::nic) nics.push_back(v);
     }
     if (nics.empty()) return;
-    core::require(cards % static_cast<int>(nics.size()) == 0, "network cards are dealt out equally");
+    core::require(cards % core::count_of(nics) == 0, "network cards are dealt out equally");
     if (fabric < 0) fabric = add_vertex(instance, "fabric", VertexKind::fabric);
     for (int nic : nics) {
         Link link;
         link.a = nic;
         link.b = fabric;
         link.kind = LinkKind::network;
-        link.count = cards / static_cast<int>(nics.size());
-        link.bandwidth = instance.network_baseline / static_cast<double>(nics.size());
+        link.count = cards / core::count_of(nics);
+        link.bandwidth = instance.network_baseline / nics.size();
         link.efficiency = instance.network_efficiency;
         link.latency = instance.network_latency / 2.0;
         link.type = "network";
@@ -61,21 +62,20 @@ void assign_numa(InstanceType& instance) {
     std::vector<char> reached(instance.vertices.size(), 0);
     std::vector<int> queue;
     int host = 0;
-    for (std::size_t v = 0; v < instance.vertices.size(); ++v)
+    for (const std::int32_t v : core::indices(instance.vertices))
         if (instance.vertices[v].kind == VertexKind::host) {
             instance.vertices[v].numa = host++;
             reached[v] = 1;
-            queue.push_back(static_cast<int>(v));
+            queue.push_back(v);
         }
     // Breadth first from all hosts at once; NVLinks say nothing about where a device is plugged in.
     for (std::size_t head = 0; head < queue.size(); ++head)
         for (const Link& link : instance.links) {
             if (link.kind == LinkKind::nvlink) continue;
             int other = link.a == queue[head] ? link.b : link.b == queue[head] ? link.a : -1;
-            if (other < 0 || reached[static_cast<std::size_t>(other)]) continue;
-            reached[static_cast<std::size_t>(other)] = 1;
-            instance.vertices[static_cast<std::size_t>(other)].numa =
-                instance.vertices[static_cast<std::size_t>(queue[head])].numa;
+            if (other < 0 || reached[other]) continue;
+            reached[other] = 1;
+            instance.vertices[other].numa = instance.vertices[queue[head]].numa;
             queue.push_back(other);
         }
     for (Vertex& vertex : instance.vertices)

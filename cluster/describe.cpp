@@ -8,6 +8,7 @@
 #include "cluster/build_topology.h"
 #include "cluster/node.h"
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 
 namespace cluster {
 
@@ -38,7 +39,7 @@ std::string inside(const InstanceType& instance) {
     }
     Cluster one{instance, 1, {}};
     Route first = route(one, DeviceId(0), DeviceId(1));
-    LinkKind kind = instance.links[static_cast<std::size_t>(first.links.front().link)].kind;
+    LinkKind kind = instance.links[first.links.front().link].kind;
     return (kind == LinkKind::memory ? "memory " : "PCIe ") + core::format(first.bandwidth);
 }
 
@@ -141,9 +142,9 @@ std::vector<Figure> figures_of(const InstanceType& instance) {
         list.share(path + ".compute_efficiency", curve->second.compute_efficiency);
         list.share(path + ".memory_efficiency", curve->second.memory_efficiency);
         list.time(path + ".launch", curve->second.launch);
-        list.count(path + ".points", static_cast<int>(curve->second.points.size()));
+        list.count(path + ".points", core::count_of(curve->second.points));
     }
-    list.count("device.measured_operator", static_cast<int>(device.measured_operators.size()));
+    list.count("device.measured_operator", core::count_of(device.measured_operators));
     if (has_network(instance)) {
         list.count("network.cards", network_cards(instance));
         list.rate("network.bandwidth", instance.network_bandwidth);
@@ -281,9 +282,7 @@ std::string describe(const InstanceType& instance) {
     rows = {{"  kind", "joins", "rate a direction", "achieved", "latency", "uses", "source"}};
     for (const LinkRow& row : link_rows(instance)) {
         const Link& link = *row.link;
-        const auto name = [&](int v) {
-            return std::string(instance.vertices[static_cast<std::size_t>(v)].name);
-        };
+        const auto name = [&](int v) { return std::string(instance.vertices[v].name); };
         const std::string path =
             link.kind == LinkKind::network ? "network" : link_section(instance, row.type);
         rows.push_back({"  " + row.type + (link.count > 1 ? fmt::format(" x {}", link.count) : ""),
@@ -300,10 +299,9 @@ std::string describe(const InstanceType& instance) {
     if (is_one_of_many(instance) && instance.devices <= widest_matrix) {
         Cluster one{instance, 1, {}};
         rows = {{""}};
-        for (int to = 0; to < instance.devices; ++to)
-            rows[0].push_back(instance.vertices[static_cast<std::size_t>(to)].name);
+        for (int to = 0; to < instance.devices; ++to) rows[0].push_back(instance.vertices[to].name);
         for (int from = 0; from < instance.devices; ++from) {
-            rows.push_back({"  " + instance.vertices[static_cast<std::size_t>(from)].name});
+            rows.push_back({"  " + instance.vertices[from].name});
             for (int to = 0; to < instance.devices; ++to)
                 rows.back().push_back(
                     from == to
@@ -364,8 +362,8 @@ core::Value describe_to_value(const InstanceType& instance) {
     core::Value links = core::Value::array();
     for (const Link& link : instance.links) {
         core::Value entry = core::Value::table();
-        entry["a"] = instance.vertices[static_cast<std::size_t>(link.a)].name;
-        entry["b"] = instance.vertices[static_cast<std::size_t>(link.b)].name;
+        entry["a"] = instance.vertices[link.a].name;
+        entry["b"] = instance.vertices[link.b].name;
         entry["kind"] = std::string(name_of(link.kind));
         entry["count"] = link.count;
         entry["gigabytes_per_s"] = core::to_gigabytes_per_second(link.bandwidth);

@@ -13,6 +13,7 @@
 
 #include "cluster/topology.h"
 #include "core/errors.h"
+#include "core/index/integers.h"
 
 namespace cluster {
 
@@ -29,15 +30,15 @@ struct Edge {
 class Graph {
 public:
     explicit Graph(const InstanceType& instance) : instance_(instance), edges_(instance.vertices.size()) {
-        for (std::size_t i = 0; i < instance.links.size(); ++i) {
+        for (const std::int32_t i : core::indices(instance.links)) {
             const Link& link = instance.links[i];
-            edges_[static_cast<std::size_t>(link.a)].push_back({link.b, static_cast<int>(i), true});
-            edges_[static_cast<std::size_t>(link.b)].push_back({link.a, static_cast<int>(i), false});
+            edges_[link.a].push_back({link.b, i, true});
+            edges_[link.b].push_back({link.a, i, false});
         }
     }
 
     std::size_t size() const { return edges_.size(); }
-    VertexKind kind(int vertex) const { return instance_.vertices[static_cast<std::size_t>(vertex)].kind; }
+    VertexKind kind(int vertex) const { return instance_.vertices[vertex].kind; }
 
     // Devices, network cards and the fabric end a path, they never carry one on.
     bool carries(int vertex) const {
@@ -48,19 +49,18 @@ public:
     std::vector<double> greatest_widths(int source) const {
         std::vector<double> width(size(), 0.0);
         std::vector<char> done(size(), 0);
-        width[static_cast<std::size_t>(source)] = infinite;
+        width[source] = infinite;
         for (;;) {
             int best = -1;
             for (std::size_t v = 0; v < size(); ++v)
-                if (!done[v] && width[v] > 0 &&
-                    (best < 0 || width[v] > width[static_cast<std::size_t>(best)]))
+                if (!done[v] && width[v] > 0 && (best < 0 || width[v] > width[best]))
                     best = static_cast<int>(v);
             if (best < 0) return width;
-            done[static_cast<std::size_t>(best)] = 1;
+            done[best] = 1;
             if (best != source && !carries(best)) continue;
-            for (const Edge& edge : edges_[static_cast<std::size_t>(best)]) {
-                double& w = width[static_cast<std::size_t>(edge.to)];
-                w = std::max(w, std::min(width[static_cast<std::size_t>(best)], effective(edge)));
+            for (const Edge& edge : edges_[best]) {
+                double& w = width[edge.to];
+                w = std::max(w, std::min(width[best], effective(edge)));
             }
         }
     }
@@ -72,10 +72,10 @@ public:
         std::vector<Edge> arrived_by;
 
         std::optional<std::vector<DirectedLink>> way_to(int target) const {
-            if (previous[static_cast<std::size_t>(target)] < 0) return std::nullopt;
+            if (previous[target] < 0) return std::nullopt;
             std::vector<DirectedLink> links;
-            for (int v = target; v != source; v = previous[static_cast<std::size_t>(v)]) {
-                const Edge& edge = arrived_by[static_cast<std::size_t>(v)];
+            for (int v = target; v != source; v = previous[v]) {
+                const Edge& edge = arrived_by[v];
                 links.push_back({0, edge.link, edge.forward});
             }
             std::reverse(links.begin(), links.end());
@@ -86,15 +86,14 @@ public:
     Tree shortest(int source, double width) const {
         Tree tree{source, std::vector<int>(size(), -1), std::vector<Edge>(size())};
         std::vector<int> queue = {source};
-        tree.previous[static_cast<std::size_t>(source)] = source;
+        tree.previous[source] = source;
         for (std::size_t head = 0; head < queue.size(); ++head) {
             int v = queue[head];
             if (v != source && !carries(v)) continue;
-            for (const Edge& edge : edges_[static_cast<std::size_t>(v)]) {
-                if (tree.previous[static_cast<std::size_t>(edge.to)] >= 0 || effective(edge) < width)
-                    continue;
-                tree.previous[static_cast<std::size_t>(edge.to)] = v;
-                tree.arrived_by[static_cast<std::size_t>(edge.to)] = edge;
+            for (const Edge& edge : edges_[v]) {
+                if (tree.previous[edge.to] >= 0 || effective(edge) < width) continue;
+                tree.previous[edge.to] = v;
+                tree.arrived_by[edge.to] = edge;
                 queue.push_back(edge.to);
             }
         }
@@ -105,13 +104,13 @@ public:
     std::vector<int> distances(int source) const {
         std::vector<int> distance(size(), -1);
         std::vector<int> queue = {source};
-        distance[static_cast<std::size_t>(source)] = 0;
+        distance[source] = 0;
         for (std::size_t head = 0; head < queue.size(); ++head) {
             int v = queue[head];
             if (v != source && !carries(v)) continue;
-            for (const Edge& edge : edges_[static_cast<std::size_t>(v)])
-                if (distance[static_cast<std::size_t>(edge.to)] < 0) {
-                    distance[static_cast<std::size_t>(edge.to)] = distance[static_cast<std::size_t>(v)] + 1;
+            for (const Edge& edge : edges_[v])
+                if (distance[edge.to] < 0) {
+                    distance[edge.to] = distance[v] + 1;
                     queue.push_back(edge.to);
                 }
         }
@@ -119,9 +118,7 @@ public:
     }
 
 private:
-    double effective(const Edge& edge) const {
-        return instance_.links[static_cast<std::size_t>(edge.link)].effective().value;
-    }
+    double effective(const Edge& edge) const { return instance_.links[edge.link].effective().value; }
 
     const InstanceType& instance_;
     std::vector<std::vector<Edge>> edges_;
@@ -131,7 +128,7 @@ using Links = std::vector<DirectedLink>;
 
 std::optional<Links> way(const Graph& graph, int from, int to) {
     if (from == to) return Links{};
-    double width = graph.greatest_widths(from)[static_cast<std::size_t>(to)];
+    double width = graph.greatest_widths(from)[to];
     if (width <= 0) return std::nullopt;
     return graph.shortest(from, width).way_to(to);
 }
@@ -139,10 +136,8 @@ std::optional<Links> way(const Graph& graph, int from, int to) {
 int nearest(const Graph& graph, int from, VertexKind kind) {
     std::vector<int> distance = graph.distances(from);
     int best = -1;
-    for (std::size_t v = 0; v < graph.size(); ++v)
-        if (graph.kind(static_cast<int>(v)) == kind && distance[v] >= 0 &&
-            (best < 0 || distance[v] < distance[static_cast<std::size_t>(best)]))
-            best = static_cast<int>(v);
+    for (const std::int32_t v : core::indices(graph))
+        if (graph.kind(v) == kind && distance[v] >= 0 && (best < 0 || distance[v] < distance[best])) best = v;
     return best;
 }
 
@@ -152,22 +147,22 @@ int nearest_card(const Graph& graph, int device) {
     std::vector<int> distance = graph.distances(device);
     std::vector<int> cards;
     int least = std::numeric_limits<int>::max();
-    for (std::size_t v = 0; v < graph.size(); ++v) {
-        if (graph.kind(static_cast<int>(v)) != VertexKind::nic || distance[v] < 0) continue;
+    for (const std::int32_t v : core::indices(graph)) {
+        if (graph.kind(v) != VertexKind::nic || distance[v] < 0) continue;
         if (distance[v] < least) {
             least = distance[v];
             cards.clear();
         }
-        if (distance[v] == least) cards.push_back(static_cast<int>(v));
+        if (distance[v] == least) cards.push_back(v);
     }
-    return cards.empty() ? -1 : cards[static_cast<std::size_t>(device) % cards.size()];
+    return cards.empty() ? -1 : cards[device % cards.size()];
 }
 
 Route make_route(const InstanceType& instance, const Links& links) {
     Route route;
     route.bandwidth = core::BytesPerSecond(infinite);
     for (const DirectedLink& directed : links) {
-        const Link& link = instance.links[static_cast<std::size_t>(directed.link)];
+        const Link& link = instance.links[directed.link];
         route.links.push_back(directed);
         route.latency += link.latency;
         if (link.effective() < route.bandwidth) {
@@ -182,8 +177,8 @@ Route make_route(const InstanceType& instance, const Links& links) {
 std::optional<Links> way_out(const InstanceType& instance, const Graph& graph, int device) {
     int card = nearest_card(graph, device);
     int fabric = -1;
-    for (std::size_t v = 0; v < graph.size(); ++v)
-        if (graph.kind(static_cast<int>(v)) == VertexKind::fabric) fabric = static_cast<int>(v);
+    for (const std::int32_t v : core::indices(graph))
+        if (graph.kind(v) == VertexKind::fabric) fabric = v;
     if (card < 0 || fabric < 0) return std::nullopt;
     std::vector<int> stops = {device};
     int host = instance.has_gpudirect ? -1 : nearest(graph, device, VertexKind::host);
@@ -226,15 +221,15 @@ namespace {
 std::shared_ptr<const RouteTable> search_routes(const InstanceType& instance, std::string& reason) {
     auto table = std::make_shared<RouteTable>();
     Graph graph(instance);
-    const auto name = [&](int vertex) { return instance.vertices[static_cast<std::size_t>(vertex)].name; };
-    table->devices = static_cast<std::size_t>(instance.devices);
+    const auto name = [&](int vertex) { return instance.vertices[vertex].name; };
+    table->devices = instance.devices;
     table->inside.resize(table->devices * table->devices);
     for (int from = 0; from < instance.devices; ++from) {
         std::vector<double> widths = graph.greatest_widths(from);
         std::map<double, Graph::Tree> trees;  // the devices seen from one are of few widths
         for (int to = 0; to < instance.devices; ++to) {
             std::optional<Links> links = Links{};
-            const double width = widths[static_cast<std::size_t>(to)];
+            const double width = widths[to];
             if (from != to && !trees.contains(width)) trees.emplace(width, graph.shortest(from, width));
             if (from != to) links = width > 0 ? trees.at(width).way_to(to) : std::nullopt;
             if (!links) {
@@ -247,8 +242,7 @@ std::shared_ptr<const RouteTable> search_routes(const InstanceType& instance, st
                          std::to_string(LinkPath::capacity / 2);
                 return nullptr;
             }
-            table->inside[static_cast<std::size_t>(from) * table->devices + static_cast<std::size_t>(to)] =
-                make_route(instance, *links);
+            table->inside[from * table->devices + to] = make_route(instance, *links);
         }
     }
     bool has_fabric = std::any_of(instance.vertices.begin(), instance.vertices.end(),
@@ -305,8 +299,7 @@ Route route(const Cluster& cluster, DeviceId from, DeviceId to) {
         made_now = table_of(instance);
         table = made_now.get();
     }
-    const std::size_t a = static_cast<std::size_t>(cluster.local_index(from)),
-                      b = static_cast<std::size_t>(cluster.local_index(to));
+    const std::size_t a = cluster.local_index(from), b = cluster.local_index(to);
     const int from_node = cluster.node_of(from), to_node = cluster.node_of(to);
     if (from_node == to_node) {
         Route inside = table->inside[a * table->devices + b];
@@ -336,7 +329,7 @@ Route route_to_host(const Cluster& cluster, DeviceId device) {
     std::shared_ptr<const RouteTable> table = table_of(cluster.instance);
     core::require(!table->to_host.empty(),
                   "every device of instance " + cluster.instance.name + " reaches a host");
-    Route down = table->to_host[static_cast<std::size_t>(cluster.local_index(device))];
+    Route down = table->to_host[cluster.local_index(device)];
     set_node(down, cluster.node_of(device));
     return down;
 }
@@ -352,7 +345,7 @@ Route reversed(const Route& route) {
 core::BytesPerSecond effective_bandwidth(const Cluster& cluster, const DirectedLink& link) {
     core::require(link.link >= 0 && static_cast<std::size_t>(link.link) < cluster.instance.links.size(),
                   "a directed link is one of its instance");
-    return cluster.instance.links[static_cast<std::size_t>(link.link)].effective();
+    return cluster.instance.links[link.link].effective();
 }
 
 }  // namespace cluster

@@ -179,15 +179,14 @@ private:
         const int groups = has_switches ? (n + 1) / 2 : sockets;
         for (int i = 0; i < groups; ++i) {
             if (!has_switches) {
-                roots.push_back(hosts[static_cast<std::size_t>(i)]);
+                roots.push_back(hosts[i]);
                 continue;
             }
             roots.push_back(add_vertex(instance_, "pcie" + std::to_string(i), VertexKind::pcie_switch));
-            add_link(instance_, roots.back(), hosts[static_cast<std::size_t>(i * sockets / groups)], pcie_);
+            add_link(instance_, roots.back(), hosts[i * sockets / groups], pcie_);
         }
         for (int i = 0; i < n; ++i)
-            add_link(instance_, i, roots[static_cast<std::size_t>(has_switches ? i / 2 : i * sockets / n)],
-                     pcie_);
+            add_link(instance_, i, roots[has_switches ? i / 2 : i * sockets / n], pcie_);
         assume("topology", has_switches ? "two devices on a PCIe switch, switches on " +
                                               std::to_string(sockets) + " socket(s), 10 GB/s between sockets"
                                         : "devices on " + std::to_string(sockets) +
@@ -204,15 +203,15 @@ private:
         int places = std::min(cards_, groups);
         while (cards_ % places != 0) --places;
         LinkSpec slot = pcie_;
-        slot.bandwidth = std::max(slot.bandwidth, instance_.network_baseline / static_cast<double>(places));
+        slot.bandwidth = std::max(slot.bandwidth, instance_.network_baseline / places);
         slot.efficiency = 1;
         slot.name = "card-slot";
         for (int i = 0; i < places; ++i) {
             const int nic = add_vertex(instance_, "nic" + std::to_string(i), VertexKind::nic);
-            add_link(instance_, nic, roots[static_cast<std::size_t>(i * groups / places)], slot);
+            add_link(instance_, nic, roots[i * groups / places], slot);
         }
         // A scenario that promises a network rate means it; where the PCIe links cannot carry it, say so.
-        if (instance_.network_baseline / static_cast<double>(places) * instance_.network_efficiency >
+        if (instance_.network_baseline / places * instance_.network_efficiency >
             pcie_.bandwidth * pcie_.efficiency)
             instance_.notes.push_back("one device alone is held to " +
                                       core::format(pcie_.bandwidth * pcie_.efficiency) +
@@ -230,8 +229,7 @@ private:
             link.kind = LinkKind::nvlink;
             link.latency = nvlink_latency;
         }
-        if (shape_.intra_bandwidth)
-            link.bandwidth = *shape_.intra_bandwidth / static_cast<double>(link.count);
+        if (shape_.intra_bandwidth) link.bandwidth = *shape_.intra_bandwidth / link.count;
         if (shape_.intra == "nvswitch") {
             for (int i = 0; i < n; ++i) add_link(instance_, i, nvswitch_, link, link.count);
             return;

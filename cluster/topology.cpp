@@ -41,8 +41,7 @@ std::optional<core::DollarsPerSecond> find_price(const InstanceType& instance, s
 }
 
 core::DollarsPerSecond price(const Cluster& cluster, const std::string& kind) {
-    return find_price(cluster.instance, kind).value_or(core::DollarsPerSecond()) *
-           static_cast<double>(cluster.nodes);
+    return find_price(cluster.instance, kind).value_or(core::DollarsPerSecond()) * cluster.nodes;
 }
 
 }  // namespace cluster

@@ -11,17 +11,18 @@ namespace core {
 enum class DataType { fp32, tf32, fp16, bf16, fp8, int64 };
 
 // Storage of one element; tf32 is stored as fp32.
-constexpr Bytes size_of(DataType type) {
+constexpr int bytes_per_element(DataType type) {
     switch (type) {
         case DataType::fp32:
-        case DataType::tf32: return Bytes(4);
+        case DataType::tf32: return 4;
         case DataType::fp16:
-        case DataType::bf16: return Bytes(2);
-        case DataType::fp8: return Bytes(1);
-        case DataType::int64: return Bytes(8);
+        case DataType::bf16: return 2;
+        case DataType::fp8: return 1;
+        case DataType::int64: return 8;
     }
-    return Bytes(0);
+    return 0;
 }
+constexpr Bytes size_of(DataType type) { return Bytes(bytes_per_element(type)); }
 
 constexpr std::string_view name_of(DataType type) {
     switch (type) {

@@ -98,7 +98,7 @@ std::optional<std::string> read_file(const std::string& path, Diagnostics& diagn
         if (count == 0) return content;
         content.append(buffer, static_cast<std::size_t>(count));
         if (content.size() > largest_bytes)
-            return refuse(name + " is larger than " + format(bytes(static_cast<double>(largest_bytes))),
+            return refuse(name + " is larger than " + format(bytes(largest_bytes)),
                           "no file of this kind is that large: check the path");
     }
 }
@@ -173,7 +173,7 @@ void write_file_atomically(const std::string& path, std::string_view content) {
         const ssize_t count = ::write(file.descriptor(), content.data() + offset, content.size() - offset);
         if (count < 0 && errno == EINTR) continue;
         if (count < 0) give_up("cannot write");
-        offset += static_cast<std::size_t>(count);
+        offset += count;
     }
     if (file.close() != 0) give_up("cannot write");
     if (!writes_in_place && ::rename(written.c_str(), target.c_str()) != 0) give_up("cannot replace");

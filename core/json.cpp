@@ -58,9 +58,7 @@ public:
 
     bool null() override { return add(Value()); }
     bool boolean(bool value) override { return add(Value(value)); }
-    bool number_integer(number_integer_t value) override {
-        return add(Value(static_cast<std::int64_t>(value)));
-    }
+    bool number_integer(number_integer_t value) override { return add(Value(value)); }
     bool number_unsigned(number_unsigned_t value) override {
         if (value > static_cast<number_unsigned_t>(std::numeric_limits<std::int64_t>::max())) {
             diagnostics_.error(token_start(), path(),
@@ -70,9 +68,7 @@ public:
         }
         return add(Value(static_cast<std::int64_t>(value)));
     }
-    bool number_float(number_float_t value, const std::string&) override {
-        return add(Value(static_cast<double>(value)));
-    }
+    bool number_float(number_float_t value, const std::string&) override { return add(Value(value)); }
     bool string(std::string& value) override { return add(Value(std::move(value))); }
     bool binary(nlohmann::json::binary_t&) override { return false; }  // JSON text has no binary values
 

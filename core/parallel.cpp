@@ -12,7 +12,7 @@ namespace core {
 
 void for_each_in_parallel(std::size_t count, int threads,
                           const std::function<void(std::size_t item, int thread)>& work) {
-    if (threads <= 0) threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    if (threads <= 0) threads = std::max(1u, std::thread::hardware_concurrency());
     std::atomic<std::size_t> next{0};
     std::exception_ptr failure;
     std::mutex guard;

@@ -42,7 +42,7 @@ std::uint64_t Random::below(std::uint64_t bound) {
     return value % bound;
 }
 
-double Random::uniform() { return static_cast<double>(next() >> 11) * 0x1.0p-53; }
+double Random::uniform() { return (next() >> 11) * 0x1.0p-53; }
 
 double Random::normal() {
     const double radius_draw = 1.0 - uniform();  // in (0, 1], so that the logarithm is finite

@@ -142,7 +142,7 @@ private:
     Value content(const toml::node& node, const std::string& path, int depth) {
         switch (node.type()) {
             case toml::node_type::string: return Value(node.as_string()->get());
-            case toml::node_type::integer: return Value(static_cast<std::int64_t>(node.as_integer()->get()));
+            case toml::node_type::integer: return Value(node.as_integer()->get());
             case toml::node_type::floating_point: return Value(node.as_floating_point()->get());
             case toml::node_type::boolean: return Value(node.as_boolean()->get());
             case toml::node_type::table:

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -79,6 +80,9 @@ constexpr FlopsPerSecond teraflops_per_second(double n) { return FlopsPerSecond(
 constexpr BytesPerSecond gigabytes_per_second(double n) { return BytesPerSecond(n * 1e9); }
 constexpr BytesPerSecond gigabits_per_second(double n) { return BytesPerSecond(n * 1e9 / 8.0); }
 constexpr DollarsPerSecond dollars_per_hour(double n) { return DollarsPerSecond(n / 3600.0); }
+
+// A size in memory: the nearest whole number of bytes.
+constexpr std::size_t whole_bytes(Bytes b) { return static_cast<std::size_t>(b.value + 0.5); }
 
 constexpr double to_gibibytes(Bytes b) { return b.value / 1073741824.0; }
 constexpr double to_gigabytes_per_second(BytesPerSecond b) { return b.value / 1e9; }

@@ -36,7 +36,7 @@ auto& get(Variant& data, Value::Kind kind, std::string_view wanted) {
 bool Value::boolean() const { return get<bool>(data_, kind(), "boolean"); }
 std::int64_t Value::integer() const { return get<std::int64_t>(data_, kind(), "integer"); }
 double Value::number() const {
-    if (kind() == Kind::integer) return static_cast<double>(std::get<std::int64_t>(data_));
+    if (kind() == Kind::integer) return std::get<std::int64_t>(data_);
     return get<double>(data_, kind(), "number");
 }
 const std::string& Value::string() const { return get<std::string>(data_, kind(), "string"); }

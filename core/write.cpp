@@ -81,7 +81,7 @@ private:
     void new_line(int depth) {
         if (indent_ <= 0) return;
         out += '\n';
-        out.append(static_cast<std::size_t>(indent_) * static_cast<std::size_t>(depth), ' ');
+        out.append(static_cast<std::size_t>(indent_) * depth, ' ');
     }
 
     // Arrays of scalars stand on one line: a list of a thousand losses is for reading, too.

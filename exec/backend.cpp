@@ -7,12 +7,11 @@ namespace exec {
 
 std::uint64_t mask_key(std::uint64_t seed, std::int64_t step, std::int64_t op, std::int64_t sample) {
     std::uint64_t key = core::mix64(seed + 1);
-    for (const std::int64_t part : {step, op, sample})
-        key = core::mix64(key + static_cast<std::uint64_t>(part));
+    for (const std::int64_t part : {step, op, sample}) key = core::mix64(key + part);
     return key;
 }
 
-void Backend::add_squares(core::DataType, const float*, std::int64_t) {
+void Backend::add_squares(ConstTensorView) {
     core::require(false, "a backend without clipping is not asked to clip");
 }
 
@@ -26,8 +25,8 @@ void refused(bool holds = false) {
 }
 }  // namespace
 
-void Backend::exchange(const std::vector<int>&, core::DataType, const float*, const std::vector<std::size_t>&,
-                       float*, const std::vector<std::size_t>&, Tag) {
+void Backend::exchange(const std::vector<int>&, ConstTensorView, const std::vector<std::size_t>&, TensorView,
+                       const std::vector<std::size_t>&, Tag) {
     refused();
 }
 
@@ -38,15 +37,10 @@ Backend::RoutedTokenCounts Backend::exchange_counts(model::OperatorId, const Ope
 std::vector<std::int64_t> OperatorKernels::expert_rows(model::OperatorId, const Operands&) const {
     return refused(), std::vector<std::int64_t>();
 }
-void OperatorKernels::choices(model::OperatorId, const Operands&, float*) const { refused(); }
-void OperatorKernels::pack_keys(model::OperatorId, const float*, float*) const { refused(); }
-void OperatorKernels::order_keys(model::OperatorId, const float*, float*) const { refused(); }
-void OperatorKernels::split_key_gradients(model::OperatorId, const float*, float*) const { refused(); }
-void OperatorKernels::add_key_gradients(model::OperatorId, const float*, float*) const { refused(); }
-
-float* element_at(core::DataType type, float* array, std::int64_t element) {
-    return reinterpret_cast<float*>(reinterpret_cast<char*>(array) +
-                                    element * static_cast<std::int64_t>(core::size_of(type).value));
-}
+void OperatorKernels::choices(model::OperatorId, const Operands&, TensorView) const { refused(); }
+void OperatorKernels::pack_keys(model::OperatorId, ConstTensorView, TensorView) const { refused(); }
+void OperatorKernels::order_keys(model::OperatorId, ConstTensorView, TensorView) const { refused(); }
+void OperatorKernels::split_key_gradients(model::OperatorId, ConstTensorView, TensorView) const { refused(); }
+void OperatorKernels::add_key_gradients(model::OperatorId, ConstTensorView, TensorView) const { refused(); }
 
 }  // namespace exec

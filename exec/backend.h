@@ -2,8 +2,8 @@
 // exec/cpu performs every call before it returns; exec/cuda puts it on the stream of the instruction at work
 // and returns at once.
 //
-// Addresses are in the backend's own memory and may mean nothing to the host. They are passed as float*
-// whatever the elements are: fp32 on the CPU, the plan's precision on a GPU, 64-bit integers for ids.
+// Addresses are in the backend's own memory and may mean nothing to the host. Arrays are passed as views,
+// which say what their elements are (tensor_view.h).
 #pragma once
 
 #include <chrono>
@@ -19,6 +19,7 @@
 #include "exec/runtime/memory.h"
 #include "exec/runtime/offload.h"
 #include "exec/runtime/run.h"
+#include "exec/tensor_view.h"
 #include "exec/transport/communicator.h"
 #include "model/model_graph.h"
 #include "schedule/program/program.h"
@@ -39,16 +40,16 @@ struct MicroBatchPosition {
 // Keys and values of one attention operator for one segment of a sequence: rows of the segment's tokens,
 // sample by sample, keys of all heads before values of all heads.
 struct KeyValues {
-    float* data = nullptr;
+    TensorView first;         // from the first of them on
     std::int64_t stride = 0;  // elements from row to row
 };
 
 // Arrays of an operator on this rank, row-major, tensors as model::tensor_bytes counts them.
 struct Operands {
-    std::vector<float*> inputs;  // null where nothing needs the values (backward)
-    float* output = nullptr;
-    std::vector<const float*> parameters;
-    void* saved_context = nullptr;  // of model::saved_for_backward(...).saved_context bytes
+    std::vector<TensorView> inputs;  // no array where nothing needs the values (backward)
+    TensorView output;
+    std::vector<ConstTensorView> parameters;
+    OpaqueView saved_context;  // of model::saved_for_backward(...).saved_context bytes
     const MicroBatchPosition* place = nullptr;
     // Experts over several ranks: rows of each block of routed tokens, a block for every source rank and
     // own expert, sources outermost; null = this rank's own routed tokens.
@@ -56,11 +57,11 @@ struct Operands {
     // Attention in a segment of a sequence: keys and values of the segments before, in order, and in backward
     // their gradients, to be added to; then also what later segments left for this one's.
     std::vector<KeyValues> earlier, earlier_gradients;
-    const float* later_gradient = nullptr;
+    TensorView later_gradient;
     // Attention over a context-parallel group: keys and values of all tokens [samples, sequence, 2 kv_heads
     // d], and in backward their gradient.
-    const float* keys = nullptr;
-    float* dkeys = nullptr;
+    TensorView keys;
+    TensorView dkeys;
 };
 
 // What a random mask of an operator starts from: the same whatever the plan and the backend.
@@ -72,40 +73,39 @@ public:
     virtual ~OperatorKernels() = default;
     virtual void forward(model::OperatorId op, const Operands& operands,
                          const MicroBatchPosition& position) const = 0;
-    // Adds to the gradients of the inputs; null where none is wanted. cross_entropy takes dy = one number in
-    // host memory, the weight of its micro-batch.
-    virtual void backward_input(model::OperatorId op, const Operands& operands, const float* dy,
-                                const std::vector<float*>& dx, const MicroBatchPosition& position) const = 0;
+    // Adds to the gradients of the inputs; no array where none is wanted. cross_entropy takes dy = one number
+    // in host memory, the weight of its micro-batch.
+    virtual void backward_input(model::OperatorId op, const Operands& operands, ConstTensorView dy,
+                                const std::vector<TensorView>& dx,
+                                const MicroBatchPosition& position) const = 0;
     // Adds to the gradients of the parameters.
-    virtual void backward_weight(model::OperatorId op, const Operands& operands, const float* dy,
-                                 const std::vector<float*>& dparameters) const = 0;
+    virtual void backward_weight(model::OperatorId op, const Operands& operands, ConstTensorView dy,
+                                 const std::vector<TensorView>& dparameters) const = 0;
 
     // Expert parallelism: how many routed tokens a rank has for each expert; the operands are those of
     // `dispatch`. Of backends whose arrays the host reads.
     virtual std::vector<std::int64_t> expert_rows(model::OperatorId dispatch, const Operands& operands) const;
     // Routed tokens before any is dropped, by expert, in fp32 and the backend's memory; the operands are
     // those of `router` in backward.
-    virtual void choices(model::OperatorId router, const Operands& operands, float* all) const;
+    virtual void choices(model::OperatorId router, const Operands& operands, TensorView all) const;
     // Keys and values of packed rows [samples, tokens of this rank or segment of a sequence, q k v] as an
     // array of their own, [samples, tokens, 2 kv_heads d]; context parallelism: between such pieces of a
     // group one after the other and rows in the order of the sequence. Elements are as the rank stores
     // activations.
-    virtual void pack_keys(model::OperatorId attention, const float* packed, float* piece) const;
-    virtual void order_keys(model::OperatorId attention, const float* pieces, float* keys) const;
-    virtual void split_key_gradients(model::OperatorId attention, const float* dkeys, float* pieces) const;
-    virtual void add_key_gradients(model::OperatorId attention, const float* piece,
-                                   float* dpacked) const;  // adds
+    virtual void pack_keys(model::OperatorId attention, ConstTensorView packed, TensorView piece) const;
+    virtual void order_keys(model::OperatorId attention, ConstTensorView pieces, TensorView keys) const;
+    virtual void split_key_gradients(model::OperatorId attention, ConstTensorView dkeys,
+                                     TensorView pieces) const;
+    virtual void add_key_gradients(model::OperatorId attention, ConstTensorView piece,
+                                   TensorView dpacked) const;  // adds
 };
 
-// The address of an element of an array in the backend's memory.
-float* element_at(core::DataType type, float* array, std::int64_t element);
-
-// What a rank updates of one parameter. Counts are of elements; null where the plan keeps no such array.
+// What a rank updates of one parameter: `count` elements of each array that the plan keeps.
 struct UpdateRange {
     model::ParameterId id;
-    float* parameter = nullptr;  // in the parameters' precision
-    float* gradient = nullptr;   // in the gradients' precision; clipping scales it
-    float *master = nullptr, *first = nullptr, *second = nullptr;  // fp32
+    TensorView parameter;              // in the parameters' precision
+    TensorView gradient;               // in the gradients' precision; clipping scales it
+    TensorView master, first, second;  // fp32
     std::int64_t count = 0;
     double weight_decay = 0;
     std::int32_t place = 0;  // of the parameter in its bucket
@@ -147,26 +147,25 @@ public:
     // again for later steps.
     virtual void fill_zero(void* data, std::size_t bytes) = 0;
     virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
-    virtual void accumulate(core::DataType type, std::int64_t count, const void* x, void* y) = 0;  // y += x
+    virtual void accumulate(ConstTensorView x, TensorView y) = 0;  // y += x
     virtual void read_data(Buffer& into, core::DataType type,
                            std::function<void(std::int64_t step, void* host)> write) = 0;
     // For set-up and results, outside steps: fp32 on the host's side, `type` on the backend's.
-    virtual void upload(core::DataType type, std::span<const float> values, void* to) = 0;
-    virtual void download(core::DataType type, const void* from, std::span<float> values) = 0;
+    virtual void upload(std::span<const float> values, TensorView to) = 0;
+    virtual void download(ConstTensorView from, std::span<float> values) = 0;
 
     // With optimizer.gradient_clipping the gradients are first multiplied, in place, by min(1, limit / (norm
     // + 1e-6)), as torch.nn.utils.clip_grad_norm_ does; the squared norm is the sum of what add_squares saw
     // since the step began and reduce_squares added up. `sums`: of the ranges' bucket, as take_update_norms
     // made them and collectives added them up; null where the optimizer asks for none.
     virtual void update(const schedule::Optimizer& optimizer, std::int64_t step,
-                        const std::vector<UpdateRange>& ranges, const float* sums) = 0;
+                        const std::vector<UpdateRange>& ranges, ConstTensorView sums) = 0;
     // LAMB, before the update of the same ranges: clips gradients as above, advances the moments and writes,
     // in fp32, all `count` sums: for a parameter's `place` the sum of squares of its values at 2 place and
     // that of its update (without the trust ratio) at 2 place + 1, over ranges that are counted.
     virtual void take_update_norms(const schedule::Optimizer& optimizer, std::int64_t step,
-                                   const std::vector<UpdateRange>& ranges, float* sums,
-                                   std::size_t count) = 0;
-    virtual void add_squares(core::DataType type, const float* gradient, std::int64_t count);
+                                   const std::vector<UpdateRange>& ranges, TensorView sums) = 0;
+    virtual void add_squares(ConstTensorView gradient);
     virtual void reduce_squares(const schedule::Instruction& instruction, const std::vector<int>& members,
                                 Tag tag);
     // A backend that scales losses is shown all gradients of the rank before the first of them is used: with
@@ -175,7 +174,7 @@ public:
     virtual void check_gradients(const std::vector<UpdateRange>&) {}
 
     // Of the step's loss: the value at `loss` counts with `weight`. Read after end_step.
-    virtual void add_loss(const float* loss, float weight) = 0;
+    virtual void add_loss(ConstTensorView loss, float weight) = 0;
     virtual double loss() = 0;
 
     // Exchange. A send keeps `data` until it is taken. Equal tags on both sides; a collective is in place,
@@ -184,13 +183,13 @@ public:
     virtual void send(int peer, Tag tag, const BufferPointer& data) = 0;
     virtual void receive(int peer, Tag tag, Buffer& into) = 0;
     virtual void collective(const schedule::Instruction& instruction, const std::vector<int>& members,
-                            core::DataType type, float* data, std::size_t count, Tag tag) = 0;
+                            TensorView data, Tag tag) = 0;
     virtual void reduce_loss(const schedule::Instruction& instruction, const std::vector<int>& members,
                              Tag tag) = 0;
     // Every member's part for every other: `sent` and `received` elements by member, its own included, one
     // after the other in `from` and `to`.
-    virtual void exchange(const std::vector<int>& members, core::DataType type, const float* from,
-                          const std::vector<std::size_t>& sent, float* to,
+    virtual void exchange(const std::vector<int>& members, ConstTensorView from,
+                          const std::vector<std::size_t>& sent, TensorView to,
                           const std::vector<std::size_t>& received, Tag tag);
 
     // Expert parallelism, before the routed tokens themselves: how many of them are sent and received. The

@@ -18,8 +18,8 @@ using model::OperatorKind;
 
 std::int64_t global_sample(std::int64_t step, int data_rank, int data, int micro_batches, int micro_batch,
                            int k, int i) {
-    const std::int64_t of_rank = static_cast<std::int64_t>(micro_batches) * micro_batch;
-    return step * of_rank * data + data_rank * of_rank + static_cast<std::int64_t>(k) * micro_batch + i;
+    const std::int64_t of_rank = std::int64_t{micro_batches} * micro_batch;
+    return step * of_rank * data + data_rank * of_rank + std::int64_t{k} * micro_batch + i;
 }
 
 void DataSource::tokens(std::int64_t, std::span<std::int64_t>) const {
@@ -29,20 +29,22 @@ void DataSource::image(std::int64_t, std::span<float>) const {
     core::require(false, "this data source has images");
 }
 std::int64_t DataSource::label(std::int64_t sample, std::int64_t classes) const {
-    return static_cast<std::int64_t>(core::mix64(static_cast<std::uint64_t>(sample)) %
-                                     static_cast<std::uint64_t>(classes));
+    return core::mix64(sample) % classes;
 }
 
 namespace {
+
+// A byte of a file as a number.
+unsigned char number_of(char byte) { return byte; }
 
 std::string checksum_text(std::string_view content) {
     return fmt::format("xxh64 {:016x}", checksum(std::as_bytes(std::span(content))));
 }
 
 std::uint64_t mixed(std::uint64_t seed, std::int64_t sample, std::uint64_t position) {
-    return core::mix64(core::mix64(seed ^ core::mix64(static_cast<std::uint64_t>(sample))) + position);
+    return core::mix64(core::mix64(seed ^ core::mix64(sample)) + position);
 }
-double uniform(std::uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1.0p-53; }
+double uniform(std::uint64_t bits) { return (bits >> 11) * 0x1.0p-53; }
 
 // Something to learn: the next token mostly follows from the last; an image's class shifts the mean of a band
 // of its pixels.
@@ -54,28 +56,24 @@ public:
           classes_(std::max<std::int64_t>(1, classes)) {}
 
     void tokens(std::int64_t sample, std::span<std::int64_t> into) const override {
-        std::int64_t last =
-            static_cast<std::int64_t>(mixed(seed_, sample, 0) % static_cast<std::uint64_t>(vocabulary_));
+        std::int64_t last = mixed(seed_, sample, 0) % vocabulary_;
         for (std::size_t i = 0; i < into.size(); ++i) {
             into[i] = last;
             const std::uint64_t bits = mixed(seed_, sample, i + 1);
-            last = bits % 8 == 0
-                       ? static_cast<std::int64_t>((bits >> 8) % static_cast<std::uint64_t>(vocabulary_))
-                       : (last * 3 + 1) % vocabulary_;
+            last = bits % 8 == 0 ? static_cast<std::int64_t>((bits >> 8) % vocabulary_)
+                                 : (last * 3 + 1) % vocabulary_;
         }
     }
     void image(std::int64_t sample, std::span<float> into) const override {
         const std::int64_t band = label(sample, classes_);
-        const auto count = static_cast<std::int64_t>(into.size());
+        const auto count = std::ssize(into);
         for (std::int64_t i = 0; i < count; ++i) {
-            const double noise = uniform(mixed(seed_, sample, static_cast<std::uint64_t>(i)));
-            into[static_cast<std::size_t>(i)] =
-                static_cast<float>(0.5 * noise + (i * classes_ / count == band ? 0.5 : 0.0));
+            const double noise = uniform(mixed(seed_, sample, i));
+            into[i] = static_cast<float>(0.5 * noise + (i * classes_ / count == band ? 0.5 : 0.0));
         }
     }
     std::int64_t label(std::int64_t sample, std::int64_t classes) const override {
-        return static_cast<std::int64_t>(mixed(seed_, sample, ~std::uint64_t(0)) %
-                                         static_cast<std::uint64_t>(classes));
+        return mixed(seed_, sample, ~std::uint64_t(0)) % classes;
     }
     std::string describe() const override { return fmt::format("synthetic data of seed {}", seed_); }
     std::string identity() const override { return describe(); }
@@ -96,8 +94,8 @@ public:
     void tokens(std::int64_t sample, std::span<std::int64_t> into) const override {
         const std::size_t places = bytes_.size() - into.size() + 1,
                           step = std::max<std::size_t>(1, into.size() - 1);
-        const std::size_t start = static_cast<std::size_t>(sample) * step % places;
-        for (std::size_t i = 0; i < into.size(); ++i) into[i] = static_cast<unsigned char>(bytes_[start + i]);
+        const std::size_t start = sample * step % places;
+        for (std::size_t i = 0; i < into.size(); ++i) into[i] = number_of(bytes_[start + i]);
     }
     std::string describe() const override { return fmt::format("{} bytes of {}", bytes_.size(), path_); }
     std::string identity() const override { return identity_; }
@@ -118,14 +116,13 @@ public:
 
     std::size_t count() const { return (content_.size() - begin_) / 2; }
     std::int64_t at(std::size_t i) const {
-        const auto low = static_cast<unsigned char>(content_[begin_ + 2 * i]),
-                   high = static_cast<unsigned char>(content_[begin_ + 2 * i + 1]);
+        const unsigned char low = content_[begin_ + 2 * i], high = content_[begin_ + 2 * i + 1];
         return low | high << 8;
     }
     void tokens(std::int64_t sample, std::span<std::int64_t> into) const override {
         const std::size_t places = count() - into.size() + 1,
                           step = std::max<std::size_t>(1, into.size() - 1);
-        const std::size_t start = static_cast<std::size_t>(sample) * step % places;
+        const std::size_t start = sample * step % places;
         for (std::size_t i = 0; i < into.size(); ++i) into[i] = at(start + i);
     }
     std::string describe() const override { return fmt::format("{} tokens of {}", count(), path_); }
@@ -149,17 +146,16 @@ public:
 
     void image(std::int64_t sample, std::span<float> into) const override {
         const std::size_t begin = index(sample) * image_pixels_;
-        for (std::size_t i = 0; i < into.size(); ++i)
-            into[i] = static_cast<float>(static_cast<unsigned char>(pixels_[begin + i])) / 255.0f;
+        for (std::size_t i = 0; i < into.size(); ++i) into[i] = (number_of(pixels_[begin + i])) / 255.0f;
     }
     std::int64_t label(std::int64_t sample, std::int64_t) const override {
-        return static_cast<unsigned char>(labels_[index(sample)]);
+        return number_of(labels_[index(sample)]);
     }
     std::string describe() const override { return fmt::format("{} images of {}", labels_.size(), path_); }
     std::string identity() const override { return identity_; }
 
 private:
-    std::size_t index(std::int64_t sample) const { return static_cast<std::size_t>(sample) % labels_.size(); }
+    std::size_t index(std::int64_t sample) const { return sample % labels_.size(); }
 
     const std::string path_, pixels_, labels_;
     const std::size_t image_pixels_;
@@ -168,7 +164,7 @@ private:
 
 std::uint32_t big_endian(const std::string& bytes, std::size_t at) {
     std::uint32_t value = 0;
-    for (std::size_t i = 0; i < 4; ++i) value = value << 8 | static_cast<unsigned char>(bytes[at + i]);
+    for (std::size_t i = 0; i < 4; ++i) value = value << 8 | number_of(bytes[at + i]);
     return value;
 }
 
@@ -199,12 +195,10 @@ std::optional<IdxFile> read_idx(const std::string& path, std::size_t dimensions,
         return refuse(fmt::format("{} is no IDX file: it does not begin with two zero bytes", path),
                       (*bytes)[0] == '\x1f' ? "unpack it first: gunzip" : "an IDX file is wanted");
     if ((*bytes)[2] != 8)
-        return refuse(fmt::format("{} holds elements of type {}, not unsigned bytes (8)", path,
-                                  static_cast<int>((*bytes)[2])),
-                      "");
-    if (static_cast<std::size_t>((*bytes)[3]) != dimensions)
-        return refuse(fmt::format("{} has {} dimensions instead of {}", path, static_cast<int>((*bytes)[3]),
-                                  dimensions),
+        return refuse(
+            fmt::format("{} holds elements of type {}, not unsigned bytes (8)", path, int{(*bytes)[2]}), "");
+    if (std::size_t{number_of((*bytes)[3])} != dimensions)
+        return refuse(fmt::format("{} has {} dimensions instead of {}", path, int{(*bytes)[3]}, dimensions),
                       "images have 3 dimensions, labels 1");
     IdxFile file;
     std::size_t elements = 1;
@@ -276,14 +270,12 @@ std::shared_ptr<const DataSource> load_images(const std::string& path, const mod
             "set the model's image_size and channels to the data's");
         return nullptr;
     }
-    const auto worst = std::max_element(labels->content.begin(), labels->content.end(), [](char a, char b) {
-        return static_cast<unsigned char>(a) < static_cast<unsigned char>(b);
-    });
-    if (static_cast<unsigned char>(*worst) >= classes) {
-        diagnostics.error(
-            {labels_path, 0, 0}, "training.data",
-            fmt::format("label {} of a model with {} classes", static_cast<unsigned char>(*worst), classes),
-            "raise the model's classes");
+    const auto worst = std::max_element(labels->content.begin(), labels->content.end(),
+                                        [](char a, char b) { return number_of(a) < number_of(b); });
+    if (number_of(*worst) >= classes) {
+        diagnostics.error({labels_path, 0, 0}, "training.data",
+                          fmt::format("label {} of a model with {} classes", number_of(*worst), classes),
+                          "raise the model's classes");
         return nullptr;
     }
     return std::make_shared<IdxImages>(path, std::move(images->content), std::move(labels->content),
@@ -296,21 +288,19 @@ std::shared_ptr<const DataSource> load_text(const std::string& path, const model
     std::optional<std::string> bytes =
         core::read_file(path, diagnostics, referrer, "training.data", largest_data_bytes);
     if (!bytes) return nullptr;
-    const auto wanted =
-        static_cast<std::size_t>(graph.encoder_tokens_per_sample + graph.tokens_per_sample) + 1;
+    const std::size_t wanted = graph.encoder_tokens_per_sample + graph.tokens_per_sample + 1;
     if (bytes->size() < wanted) {
         diagnostics.error(referrer, "training.data",
                           fmt::format("{} has {} bytes, a sample takes {}", path, bytes->size(), wanted),
                           "give a longer text or a shorter sequence_length");
         return nullptr;
     }
-    const auto worst = std::max_element(bytes->begin(), bytes->end(), [](char a, char b) {
-        return static_cast<unsigned char>(a) < static_cast<unsigned char>(b);
-    });
-    if (static_cast<unsigned char>(*worst) >= graph.vocabulary) {
+    const auto worst = std::max_element(bytes->begin(), bytes->end(),
+                                        [](char a, char b) { return number_of(a) < number_of(b); });
+    if (number_of(*worst) >= graph.vocabulary) {
         diagnostics.error(referrer, "training.data",
                           fmt::format("{} has a byte {}, the model's vocabulary is {}", path,
-                                      static_cast<unsigned char>(*worst), graph.vocabulary),
+                                      number_of(*worst), graph.vocabulary),
                           "bytes need a vocabulary of 256");
         return nullptr;
     }
@@ -328,8 +318,7 @@ std::shared_ptr<const DataSource> load_tokens(const std::string& path, const mod
     if (!content) return nullptr;
     const auto word = [&](std::size_t i) {
         std::uint32_t value = 0;
-        for (std::size_t b = 4; b-- > 0;)
-            value = value << 8 | static_cast<unsigned char>((*content)[4 * i + b]);
+        for (std::size_t b = 4; b-- > 0;) value = value << 8 | number_of((*content)[4 * i + b]);
         return value;
     };
     constexpr std::size_t header = 1024;
@@ -348,7 +337,7 @@ std::shared_ptr<const DataSource> load_tokens(const std::string& path, const mod
         return refuse(fmt::format("{} has {} bytes, and a token takes two", path, content->size()),
                       "give tokens as 16-bit numbers");
     auto tokens = std::make_shared<TextTokens>(path, std::move(*content), begin);
-    const auto wanted = static_cast<std::size_t>(graph.tokens_per_sample) + 1;
+    const std::size_t wanted = graph.tokens_per_sample + 1;
     if (tokens->count() < wanted)
         return refuse(fmt::format("{} has {} tokens, a sample takes {}", path, tokens->count(), wanted),
                       "give a longer text or a shorter sequence_length");
@@ -414,9 +403,7 @@ InputReader::InputReader(const model::ModelGraph& graph, std::shared_ptr<const D
         if (op.kind == OperatorKind::select_positions) masked_ = graph.tensor(op.inputs[1]).shape[0];
     }
     for (const model::Operator& op : graph.operators) {
-        const auto input = [&](std::size_t i) -> Input& {
-            return inputs_[static_cast<std::size_t>(op.inputs[i].index)];
-        };
+        const auto input = [&](std::size_t i) -> Input& { return inputs_[op.inputs[i].index]; };
         if (op.kind == OperatorKind::embedding) {
             const std::int64_t rows = graph.parameter(op.parameters[0]).shape[0];
             if (input(0).bound > 0) continue;  // read by several tables
@@ -437,27 +424,25 @@ InputReader::InputReader(const model::ModelGraph& graph, std::shared_ptr<const D
         const Role role = is_vocabulary && masked_ > 0 && rows == masked_ ? Role::masked_tokens
                           : is_vocabulary && rows == tokens_              ? Role::next_tokens
                                                                           : Role::label;
-        inputs_[static_cast<std::size_t>(op.inputs[1].index)] = {role, classes, before_ + 1};
+        inputs_[op.inputs[1].index] = {role, classes, before_ + 1};
     }
 }
 
 // One of every tokens / count places, ascending.
 std::vector<std::int64_t> InputReader::masked_positions(std::int64_t sample, std::int64_t count) const {
-    std::vector<std::int64_t> positions(static_cast<std::size_t>(count));
+    std::vector<std::int64_t> positions(count);
     for (std::int64_t i = 0; i < count; ++i) {
         const std::int64_t begin = i * tokens_ / count, end = (i + 1) * tokens_ / count;
-        positions[static_cast<std::size_t>(i)] =
-            begin + static_cast<std::int64_t>(mixed(0x6D61736B, sample, static_cast<std::uint64_t>(i)) %
-                                              static_cast<std::uint64_t>(end - begin));
+        positions[i] = begin + static_cast<std::int64_t>(mixed(0x6D61736B, sample, i) % (end - begin));
     }
     return positions;
 }
 
 void InputReader::read(model::TensorId input, std::int64_t sample, std::span<std::int64_t> into) const {
-    const Input& what = inputs_[static_cast<std::size_t>(input.index)];
+    const Input& what = inputs_[input.index];
     std::vector<std::int64_t> text;
     const auto read_text = [&](std::int64_t count) {
-        text.resize(static_cast<std::size_t>(count));
+        text.resize(count);
         source_->tokens(sample, text);
     };
     switch (what.role) {
@@ -466,7 +451,7 @@ void InputReader::read(model::TensorId input, std::int64_t sample, std::span<std
             std::copy_n(text.begin() + what.first, into.size(), into.begin());
             if (masked_ > 0)  // the last id stands for [MASK]
                 for (const std::int64_t position : masked_positions(sample, masked_))
-                    into[static_cast<std::size_t>(position)] = what.bound - 1;
+                    into[position] = what.bound - 1;
             break;
         case Role::next_tokens:
             read_text(before_ + tokens_ + 1);
@@ -475,13 +460,11 @@ void InputReader::read(model::TensorId input, std::int64_t sample, std::span<std
         case Role::masked_tokens: {
             read_text(tokens_);
             const std::vector<std::int64_t> positions = masked_positions(sample, masked_);
-            for (std::size_t i = 0; i < into.size(); ++i)
-                into[i] = text[static_cast<std::size_t>(positions[i])];
+            for (std::size_t i = 0; i < into.size(); ++i) into[i] = text[positions[i]];
             break;
         }
         case Role::positions: {
-            const std::vector<std::int64_t> positions =
-                masked_positions(sample, static_cast<std::int64_t>(into.size()));
+            const std::vector<std::int64_t> positions = masked_positions(sample, into.size());
             std::copy(positions.begin(), positions.end(), into.begin());
             break;
         }
@@ -492,8 +475,7 @@ void InputReader::read(model::TensorId input, std::int64_t sample, std::span<std
         case Role::label:
             for (std::size_t i = 0; i < into.size(); ++i)
                 into[i] = i == 0 ? source_->label(sample, what.bound)
-                                 : static_cast<std::int64_t>(mixed(0x7370616E, sample, i) %
-                                                             static_cast<std::uint64_t>(what.bound));
+                                 : static_cast<std::int64_t>(mixed(0x7370616E, sample, i) % what.bound);
             break;
     }
 }

@@ -61,17 +61,16 @@ constexpr std::uint8_t to_float8(Float8 format, float value) {
 
 constexpr float from_float8(Float8 format, std::uint8_t code) {
     const int fraction = fraction_bits(format), bias = exponent_bias(format);
-    const std::uint32_t sign = static_cast<std::uint32_t>(code & 0x80u) << 24, magnitude = code & 0x7Fu;
+    const std::uint32_t sign = (code & 0x80u) << 24, magnitude = code & 0x7Fu;
     if (format == Float8::e4m3 ? magnitude == 0x7Fu : magnitude > 0x7Cu)
         return std::bit_cast<float>(sign | 0x7FC00000u);
     if (format == Float8::e5m2 && magnitude == 0x7Cu) return std::bit_cast<float>(sign | 0x7F800000u);
     const std::uint32_t exponent = magnitude >> fraction, digits = magnitude & ((1u << fraction) - 1u);
     if (exponent > 0)
-        return std::bit_cast<float>(sign | (exponent + 127u - static_cast<std::uint32_t>(bias)) << 23 |
-                                    digits << (23 - fraction));
+        return std::bit_cast<float>(sign | (exponent + 127u - bias) << 23 | digits << (23 - fraction));
     // digits * 2^(1 - bias - fraction), exactly.
     const float unit = std::bit_cast<float>(static_cast<std::uint32_t>(128 - bias - fraction) << 23);
-    const float value = static_cast<float>(digits) * unit;
+    const float value = digits * unit;
     return sign ? -value : value;
 }
 

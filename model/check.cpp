@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include "core/errors.h"
+#include "core/index/integers.h"
 #include "model/model_graph.h"
 
 namespace model {
@@ -231,13 +232,12 @@ void check(const ModelGraph& graph) {
     core::require(!graph.operators.empty() && !graph.units.empty() && !graph.modules.empty(),
                   "a model has operators, units and modules");
     Dependencies dependencies(graph.operators.size());
-    for (std::size_t i = 0; i < graph.tensors.size(); ++i) {
+    for (const std::int32_t i : core::indices(graph.tensors)) {
         const Tensor& tensor = graph.tensors[i];
         core::require(tensor.producer.is_valid() &&
                           static_cast<std::size_t>(tensor.producer.index) < graph.operators.size(),
                       "every tensor has a producer");
-        core::require(graph.op(tensor.producer).output.index == static_cast<std::int32_t>(i),
-                      "a tensor is its producer's output");
+        core::require(graph.op(tensor.producer).output.index == i, "a tensor is its producer's output");
         for (OperatorId consumer : tensor.consumers) {
             core::require(
                 consumer.is_valid() && static_cast<std::size_t>(consumer.index) < graph.operators.size(),
@@ -256,31 +256,29 @@ void check(const ModelGraph& graph) {
     }
 
     std::vector<bool> is_used(graph.parameters.size(), false);
-    for (std::size_t i = 0; i < graph.operators.size(); ++i) {
+    for (const std::int32_t i : core::indices(graph.operators)) {
         const Operator& op = graph.operators[i];
         for (TensorId input : op.inputs) {
             expect(input.is_valid() && static_cast<std::size_t>(input.index) < graph.tensors.size(), op,
                    "inputs are tensors of the graph");
-            expect(graph.tensor(input).producer.index < static_cast<std::int32_t>(i), op,
-                   "operators are in topological order");
+            expect(graph.tensor(input).producer.index < i, op, "operators are in topological order");
             bool is_listed = false;
             for (OperatorId consumer : graph.tensor(input).consumers)
-                is_listed = is_listed || consumer.index == static_cast<std::int32_t>(i);
+                is_listed = is_listed || consumer.index == i;
             expect(is_listed, op, "inputs know their consumers");
         }
-        expect(op.output.is_valid() && graph.tensor(op.output).producer.index == static_cast<std::int32_t>(i),
-               op, "the output knows its producer");
+        expect(op.output.is_valid() && graph.tensor(op.output).producer.index == i, op,
+               "the output knows its producer");
         for (ParameterId parameter : op.parameters) {
             expect(
                 parameter.is_valid() && static_cast<std::size_t>(parameter.index) < graph.parameters.size(),
                 op, "parameters are of the graph");
-            is_used[static_cast<std::size_t>(parameter.index)] = true;
+            is_used[parameter.index] = true;
         }
         expect(op.unit >= 0 && static_cast<std::size_t>(op.unit) < graph.units.size(), op,
                "every operator has a unit");
-        const OperatorRange unit = graph.units[static_cast<std::size_t>(op.unit)].operators;
-        expect(unit.begin <= static_cast<std::int32_t>(i) && static_cast<std::int32_t>(i) < unit.end, op,
-               "the operator lies in its unit");
+        const OperatorRange unit = graph.units[op.unit].operators;
+        expect(unit.begin <= i && i < unit.end, op, "the operator lies in its unit");
         check_shapes(graph, op);
         check_regions(graph, op);
     }
@@ -295,7 +293,7 @@ void check(const ModelGraph& graph) {
                       "units are consecutive and not empty");
         next = unit.operators.end;
     }
-    core::require(next == static_cast<std::int32_t>(graph.operators.size()), "units cover all operators");
+    core::require(next == core::count_of(graph.operators), "units cover all operators");
 }
 
 }  // namespace model

@@ -1,5 +1,7 @@
 #include "model/model_graph.h"
 
+#include "core/index/integers.h"
+
 #include <cstring>
 #include <string_view>
 
@@ -11,7 +13,7 @@ namespace {
 class Fingerprint {
 public:
     void add(std::string_view text) {
-        for (char c : text) add_byte(static_cast<unsigned char>(c));
+        for (char c : text) add_byte(c);
         add_byte(0);
     }
     void add(std::int64_t number) {
@@ -25,7 +27,7 @@ public:
         add(static_cast<std::int64_t>(bits));
     }
     void add(const std::vector<std::int64_t>& numbers) {
-        add(static_cast<std::int64_t>(numbers.size()));
+        add(std::ssize(numbers));
         for (std::int64_t number : numbers) add(number);
     }
     std::string text() const {
@@ -104,8 +106,7 @@ std::int64_t trained_parameter_count(const ModelGraph& graph) {
 std::int64_t parameter_count(const ModelGraph& graph, OperatorRange range) {
     std::vector<bool> used(graph.parameters.size(), false);
     for (std::int32_t i = range.begin; i < range.end; ++i)
-        for (ParameterId parameter : graph.operators[static_cast<std::size_t>(i)].parameters)
-            used[static_cast<std::size_t>(parameter.index)] = true;
+        for (ParameterId parameter : graph.operators[i].parameters) used[parameter.index] = true;
     std::int64_t count = 0;
     for (std::size_t i = 0; i < used.size(); ++i)
         if (used[i]) count += element_count(graph.parameters[i].shape);
@@ -116,25 +117,23 @@ std::vector<TiedParameter> tied_parameters(const ModelGraph& graph) {
     std::vector<std::vector<std::int32_t>> units(graph.parameters.size());
     for (const Operator& op : graph.operators)
         for (ParameterId parameter : op.parameters) {
-            auto& list = units[static_cast<std::size_t>(parameter.index)];
+            auto& list = units[parameter.index];
             if (list.empty() || list.back() != op.unit) list.push_back(op.unit);
         }
     std::vector<TiedParameter> tied;
-    for (std::size_t i = 0; i < units.size(); ++i)
-        if (units[i].size() > 1)
-            tied.push_back({ParameterId(static_cast<std::int32_t>(i)), std::move(units[i])});
+    for (const std::int32_t i : core::indices(units))
+        if (units[i].size() > 1) tied.push_back({ParameterId(i), std::move(units[i])});
     return tied;
 }
 
 std::vector<TensorId> tensors_crossing(const ModelGraph& graph, std::int32_t boundary) {
     std::vector<TensorId> crossing;
-    for (std::size_t i = 0; i < graph.tensors.size(); ++i) {
+    for (const std::int32_t i : core::indices(graph.tensors)) {
         const Tensor& tensor = graph.tensors[i];
         if (tensor.producer.index >= boundary || tensor.consumers.empty() ||
             graph.op(tensor.producer).kind == OperatorKind::input)
             continue;
-        if (tensor.consumers.back().index >= boundary)
-            crossing.push_back(TensorId(static_cast<std::int32_t>(i)));
+        if (tensor.consumers.back().index >= boundary) crossing.push_back(TensorId(i));
     }
     return crossing;
 }
@@ -168,8 +167,7 @@ std::optional<core::Unsupported> tensor_parallel_unsupported(const ModelGraph& g
         const Parameter& weight = graph.parameter(op.parameters[0]);
         const bool is_head = weight.split_dimension == 0 && weight.shape[0] == graph.vocabulary;
         if (!weight.split_dimension || is_head || !weight.split_sections.empty()) continue;
-        const std::int64_t extent =
-            weight.shape[static_cast<std::size_t>(*weight.split_dimension)] / weight.split_blocks;
+        const std::int64_t extent = weight.shape[*weight.split_dimension] / weight.split_blocks;
         if (extent % degree != 0) return indivisible("width", extent, op);
     }
     if (!has_region) return core::Unsupported{"the model has no tensor-parallel regions"};
@@ -251,10 +249,10 @@ std::string hash_of(const ModelGraph& graph) {
     for (const Operator& op : graph.operators) {
         print.add(name_of(op.kind));
         print.add(op.name);
-        print.add(static_cast<std::int64_t>(op.inputs.size()));
+        print.add(std::ssize(op.inputs));
         for (TensorId tensor : op.inputs) print.add(std::int64_t(tensor.index));
         print.add(std::int64_t(op.output.index));
-        print.add(static_cast<std::int64_t>(op.parameters.size()));
+        print.add(std::ssize(op.parameters));
         for (ParameterId parameter : op.parameters) print.add(std::int64_t(parameter.index));
         print.add(std::int64_t(op.unit));
         print.add(std::int64_t(op.in_parallel_region));

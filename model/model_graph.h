@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/index/indexed_vector.h"
 #include "core/unsupported.h"
 #include "model/model_fwd.h"
 #include "model/operator.h"
@@ -31,11 +32,11 @@ struct Module {
 
 struct ModelGraph {
     std::string name;
-    std::string family;           // "gpt", "llama", "bert", "t5", "mixtral", "resnet", "convnet", ...
-    std::vector<Tensor> tensors;  // indexed by TensorId
-    std::vector<Parameter>
-        parameters;  // indexed by ParameterId; a parameter used by two operators is tied and counted once
-    std::vector<Operator> operators;  // indexed by OperatorId, topological
+    std::string family;  // "gpt", "llama", "bert", "t5", "mixtral", "resnet", "convnet", ...
+    core::IndexedVector<TensorId, Tensor> tensors;
+    // A parameter used by two operators is tied and counted once.
+    core::IndexedVector<ParameterId, Parameter> parameters;
+    core::IndexedVector<OperatorId, Operator> operators;  // topological
     std::vector<Unit> units;
     std::vector<Module> modules;  // [0] is the root
     std::int64_t tokens_per_sample =
@@ -55,11 +56,9 @@ struct ModelGraph {
     std::int64_t sequence_tokens() const { return segments * tokens_per_sample; }
     bool has_later_segments() const { return segment + 1 < segments; }
 
-    const Tensor& tensor(TensorId id) const { return tensors[static_cast<std::size_t>(id.index)]; }
-    const Parameter& parameter(ParameterId id) const {
-        return parameters[static_cast<std::size_t>(id.index)];
-    }
-    const Operator& op(OperatorId id) const { return operators[static_cast<std::size_t>(id.index)]; }
+    const Tensor& tensor(TensorId id) const { return tensors[id]; }
+    const Parameter& parameter(ParameterId id) const { return parameters[id]; }
+    const Operator& op(OperatorId id) const { return operators[id]; }
 };
 
 // Published parameter count: every parameter once, tied ones included once, task heads

@@ -1,5 +1,7 @@
 #include "model/repetition.h"
 
+#include "core/index/integers.h"
+
 #include <algorithm>
 #include <functional>
 
@@ -59,16 +61,14 @@ Repetition::Signature Repetition::signature(OperatorRange range) const {
     // Tensors and parameters are numbered in the order in which the range meets them.
     std::map<std::int32_t, std::int32_t> tensor_label, parameter_label;
     const std::function<void(TensorId)> write_tensor = [&](TensorId id) {
-        const auto [entry, is_new] =
-            tensor_label.try_emplace(id.index, static_cast<std::int32_t>(tensor_label.size()));
+        const auto [entry, is_new] = tensor_label.try_emplace(id.index, core::count_of(tensor_label));
         text.push_back(entry->second);
         if (!is_new) return;
         const Tensor& tensor = graph_.tensor(id);
-        text.push_back(tensor_class_[static_cast<std::size_t>(id.index)]);
-        text.push_back(static_cast<std::int32_t>(tensor.consumers.size()));
+        text.push_back(tensor_class_[id.index]);
+        text.push_back(core::count_of(tensor.consumers));
         const bool is_wanted_after = !tensor.consumers.empty() && tensor.consumers.back().index >= range.end;
-        text.push_back(
-            is_wanted_after ? operator_class_[static_cast<std::size_t>(tensor.consumers.back().index)] : -1);
+        text.push_back(is_wanted_after ? operator_class_[tensor.consumers.back().index] : -1);
         if (tensor.producer.index >= range.begin) return;
         // From before the range: how it came about decides whose storage it is.
         const Operator& producer = graph_.op(tensor.producer);
@@ -77,21 +77,19 @@ Repetition::Signature Repetition::signature(OperatorRange range) const {
             producer.kind == OperatorKind::parallel_exit)
             write_tensor(producer.inputs[0]);
     };
-    std::size_t unit = static_cast<std::size_t>(graph_.operators[static_cast<std::size_t>(range.begin)].unit);
+    std::size_t unit = graph_.operators[range.begin].unit;
     for (std::int32_t i = range.begin; i < range.end; ++i) {
-        const Operator& op = graph_.operators[static_cast<std::size_t>(i)];
+        const Operator& op = graph_.operators[i];
         const bool begins_unit = unit < graph_.units.size() && graph_.units[unit].operators.begin == i;
         unit += begins_unit;
         text.push_back(-1 - begins_unit);
-        text.push_back(operator_class_[static_cast<std::size_t>(i)]);
+        text.push_back(operator_class_[i]);
         for (const TensorId input : op.inputs) write_tensor(input);
         write_tensor(op.output);
         for (const ParameterId parameter : op.parameters) {
             text.push_back(
-                parameter_label
-                    .try_emplace(parameter.index, static_cast<std::int32_t>(parameter_label.size()))
-                    .first->second);
-            text.push_back(parameter_class_[static_cast<std::size_t>(parameter.index)]);
+                parameter_label.try_emplace(parameter.index, core::count_of(parameter_label)).first->second);
+            text.push_back(parameter_class_[parameter.index]);
         }
     }
     text.push_back(-3);

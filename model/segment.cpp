@@ -109,9 +109,9 @@ std::optional<core::Unsupported> segments_unsupported(const ModelGraph& graph, i
 SegmentGraphs::SegmentGraphs(const ModelGraph& graph, int segments) : all_(&graph, 1) {
     if (segments == 1) return;
     core::require(!segments_unsupported(graph, segments), "a graph whose sequences are cut can be cut");
-    cut_.assign(static_cast<std::size_t>(segments), graph);
+    cut_.assign(segments, graph);
     for (int s = 0; s < segments; ++s) {
-        ModelGraph& own = cut_[static_cast<std::size_t>(s)];
+        ModelGraph& own = cut_[s];
         own.segments = segments;
         own.segment = s;
         own.tokens_per_sample = graph.tokens_per_sample / segments;
@@ -127,10 +127,8 @@ SegmentGraphs::SegmentGraphs(const ModelGraph& graph, int segments) : all_(&grap
 }
 
 core::Bytes key_value_bytes(const ModelGraph& graph, const Operator& attention, const CostContext& context) {
-    const double rows = static_cast<double>(context.micro_batch) *
-                        static_cast<double>(graph.tensor(attention.inputs[0]).shape[0]);
-    const double columns =
-        2.0 * static_cast<double>(rank_heads(attention, attention.attributes.kv_heads, context) *
+    const double rows = static_cast<double>(context.micro_batch) * graph.tensor(attention.inputs[0]).shape[0];
+    const double columns = 2.0 * (rank_heads(attention, attention.attributes.kv_heads, context) *
                                   attention.attributes.head_dimension);
     return core::size_of(context.compute) * (rows * columns);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/index/integers.h"
 #include "schedule/schedule_cells.h"
 #include "schedule/schedule_text.h"
 #include "schedule/verify.h"
@@ -20,7 +21,7 @@ std::vector<std::vector<std::int32_t>> columns_of(const Schedule& schedule, bool
     std::vector<std::vector<std::int32_t>> columns;
     for (const std::vector<Action>& list : schedule.actions) {
         std::vector<std::int32_t>& row = columns.emplace_back();
-        for (std::size_t i = 0; i < list.size(); ++i) row.push_back(static_cast<std::int32_t>(i));
+        for (const std::int32_t i : core::indices(list)) row.push_back(i);
     }
     return columns;
 }
@@ -32,17 +33,16 @@ std::string draw(const Schedule& schedule, const Violation* mark, int width) {
     const std::vector<std::vector<std::int32_t>> columns = columns_of(schedule, in_steps);
     std::vector<std::vector<std::string>> grid(schedule.actions.size());
     int marked_column = 0, total = 0;
-    for (std::size_t rank = 0; rank < grid.size(); ++rank)
-        for (std::size_t i = 0; i < columns[rank].size(); ++i) {
+    for (const std::int32_t rank : core::indices(grid))
+        for (const std::int32_t i : core::indices(columns[rank])) {
             const int column = columns[rank][i];
-            const bool is_marked =
-                mark && mark->rank == static_cast<int>(rank) && mark->position == static_cast<int>(i);
+            const bool is_marked = mark && mark->rank == rank && mark->position == i;
             std::vector<std::string>& row = grid[rank];
             if (row.size() <= static_cast<std::size_t>(column))
                 row.resize(static_cast<std::size_t>(column) + 1);
             std::string text = print_action(schedule, schedule.actions[rank][i]);
             if (is_marked) text = "[" + text + "]";
-            std::string& cell = row[static_cast<std::size_t>(column)];
+            std::string& cell = row[column];
             cell += (cell.empty() ? "" : "+") + text;
             if (is_marked) marked_column = column;
             total = std::max(total, column + 1);
@@ -51,22 +51,17 @@ std::string draw(const Schedule& schedule, const Violation* mark, int width) {
     const int first = std::clamp(marked_column - shown / 2, 0, std::max(0, total - shown));
     std::size_t cell_width = 1;
     for (const std::vector<std::string>& row : grid)
-        for (int column = first; column < std::min(first + shown, static_cast<int>(row.size())); ++column)
-            cell_width = std::max(cell_width, row[static_cast<std::size_t>(column)].size());
+        for (int column = first; column < std::min(first + shown, core::count_of(row)); ++column)
+            cell_width = std::max(cell_width, row[column].size());
     const std::size_t rank_width = std::to_string(grid.size()).size();
     std::string text;
-    for (std::size_t rank = 0; rank < grid.size(); ++rank) {
-        std::string line = fmt::format(
-            "{} rank {:>{}} |", mark && mark->rank == static_cast<int>(rank) ? '>' : ' ', rank, rank_width);
+    for (const std::int32_t rank : core::indices(grid)) {
+        std::string line =
+            fmt::format("{} rank {:>{}} |", mark && mark->rank == rank ? '>' : ' ', rank, rank_width);
         if (first > 0) line += " ..";
         for (int column = first; column < first + shown; ++column) {
-            const bool has_cell = column < static_cast<int>(grid[rank].size()) &&
-                                  !grid[rank][static_cast<std::size_t>(column)].empty();
-            line += fmt::format(" {:<{}}",
-                                has_cell   ? grid[rank][static_cast<std::size_t>(column)]
-                                : in_steps ? "."
-                                           : "",
-                                cell_width);
+            const bool has_cell = column < core::count_of(grid[rank]) && !grid[rank][column].empty();
+            line += fmt::format(" {:<{}}", has_cell ? grid[rank][column] : in_steps ? "." : "", cell_width);
         }
         if (first + shown < total) line += " ..";
         line.erase(line.find_last_not_of(' ') + 1);

@@ -37,7 +37,7 @@ int rank_of_stage(StagePlacement placement, int ranks, int stage) {
 
 int rank_of_stage(const Schedule& schedule, int stage, int direction) {
     if (schedule.placement == StagePlacement::custom)
-        return schedule.stage_ranks[static_cast<std::size_t>(direction * schedule.stages + stage)];
+        return schedule.stage_ranks[direction * schedule.stages + stage];
     const int rank = rank_of_stage(schedule.placement, schedule.ranks, stage);
     return direction == 1 ? schedule.ranks - 1 - rank : rank;
 }

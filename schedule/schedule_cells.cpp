@@ -1,5 +1,7 @@
 #include "schedule/schedule_cells.h"
 
+#include "core/index/integers.h"
+
 namespace schedule {
 
 bool CellIndex::contains(const Action& action) const {
@@ -12,11 +14,11 @@ CellPositions::CellPositions(const Schedule& schedule) {
     const CellIndex index(schedule);
     for (std::vector<std::int32_t>& of_kind : positions_) of_kind.assign(index.size(), -1);
     for (const std::vector<Action>& list : schedule.actions)
-        for (std::size_t i = 0; i < list.size(); ++i) {
+        for (const std::int32_t i : core::indices(list)) {
             if ((!is_compute(list[i].kind) && !is_transfer(list[i].kind)) || !index.contains(list[i]))
                 continue;
-            std::int32_t& position = positions_[static_cast<std::size_t>(list[i].kind)][index.of(list[i])];
-            if (position < 0) position = static_cast<std::int32_t>(i);
+            std::int32_t& position = positions_[core::position_of(list[i].kind)][index.of(list[i])];
+            if (position < 0) position = i;
         }
 }
 
@@ -84,15 +86,13 @@ Playback play(const Schedule& schedule) {
         for (std::size_t rank = 0; rank < schedule.actions.size(); ++rank) {
             const std::vector<Action>& list = schedule.actions[rank];
             auto& head = playback.waiting_at[rank];
-            while (head < static_cast<std::int32_t>(list.size()) &&
-                   !is_compute(list[static_cast<std::size_t>(head)].kind))
-                ++head;
-            if (head >= static_cast<std::int32_t>(list.size())) continue;
-            const auto at = static_cast<std::size_t>(head);
-            const bool is_pair = list[at].overlaps_next && at + 1 < list.size();
+            while (head < core::count_of(list) && !is_compute(list[head].kind)) ++head;
+            if (head >= core::count_of(list)) continue;
+            const std::int32_t at = head;
+            const bool is_pair = list[at].overlaps_next && at + 1 < core::count_of(list);
             if (!player.is_ready(list[at], step) || (is_pair && !player.is_ready(list[at + 1], step)))
                 continue;
-            for (std::size_t i = at; i < at + (is_pair ? 2u : 1u); ++i) {
+            for (std::int32_t i = at; i < at + (is_pair ? 2 : 1); ++i) {
                 player.make(list[i], step);
                 playback.step[rank][i] = step;
                 ++head;
@@ -102,7 +102,7 @@ Playback play(const Schedule& schedule) {
     }
     for (std::size_t rank = 0; rank < schedule.actions.size(); ++rank) {
         std::int32_t& head = playback.waiting_at[rank];
-        if (head >= static_cast<std::int32_t>(schedule.actions[rank].size())) head = -1;
+        if (head >= core::count_of(schedule.actions[rank])) head = -1;
         else playback.is_complete = false;
     }
     return playback;

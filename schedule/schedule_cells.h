@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/index/integers.h"
 #include "schedule/schedule.h"
 
 namespace schedule {
@@ -46,7 +47,7 @@ class CellPositions {
 public:
     explicit CellPositions(const Schedule& schedule);
     std::int32_t of(ActionKind kind, std::size_t cell) const {
-        return positions_[static_cast<std::size_t>(kind)][cell];
+        return positions_[core::position_of(kind)][cell];
     }
     // The cell that gives the gradient of the stage's input: B or I.
     std::int32_t gradient(std::size_t cell) const;
@@ -54,7 +55,7 @@ public:
     std::int32_t release(std::size_t cell) const;
 
 private:
-    static constexpr std::size_t kinds = static_cast<std::size_t>(ActionKind::receive_backward) + 1;
+    static constexpr std::size_t kinds = core::position_of(ActionKind::receive_backward) + 1;
     std::array<std::vector<std::int32_t>, kinds> positions_;
 };
 

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 
 namespace schedule {
 
@@ -113,10 +114,10 @@ bool parse_overlap(std::string_view cell, std::vector<Action>& list) {
 
 // Rank that most cells of each (direction, stage) stand on; -1 where there is no cell.
 std::vector<std::int32_t> majority_ranks(const Schedule& schedule) {
-    std::vector<std::map<int, int>> votes(static_cast<std::size_t>(schedule.stages * schedule.directions));
+    std::vector<std::map<int, int>> votes(schedule.stages * schedule.directions);
     for (int rank = 0; rank < schedule.ranks; ++rank)
-        for (const Action& action : schedule.actions[static_cast<std::size_t>(rank)])
-            ++votes[static_cast<std::size_t>(action.direction * schedule.stages + action.stage)][rank];
+        for (const Action& action : schedule.actions[rank])
+            ++votes[action.direction * schedule.stages + action.stage][rank];
     std::vector<std::int32_t> ranks;
     for (const std::map<int, int>& vote : votes) {
         int best = -1, count = 0;
@@ -136,7 +137,7 @@ void infer_placement(Schedule& schedule) {
         schedule.placement = placement;
         for (int direction = 0; direction < schedule.directions; ++direction)
             for (int stage = 0; stage < schedule.stages; ++stage) {
-                const int rank = found[static_cast<std::size_t>(direction * schedule.stages + stage)];
+                const int rank = found[direction * schedule.stages + stage];
                 if (rank >= 0 && rank != rank_of_stage(schedule, stage, direction)) return false;
             }
         return true;
@@ -196,7 +197,7 @@ std::optional<Schedule> parse_schedule(const std::string& text, const std::strin
                           "one row per rank, cells such as 0F0,0B0");
         return std::nullopt;
     }
-    schedule.ranks = static_cast<int>(schedule.actions.size());
+    schedule.ranks = core::count_of(schedule.actions);
     schedule.stages = schedule.micro_batches = 1;
     schedule.is_forward_only = true;
     for (const std::vector<Action>& list : schedule.actions)
@@ -211,9 +212,8 @@ std::optional<Schedule> parse_schedule(const std::string& text, const std::strin
     // stage and micro-batch.
     std::size_t cells = 0;
     for (const std::vector<Action>& list : schedule.actions) cells += list.size();
-    const std::size_t expected =
-        static_cast<std::size_t>(schedule.stages) * static_cast<std::size_t>(schedule.micro_batches) *
-        static_cast<std::size_t>(schedule.segments) * static_cast<std::size_t>(schedule.directions);
+    const std::size_t expected = static_cast<std::size_t>(schedule.stages) * schedule.micro_batches *
+                                 schedule.segments * schedule.directions;
     if (expected > 64 * cells + 4096) {
         diagnostics.error(
             {file_name, 0, 0}, "",

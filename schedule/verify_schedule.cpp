@@ -1,6 +1,7 @@
 // Rules 1 to 4 of a schedule, then the others (verify_transfers.cpp, verify_state.cpp) when these hold.
 #include <fmt/core.h>
 
+#include "core/index/integers.h"
 #include "schedule/schedule_cells.h"
 #include "schedule/schedule_text.h"
 #include "schedule/verify.h"
@@ -32,7 +33,7 @@ void check_completeness(const Schedule& schedule, std::vector<Violation>& violat
     const CellPositions positions(schedule);
     std::vector<std::vector<bool>> seen(5, std::vector<bool>(index.size(), false));
     for (int rank = 0; rank < schedule.ranks; ++rank) {
-        const std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
+        const std::vector<Action>& list = schedule.actions[rank];
         for (std::size_t i = 0; i < list.size(); ++i) {
             const Action& action = list[i];
             if (!check_counts(schedule, action, rank, position_of(i), violations) || !is_compute(action.kind))
@@ -46,8 +47,8 @@ void check_completeness(const Schedule& schedule, std::vector<Violation>& violat
             if (schedule.is_forward_only && action.kind != ActionKind::forward)
                 violate("stands in a forward-only schedule");
             const std::size_t cell = index.of(action);
-            if (seen[static_cast<std::size_t>(action.kind)][cell]) violate("is there twice");
-            seen[static_cast<std::size_t>(action.kind)][cell] = true;
+            if (seen[core::position_of(action.kind)][cell]) violate("is there twice");
+            seen[core::position_of(action.kind)][cell] = true;
             const bool is_half =
                 action.kind == ActionKind::backward_input || action.kind == ActionKind::backward_weight;
             if (is_half && positions.of(ActionKind::backward, cell) >= 0)
@@ -79,7 +80,7 @@ void check_completeness(const Schedule& schedule, std::vector<Violation>& violat
 
 void check_placement(const Schedule& schedule, std::vector<Violation>& violations) {
     for (int rank = 0; rank < schedule.ranks; ++rank) {
-        const std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
+        const std::vector<Action>& list = schedule.actions[rank];
         for (std::size_t i = 0; i < list.size(); ++i) {
             const Action& action = list[i];
             if (action.stage < 0 || action.stage >= schedule.stages || action.direction < 0 ||
@@ -100,7 +101,7 @@ void check_local_order(const Schedule& schedule, std::vector<Violation>& violati
     const CellIndex index(schedule);
     const CellPositions positions(schedule);
     for (int rank = 0; rank < schedule.ranks; ++rank) {
-        const std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
+        const std::vector<Action>& list = schedule.actions[rank];
         for (std::size_t i = 0; i < list.size(); ++i) {
             const Action& action = list[i];
             if (!is_compute(action.kind) || !index.contains(action) ||
@@ -147,16 +148,16 @@ void check_local_order(const Schedule& schedule, std::vector<Violation>& violati
 void check_progress(const Schedule& schedule, std::vector<Violation>& violations) {
     const Playback playback = play(schedule);
     for (int rank = 0; rank < schedule.ranks; ++rank) {
-        const int position = playback.waiting_at[static_cast<std::size_t>(rank)];
+        const int position = playback.waiting_at[rank];
         if (position < 0) continue;
-        const std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
-        const Action* waiting = &list[static_cast<std::size_t>(position)];
+        const std::vector<Action>& list = schedule.actions[rank];
+        const Action* waiting = &list[position];
         Action needed;
         // Of an overlapped pair either half may be what waits: the one whose input was never made.
         auto is_missing = [&](const Action& action) {
             if (!input_cell(schedule, action, needed)) return false;
             const int home = rank_of_stage(schedule, needed.stage, needed.direction);
-            const auto r = static_cast<std::size_t>(home);
+            const std::int32_t r = home;
             for (std::size_t i = 0; i < schedule.actions[r].size(); ++i) {
                 const Action& other = schedule.actions[r][i];
                 const bool is_it =

@@ -6,6 +6,7 @@
 #include "cluster/profile/load.h"
 #include "cluster/synthetic.h"
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "core/reader.h"
 
 namespace cluster {
@@ -43,13 +44,13 @@ void add_first_card(InstanceType& instance) {
     const bool has_card = std::any_of(instance.vertices.begin(), instance.vertices.end(),
                                       [](const Vertex& v) { return v.kind == VertexKind::nic; });
     if (has_card) return;
-    for (std::size_t v = 0; v < instance.vertices.size(); ++v)
+    for (const std::int32_t v : core::indices(instance.vertices))
         if (instance.vertices[v].kind == VertexKind::host) {
             LinkSpec slot;
             slot.name = "card-slot";
             slot.bandwidth = instance.network_baseline;
             int nic = add_vertex(instance, "nic0", VertexKind::nic);
-            add_link(instance, nic, static_cast<int>(v), slot);
+            add_link(instance, nic, v, slot);
             return;
         }
 }
@@ -165,12 +166,12 @@ private:
         two.nodes = 2;
         if (instance_.network_baseline.value <= 0) return;
         Route between = route(two, DeviceId(0), DeviceId(instance_.devices));
-        const Link& narrowest = instance_.links[static_cast<std::size_t>(between.bottleneck.link)];
+        const Link& narrowest = instance_.links[between.bottleneck.link];
         if (narrowest.kind != LinkKind::network)
-            cluster_.assumptions.push_back(
-                "between nodes one device is held to " + core::format(between.bandwidth) + " by the link " +
-                instance_.vertices[static_cast<std::size_t>(narrowest.a)].name + " - " +
-                instance_.vertices[static_cast<std::size_t>(narrowest.b)].name + ", not by the network");
+            cluster_.assumptions.push_back("between nodes one device is held to " +
+                                           core::format(between.bandwidth) + " by the link " +
+                                           instance_.vertices[narrowest.a].name + " - " +
+                                           instance_.vertices[narrowest.b].name + ", not by the network");
     }
 
     core::TableReader& reader_;

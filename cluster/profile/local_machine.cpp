@@ -41,7 +41,7 @@ int cores_allowed() {
 }
 
 core::Bytes memory_allowed() {
-    double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+    double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
     for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
         double limit = std::strtod(first_words(path, 1).c_str(), nullptr);  // "max" reads as zero
         if (limit > 0) memory = std::min(memory, limit);

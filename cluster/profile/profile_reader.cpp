@@ -206,7 +206,7 @@ std::optional<InstanceType> read_instance(const core::Value& document, const std
     if (device) {
         std::optional<core::Bytes> share;
         if (instance.host_memory.value > 0 && instance.devices > 0)
-            share = instance.host_memory / static_cast<double>(instance.devices);
+            share = instance.host_memory / instance.devices;
         instance.device = read_device(*device, "device", context, share);
         if (device_name)
             own.error(section->location, "instance.device",

@@ -6,6 +6,7 @@
 #include "cluster/build_topology.h"
 #include "cluster/profile/profile_device.h"
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 
 namespace cluster {
 
@@ -87,8 +88,8 @@ private:
     }
 
     int find(const std::string& name) const {
-        for (std::size_t v = 0; v < instance_.vertices.size(); ++v)
-            if (instance_.vertices[v].name == name) return static_cast<int>(v);
+        for (const std::int32_t v : core::indices(instance_.vertices))
+            if (instance_.vertices[v].name == name) return v;
         return -1;
     }
 
@@ -109,7 +110,7 @@ private:
     }
 
     bool may_add_link(core::TableReader& reader) {
-        if (static_cast<int>(instance_.links.size()) < most_links) return true;
+        if (core::count_of(instance_.links) < most_links) return true;
         if (!is_full_)
             reader.error("", "the topology has more than " + in_words(most_links) + " links",
                          "describe one node only");
@@ -124,7 +125,7 @@ private:
         const core::Value* counts = reader.required_array("counts");
         reader.finish();
         if (!counts) return;
-        const std::size_t n = static_cast<std::size_t>(instance_.devices);
+        const std::size_t n = instance_.devices;
         const std::string shape = "give " + std::to_string(n) + " rows of " + std::to_string(n) +
                                   " link counts, one row a device, zero on the diagonal, equal both ways";
         std::vector<std::vector<int>> matrix;
@@ -188,7 +189,7 @@ private:
                     if (vertex >= 0) ends.push_back(vertex);
                     else unknown_vertex(reader, key, name);
                 }
-            if (static_cast<int>(ends.size()) > most_links) return {};
+            if (core::count_of(ends) > most_links) return {};
         }
         return ends;
     }
@@ -223,9 +224,7 @@ private:
         for (std::size_t i = 0; i < from.size(); ++i) {
             int other = to.size() == 1 ? to[0] : to[i];
             if (from[i] == other) {
-                reader.error("to",
-                             "a link joins \"" + instance_.vertices[static_cast<std::size_t>(other)].name +
-                                 "\" to itself",
+                reader.error("to", "a link joins \"" + instance_.vertices[other].name + "\" to itself",
                              "join two different vertices");
                 return;
             }

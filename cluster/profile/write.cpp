@@ -13,6 +13,7 @@
 #include "cluster/profile/profile_reader.h"
 #include "core/document.h"
 #include "core/errors.h"
+#include "core/index/integers.h"
 
 namespace cluster {
 
@@ -257,14 +258,11 @@ private:
         return table;
     }
 
-    std::string vertex_name(int vertex) const {
-        return instance_.vertices[static_cast<std::size_t>(vertex)].name;
-    }
+    std::string vertex_name(int vertex) const { return instance_.vertices[vertex].name; }
 
     std::string device_prefix() const {
-        core::require(
-            instance_.devices > 0 && static_cast<int>(instance_.vertices.size()) >= instance_.devices,
-            "an instance has a vertex for every device");
+        core::require(instance_.devices > 0 && core::count_of(instance_.vertices) >= instance_.devices,
+                      "an instance has a vertex for every device");
         std::string prefix = vertex_name(0);
         core::require(prefix.ends_with('0'), "devices are numbered from 0");
         prefix.pop_back();
@@ -357,7 +355,7 @@ private:
     // The leading links that join devices directly, row by row, as a matrix; `next` is the first link that is
     // not among them.
     core::Value mesh_table(std::size_t& next, std::vector<LinkSpec>& specs) const {
-        const std::size_t n = static_cast<std::size_t>(instance_.devices);
+        const std::size_t n = instance_.devices;
         std::vector<std::vector<std::int64_t>> counts(n, std::vector<std::int64_t>(n, 0));
         std::string type;
         std::pair<int, int> last{-1, -1};
@@ -369,8 +367,8 @@ private:
             if (!type.empty() && own != type) break;
             type = own;
             last = pair;
-            counts[static_cast<std::size_t>(link.a)][static_cast<std::size_t>(link.b)] = link.count;
-            counts[static_cast<std::size_t>(link.b)][static_cast<std::size_t>(link.a)] = link.count;
+            counts[link.a][link.b] = link.count;
+            counts[link.b][link.a] = link.count;
         }
         if (type.empty()) return core::Value::table();
         core::Value table = core::Value::table();

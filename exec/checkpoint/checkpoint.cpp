@@ -94,7 +94,7 @@ void write_durably(const std::string& folder, const std::string& name, std::span
             const ssize_t bytes = ::write(file.get(), content.data() + written, content.size() - written);
             if (bytes < 0 && errno == EINTR) continue;
             if (bytes < 0) fail("writing", temporary);
-            written += static_cast<std::size_t>(bytes);
+            written += bytes;
         }
         if (::fsync(file.get()) != 0) fail("synchronising", temporary);
     }
@@ -234,7 +234,7 @@ std::optional<CheckpointManifest> read_manifest(const std::string& folder, std::
                 file.name = file_reader.required_string("name");
                 if (file.name.find('/') != std::string::npos)
                     diagnostics.error({path, 0, 0}, "files.name", "a file's name has no folder", "");
-                file.bytes = static_cast<std::uint64_t>(file_reader.required_integer("bytes", {.least = 0}));
+                file.bytes = file_reader.required_integer("bytes", {.least = 0});
                 if (!read_number(file_reader.required_string("xxh64"), file.checksum, 16))
                     diagnostics.error({path, 0, 0}, "files.xxh64", "no hexadecimal number", "");
                 file_reader.finish();
@@ -272,7 +272,7 @@ std::optional<std::string> read_verified(const std::string& folder, const Checkp
                                   got == 0 ? "it became shorter" : std::strerror(errno));
             return std::nullopt;
         }
-        done += static_cast<std::size_t>(got);
+        done += got;
     }
     const std::uint64_t sum = checksum(std::as_bytes(std::span(content)));
     if (sum != file.checksum) {
@@ -338,7 +338,7 @@ bool Checkpoint::load(const std::string& folder, std::string& failure) {
                 !cursor.take(count) || count > cursor.left() / sizeof(float))
                 return is_damaged();
             Piece& piece = pieces_[{name, static_cast<StateKind>(kind)}].emplace_back();
-            piece.first = static_cast<std::int64_t>(first);
+            piece.first = first;
             piece.values.resize(count);
             cursor.take(piece.values.data(), count * sizeof(float));
         }
@@ -392,10 +392,10 @@ bool Checkpoint::read(const std::string& parameter, StateKind kind, std::int64_t
     const auto found = pieces_.find({parameter, kind});
     if (found == pieces_.end()) return into.empty();
     std::int64_t at = first;
-    const std::int64_t end = first + static_cast<std::int64_t>(into.size());
+    const std::int64_t end = first + std::ssize(into);
     // The same elements may be there more than once: copies of tied parameters.
     for (const Piece& piece : found->second) {
-        const std::int64_t piece_end = piece.first + static_cast<std::int64_t>(piece.values.size());
+        const std::int64_t piece_end = piece.first + std::ssize(piece.values);
         if (piece.first > at || at >= end) break;
         if (piece_end <= at) continue;
         const std::int64_t until = std::min(piece_end, end);
@@ -499,7 +499,7 @@ void commit_checkpoint(const std::string& directory, const CheckpointManifest& m
     synchronize_directory(directory);
     fs::remove_all(place + ".replaced", error);
     const std::vector<std::int64_t> steps = steps_with(directory, "");
-    for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < steps.size(); ++i)
+    for (std::size_t i = 0; i + keep < steps.size(); ++i)
         if (steps[i] < manifest.step) fs::remove_all(checkpoint_folder(directory, steps[i]), error);
 }
 

@@ -28,9 +28,7 @@ CheckpointManifest convert_checkpoint(const Checkpoint& from, const schedule::Pr
         const auto account = std::make_shared<MemoryAccount>(fmt::format("rank {}", rank), backend.blocks());
         const ParameterShare share = share_of(plan.layout, schedule::coordinates_of(plan.layout, rank));
         std::vector<BucketState> buckets;
-        for (const schedule::ParameterBucket& bucket :
-             program.classes[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)])]
-                 .buckets)
+        for (const schedule::ParameterBucket& bucket : program.classes[program.class_of_rank[rank]].buckets)
             buckets.emplace_back(graph, plan, bucket, share, piece_of(plan, bucket, rank), manifest.seed,
                                  true, account, backend);
         restore(from, program, graph, rank, buckets);

@@ -44,7 +44,7 @@ std::vector<StateRecord> records_of(const schedule::Program& program, const mode
         for (const BucketState::Trained& own : bucket.trained()) {
             const model::Parameter& parameter = graph.parameter(own.parameter);
             if (!is_first_copy(program, parameter, coordinates)) continue;
-            const std::int64_t last = own.first + static_cast<std::int64_t>(own.values.size());
+            const std::int64_t last = own.first + std::ssize(own.values);
             for (const ElementRun& run :
                  element_runs(parameter, share_of(program.plan.layout, coordinates))) {
                 const std::int64_t begin = std::max(run.local, own.first),
@@ -73,13 +73,12 @@ void restore(const Checkpoint& checkpoint, const schedule::Program& program, con
     for (BucketState& bucket : buckets)
         bucket.restore([&](model::ParameterId id, StateKind kind, std::int64_t first, std::span<float> into) {
             const model::Parameter& parameter = graph.parameter(id);
-            const std::int64_t last = first + static_cast<std::int64_t>(into.size());
+            const std::int64_t last = first + std::ssize(into);
             for (const ElementRun& run : element_runs(parameter, share)) {
                 const std::int64_t begin = std::max(run.local, first),
                                    end = std::min(run.local + run.count, last);
                 if (begin >= end) continue;
-                const std::span<float> part = into.subspan(static_cast<std::size_t>(begin - first),
-                                                           static_cast<std::size_t>(end - begin));
+                const std::span<float> part = into.subspan(begin - first, end - begin);
                 if (!checkpoint.read(parameter.name, kind, run.global + begin - run.local, part))
                     throw core::MachineError(fmt::format("the checkpoint of step {} has not all of {}",
                                                          checkpoint.manifest().step, parameter.name));

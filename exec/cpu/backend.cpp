@@ -9,6 +9,7 @@
 #include <fmt/core.h>
 
 #include "core/errors.h"
+#include "core/index/integers.h"
 #include "exec/cpu/bfloat16.h"
 #include "exec/cpu/kernels.h"
 #include "exec/cpu/rounded_operators.h"
@@ -27,12 +28,12 @@ namespace {
 double thread_seconds() {
     timespec now{};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+    return now.tv_sec + 1e-9 * now.tv_nsec;
 }
 
 // As the simulator counts members of a group that share a node.
 int most_on_a_node(const std::vector<int>& members, int ranks_per_node) {
-    if (ranks_per_node <= 0) return static_cast<int>(members.size());
+    if (ranks_per_node <= 0) return core::count_of(members);
     std::map<int, int> count;
     int most = 1;
     for (const int rank : members) most = std::max(most, ++count[rank / ranks_per_node]);
@@ -52,26 +53,24 @@ public:
                  const MicroBatchPosition& place) const override {
         of(place).forward(op, operands, place);
     }
-    void backward_input(model::OperatorId op, const Operands& operands, const float* dy,
-                        const std::vector<float*>& dx, const MicroBatchPosition& place) const override {
+    void backward_input(model::OperatorId op, const Operands& operands, ConstTensorView dy,
+                        const std::vector<TensorView>& dx, const MicroBatchPosition& place) const override {
         of(place).backward_input(op, operands, dy, dx, place);
     }
-    void backward_weight(model::OperatorId op, const Operands& operands, const float* dy,
-                         const std::vector<float*>& dparameters) const override {
+    void backward_weight(model::OperatorId op, const Operands& operands, ConstTensorView dy,
+                         const std::vector<TensorView>& dparameters) const override {
         of(*operands.place).backward_weight(op, operands, dy, dparameters);
     }
     std::vector<std::int64_t> expert_rows(model::OperatorId dispatch,
                                           const Operands& operands) const override {
         return of(*operands.place).expert_rows(dispatch, operands);
     }
-    void pack_keys(model::OperatorId attention, const float* packed, float* piece) const override {
+    void pack_keys(model::OperatorId attention, ConstTensorView packed, TensorView piece) const override {
         segments_[0]->pack_keys(attention, packed, piece);
     }  // all are of one size
 
 private:
-    const OperatorKernels& of(const MicroBatchPosition& place) const {
-        return *segments_[static_cast<std::size_t>(place.segment)];
-    }
+    const OperatorKernels& of(const MicroBatchPosition& place) const { return *segments_[place.segment]; }
     std::vector<std::unique_ptr<const OperatorKernels>> segments_;
 };
 
@@ -96,35 +95,39 @@ std::unique_ptr<const OperatorKernels> make_operators(const std::vector<model::M
     return std::make_unique<OperatorsBySegment>(std::move(result));
 }
 
-std::uint16_t* bfloats(void* array) { return static_cast<std::uint16_t*>(array); }
-const std::uint16_t* bfloats(const void* array) { return static_cast<const std::uint16_t*>(array); }
-
 // The array in fp32: itself, or a copy that is rounded back when the view ends.
 class WideView {
 public:
-    WideView(core::DataType type, float* array, std::int64_t count, bool writes)
-        : array_(array), count_(count), writes_(writes) {
-        if (type != core::DataType::bf16) return;
-        copy_.resize(static_cast<std::size_t>(count));
-        widen_bfloat16(count, bfloats(array), copy_.data());
+    WideView(const TensorView& array, bool writes) : array_(array), writes_(writes) {
+        if (array.type() != core::DataType::bf16) return;
+        copy_.resize(array.elements());
+        widen_bfloat16(array.elements(), array.as<std::uint16_t>(), copy_.data());
     }
     ~WideView() {
-        if (writes_ && !copy_.empty()) round_to_bfloat16(count_, copy_.data(), bfloats(array_));
+        if (writes_ && !copy_.empty())
+            round_to_bfloat16(array_.elements(), copy_.data(), array_.as<std::uint16_t>());
     }
     WideView(const WideView&) = delete;
     WideView& operator=(const WideView&) = delete;
-    float* data() { return copy_.empty() ? array_ : copy_.data(); }
+    float* data() { return copy_.empty() ? array_.floats() : copy_.data(); }
 
 private:
-    float* array_;
-    std::int64_t count_;
-    bool writes_;
+    const TensorView array_;
+    const bool writes_;
     std::vector<float> copy_;
 };
 
+// The elements in fp32: as they are stored, or in `copy`.
+const float* widened(const ConstTensorView& array, std::vector<float>& copy) {
+    if (array.type() != core::DataType::bf16) return array.floats();
+    copy.resize(array.elements());
+    widen_bfloat16(array.elements(), array.as<std::uint16_t>(), copy.data());
+    return copy.data();
+}
+
 // Whole words: an array of an odd number of bf16 values ends inside one, and so does its block.
 std::span<float> words_of(Buffer& buffer) {
-    return {buffer.data(), (buffer.bytes() + sizeof(float) - 1) / sizeof(float)};
+    return {buffer.span().data(), (buffer.bytes() + sizeof(float) - 1) / sizeof(float)};
 }
 
 }  // namespace
@@ -153,8 +156,7 @@ CpuBackend::CpuBackend(const schedule::Program& program, const std::vector<model
                        const RunOptions& options, Communicator& communicator,
                        const std::vector<std::string>& activities)
     : program_(program),
-      list_(program.classes[static_cast<std::size_t>(
-          program.class_of_rank[static_cast<std::size_t>(communicator.rank())])]),
+      list_(program.classes[program.class_of_rank[communicator.rank()]]),
       options_(options),
       communicator_(communicator),
       activities_(activities),
@@ -178,16 +180,15 @@ void CpuBackend::find_needs(const model::ModelGraph& graph) {
     needs_.resize(list_.instructions.size());
     numbers_.resize(list_.instructions.size());
     std::vector<std::int32_t> bucket_of(graph.parameters.size(), -1);
-    for (std::size_t b = 0; b < list_.buckets.size(); ++b)
-        for (const model::ParameterId parameter : list_.buckets[b].parameters)
-            bucket_of[static_cast<std::size_t>(parameter.index)] = static_cast<std::int32_t>(b);
+    for (const std::int32_t b : core::indices(list_.buckets))
+        for (const model::ParameterId parameter : list_.buckets[b].parameters) bucket_of[parameter.index] = b;
     constexpr std::uint32_t none = ~std::uint32_t(0);
     std::vector<std::uint32_t> last_exchange(list_.buckets.size(), none);
     std::uint32_t last = none;
     for (std::uint32_t i = 0; i < list_.instructions.size(); ++i) {
         const Instruction& instruction = list_.instructions[i];
         if (instruction.stream == schedule::Stream::data) {
-            if (instruction.bucket) last_exchange[static_cast<std::size_t>(*instruction.bucket)] = i;
+            if (instruction.bucket) last_exchange[*instruction.bucket] = i;
             last = i;
             continue;
         }
@@ -196,19 +197,17 @@ void CpuBackend::find_needs(const model::ModelGraph& graph) {
             if (list_.instructions[before].stream == schedule::Stream::data) needs.push_back(before);
         if (instruction.kind == InstructionKind::compute) {
             for (std::int32_t op = instruction.operators.begin; op < instruction.operators.end; ++op)
-                for (const model::ParameterId parameter :
-                     graph.operators[static_cast<std::size_t>(op)].parameters) {
-                    const std::int32_t bucket = bucket_of[static_cast<std::size_t>(parameter.index)];
-                    if (bucket >= 0 && last_exchange[static_cast<std::size_t>(bucket)] != none)
-                        needs.push_back(last_exchange[static_cast<std::size_t>(bucket)]);
+                for (const model::ParameterId parameter : graph.operators[op].parameters) {
+                    const std::int32_t bucket = bucket_of[parameter.index];
+                    if (bucket >= 0 && last_exchange[bucket] != none) needs.push_back(last_exchange[bucket]);
                 }
         } else if (instruction.kind != InstructionKind::send &&
                    instruction.kind != InstructionKind::receive &&
                    instruction.kind != InstructionKind::collective) {
             // The optimizer, norms of gradients and zeroing touch one bucket or all.
             if (!instruction.bucket && last != none) needs.push_back(last);
-            if (instruction.bucket && last_exchange[static_cast<std::size_t>(*instruction.bucket)] != none)
-                needs.push_back(last_exchange[static_cast<std::size_t>(*instruction.bucket)]);
+            if (instruction.bucket && last_exchange[*instruction.bucket] != none)
+                needs.push_back(last_exchange[*instruction.bucket]);
         }
         std::sort(needs.begin(), needs.end());
         needs.erase(std::unique(needs.begin(), needs.end()), needs.end());
@@ -288,11 +287,11 @@ void CpuBackend::copy(void* to, const void* from, std::size_t bytes) {
     in_stream([=] { std::memcpy(to, from, bytes); });
 }
 
-void CpuBackend::accumulate(core::DataType type, std::int64_t count, const void* x, void* y) {
+void CpuBackend::accumulate(ConstTensorView x, TensorView y) {
     in_stream([=] {
-        WideView from(type, static_cast<float*>(const_cast<void*>(x)), count, false),
-            to(type, static_cast<float*>(y), count, true);
-        kernels().accumulate(count, from.data(), to.data());
+        std::vector<float> copy;
+        WideView to(y, true);
+        kernels().accumulate(x.elements(), widened(x, copy), to.data());
     });
 }
 
@@ -301,16 +300,16 @@ void CpuBackend::read_data(Buffer& into, core::DataType,
     write(step_, into.data());
 }
 
-void CpuBackend::upload(core::DataType type, std::span<const float> values, void* to) {
-    if (type == core::DataType::bf16)
-        round_to_bfloat16(static_cast<std::int64_t>(values.size()), values.data(), bfloats(to));
-    else std::memcpy(to, values.data(), values.size_bytes());
+void CpuBackend::upload(std::span<const float> values, TensorView to) {
+    if (to.type() == core::DataType::bf16)
+        round_to_bfloat16(std::ssize(values), values.data(), to.as<std::uint16_t>());
+    else std::memcpy(to.floats(), values.data(), values.size_bytes());
 }
 
-void CpuBackend::download(core::DataType type, const void* from, std::span<float> values) {
-    if (type == core::DataType::bf16)
-        widen_bfloat16(static_cast<std::int64_t>(values.size()), bfloats(from), values.data());
-    else std::memcpy(values.data(), from, values.size_bytes());
+void CpuBackend::download(ConstTensorView from, std::span<float> values) {
+    if (from.type() == core::DataType::bf16)
+        widen_bfloat16(std::ssize(values), from.as<std::uint16_t>(), values.data());
+    else std::memcpy(values.data(), from.floats(), values.size_bytes());
 }
 
 namespace {
@@ -339,48 +338,47 @@ float CpuBackend::clipping_factor(const schedule::Optimizer& optimizer) const {
 }
 
 void CpuBackend::update(const schedule::Optimizer& optimizer, std::int64_t step,
-                        const std::vector<UpdateRange>& ranges, const float* sums) {
+                        const std::vector<UpdateRange>& ranges, ConstTensorView sums) {
     const Kernels& k = kernels();
     AdamStep adam = adam_step(optimizer, step);
     const float factor = clipping_factor(optimizer);
-    const schedule::Precision& precision = program_.plan.precision;
     for (const UpdateRange& range : ranges) {
-        float* parameter = range.master ? range.master : range.parameter;
+        float *parameter = (range.master ? range.master : range.parameter).floats(),
+              *first = range.first.floats(), *second = range.second.floats();
         adam.weight_decay = static_cast<float>(range.weight_decay);
         if (schedule::needs_update_norms(optimizer)) {
-            const float values = sums[2 * range.place], updates = sums[2 * range.place + 1];
+            const float values = sums.floats()[2 * range.place], updates = sums.floats()[2 * range.place + 1];
             const float ratio = values > 0 && updates > 0 ? std::sqrt(values) / std::sqrt(updates) : 1.0f;
-            k.lamb(range.count, adam, adam.learning_rate * ratio, parameter, range.first, range.second);
+            k.lamb(range.count, adam, adam.learning_rate * ratio, parameter, first, second);
         } else {
-            WideView gradient(precision.gradients, range.gradient, range.count, factor < 1);
+            WideView gradient(range.gradient, factor < 1);
             if (factor < 1) k.scale(range.count, factor, gradient.data(), gradient.data());
             if (optimizer.kind == schedule::OptimizerKind::sgd)
                 k.sgd(range.count, adam.learning_rate, static_cast<float>(optimizer.momentum),
-                      adam.weight_decay, gradient.data(), parameter, range.first);
-            else k.adam(range.count, adam, gradient.data(), parameter, range.first, range.second);
+                      adam.weight_decay, gradient.data(), parameter, first);
+            else k.adam(range.count, adam, gradient.data(), parameter, first, second);
         }
-        if (range.master)
-            upload(precision.parameters, {range.master, static_cast<std::size_t>(range.count)},
-                   range.parameter);
+        if (range.master) upload({parameter, parameter + range.count}, range.parameter);
     }
 }
 
 void CpuBackend::take_update_norms(const schedule::Optimizer& optimizer, std::int64_t step,
-                                   const std::vector<UpdateRange>& ranges, float* sums, std::size_t count) {
+                                   const std::vector<UpdateRange>& ranges, TensorView sums) {
     const Kernels& k = kernels();
     AdamStep adam = adam_step(optimizer, step);
     const float factor = clipping_factor(optimizer);
-    std::fill_n(sums, count, 0.0f);
+    std::fill_n(sums.floats(), sums.elements(), 0.0f);
     for (const UpdateRange& range : ranges) {
-        WideView gradient(program_.plan.precision.gradients, range.gradient, range.count, factor < 1);
+        WideView gradient(range.gradient, factor < 1);
         if (factor < 1) k.scale(range.count, factor, gradient.data(), gradient.data());
         adam.weight_decay = static_cast<float>(range.weight_decay);
         double squares[2] = {};
-        k.lamb_norms(range.count, adam, gradient.data(), range.master ? range.master : range.parameter,
-                     range.first, range.second, squares);
+        k.lamb_norms(range.count, adam, gradient.data(),
+                     (range.master ? range.master : range.parameter).floats(), range.first.floats(),
+                     range.second.floats(), squares);
         if (!range.is_counted) continue;
-        sums[2 * range.place] = static_cast<float>(squares[0]);
-        sums[2 * range.place + 1] = static_cast<float>(squares[1]);
+        sums.floats()[2 * range.place] = static_cast<float>(squares[0]);
+        sums.floats()[2 * range.place + 1] = static_cast<float>(squares[1]);
     }
 }
 
@@ -393,18 +391,16 @@ void CpuBackend::receive(int peer, Tag tag, Buffer& into) {
     communicator_.receive(peer, tag, words_of(into), Arrival::overwrites);
 }
 
-void CpuBackend::collective(const Instruction& instruction, const std::vector<int>& members,
-                            core::DataType type, float* data, std::size_t count, Tag tag) {
-    in_stream([this, &instruction, members, type, data, count, tag] {
-        perform_rounds(instruction, members, type, data, count, tag);
-    });
+void CpuBackend::collective(const Instruction& instruction, const std::vector<int>& members, TensorView data,
+                            Tag tag) {
+    in_stream([this, &instruction, members, data, tag] { perform_rounds(instruction, members, data, tag); });
 }
 
 // The rounds that the simulator prices.
 void CpuBackend::perform_rounds(const Instruction& instruction, const std::vector<int>& members,
-                                core::DataType type, float* data, std::size_t count, Tag tag) {
-    WideView view(type, data, static_cast<std::int64_t>(count), true);  // sums are fp32, rounded once
-    const auto size = static_cast<int>(members.size());
+                                TensorView data, Tag tag) {
+    WideView view(data, true);  // sums are fp32, rounded once
+    const auto size = core::count_of(members);
     const int per_node = most_on_a_node(members, options_.ranks_per_node);
     const schedule::CollectiveAlgorithm& algorithm = schedule::select_collective(
         program_.plan.collective, instruction.collective, size, per_node, instruction.bytes);
@@ -412,9 +408,9 @@ void CpuBackend::perform_rounds(const Instruction& instruction, const std::vecto
     if (instruction.collective == CollectiveKind::reduce_scatter ||
         instruction.collective == CollectiveKind::all_gather)
         for (int r = 0; r < size; ++r)
-            core::require(rounds.owned_piece[static_cast<std::size_t>(r)] == r,
+            core::require(rounds.owned_piece[r] == r,
                           "member i of a group owns piece i of what is scattered or gathered");
-    exec::perform(communicator_, rounds, members, {view.data(), count}, tag);
+    exec::perform(communicator_, rounds, members, {view.data(), view.data() + data.elements()}, tag);
 }
 
 // Exact in fp32: far fewer than 2^24. One more is sent, so that zero is the silence of a peer that is not
@@ -427,7 +423,8 @@ Backend::RoutedTokenCounts CpuBackend::exchange_counts(model::OperatorId dispatc
     std::vector<float> sent(counts.own.begin(), counts.own.end()), received(experts);
     for (float& count : sent) count += 1;
     const std::vector<std::size_t> parts(members.size(), own);
-    exchange(members, core::DataType::fp32, sent.data(), parts, received.data(), parts, tag);
+    exchange(members, {sent.data(), core::DataType::fp32, std::ssize(sent)}, parts,
+             {received.data(), core::DataType::fp32, std::ssize(received)}, parts, tag);
     const auto self = static_cast<std::size_t>(
         std::find(members.begin(), members.end(), communicator_.rank()) - members.begin());
     for (std::size_t e = 0; e < experts; ++e)
@@ -437,11 +434,11 @@ Backend::RoutedTokenCounts CpuBackend::exchange_counts(model::OperatorId dispatc
 }
 
 // In round t members r and t - r exchange, as schedule/collective/ring.cpp lists them.
-void CpuBackend::exchange(const std::vector<int>& members, core::DataType type, const float* from,
-                          const std::vector<std::size_t>& sent, float* to,
+void CpuBackend::exchange(const std::vector<int>& members, ConstTensorView from,
+                          const std::vector<std::size_t>& sent, TensorView to,
                           const std::vector<std::size_t>& received, Tag tag) {
     const std::size_t size = members.size();
-    const auto element = static_cast<std::size_t>(core::size_of(type).value);
+    const std::size_t element = core::bytes_per_element(from.type());
     std::vector<std::size_t> first_sent(size + 1, 0), first_received(size + 1, 0);  // bytes
     for (std::size_t m = 0; m < size; ++m) {
         first_sent[m + 1] = first_sent[m] + sent[m] * element;
@@ -450,8 +447,8 @@ void CpuBackend::exchange(const std::vector<int>& members, core::DataType type, 
     const auto self = static_cast<std::size_t>(
         std::find(members.begin(), members.end(), communicator_.rank()) - members.begin());
     core::require(self < size && sent[self] == received[self], "a rank keeps its own part");
-    const char* const source = reinterpret_cast<const char*>(from);
-    char* const target = reinterpret_cast<char*>(to);
+    const char* const source = from.octets();
+    char* const target = to.octets();
     std::memcpy(target + first_received[self], source + first_sent[self], sent[self] * element);
     // Messages are whole words: bf16 values that begin or end inside one travel in words of their own.
     const auto is_in_words = [](std::size_t first, std::size_t bytes) {
@@ -488,25 +485,28 @@ void CpuBackend::exchange(const std::vector<int>& members, core::DataType type, 
     }
 }
 
-void CpuBackend::add_squares(core::DataType type, const float* gradient, std::int64_t count) {
-    WideView view(type, const_cast<float*>(gradient), count, false);
-    for (std::int64_t i = 0; i < count; ++i)
-        squares_ += static_cast<double>(view.data()[i]) * static_cast<double>(view.data()[i]);
+void CpuBackend::add_squares(ConstTensorView gradient) {
+    std::vector<float> copy;
+    const float* values = widened(gradient, copy);
+    for (std::int64_t i = 0; i < gradient.elements(); ++i) {
+        const double value = values[i];
+        squares_ += value * value;
+    }
 }
 
 void CpuBackend::reduce_squares(const Instruction& instruction, const std::vector<int>& members, Tag tag) {
     in_stream([this, &instruction, members, tag] {
-        auto value = static_cast<float>(squares_);
-        perform_rounds(instruction, members, core::DataType::fp32, &value, 1, tag);
-        squares_ = static_cast<double>(value);
+        float value = squares_;
+        perform_rounds(instruction, members, {&value, core::DataType::fp32, 1}, tag);
+        squares_ = value;
     });
 }
 
 void CpuBackend::reduce_loss(const Instruction& instruction, const std::vector<int>& members, Tag tag) {
     in_stream([this, &instruction, members, tag] {
-        auto value = static_cast<float>(loss_);
-        perform_rounds(instruction, members, core::DataType::fp32, &value, 1, tag);
-        loss_ = static_cast<double>(value);
+        float value = loss_;
+        perform_rounds(instruction, members, {&value, core::DataType::fp32, 1}, tag);
+        loss_ = value;
     });
 }
 

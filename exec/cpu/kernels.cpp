@@ -83,13 +83,12 @@ thread_local Scratch thread_scratch;
 }  // namespace
 
 float* scratch(int slot, std::int64_t floats) {
-    Scratch::Slot& array = thread_scratch.slots[static_cast<std::size_t>(slot)];
+    Scratch::Slot& array = thread_scratch.slots[slot];
     if (array.floats < floats) {
         constexpr std::size_t line_bytes = 64;  // a cache line, and a register of AVX-512
         constexpr std::int64_t floats_per_line = line_bytes / sizeof(float);
         floats = (floats + floats_per_line - 1) / floats_per_line * floats_per_line;
-        array.data.reset(static_cast<float*>(
-            std::aligned_alloc(line_bytes, static_cast<std::size_t>(floats) * sizeof(float))));
+        array.data.reset(static_cast<float*>(std::aligned_alloc(line_bytes, floats * sizeof(float))));
         if (!array.data) throw core::MachineError("no memory for the scratch arrays of kernels");
         array.floats = floats;
     }

@@ -15,35 +15,33 @@ namespace {
 
 using model::OperatorKind;
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 Routing routing_of(const MixtureTask& task, const Operands& x) {
-    return route(task.attributes, task.shape.tokens, x.inputs[1]);
+    return route(task.attributes, task.shape.tokens, x.inputs[1].floats());
 }
 
 // Gradient of the router's logits: through the softmax, with the balance loss's own share.
 std::vector<float> logit_gradients(const MixtureTask& task, const Operands& x, const float* dy) {
     const std::int64_t tokens = task.shape.tokens, experts = task.attributes.experts;
-    std::vector<float> balance(at(experts), 0.0f);
+    std::vector<float> balance(experts, 0.0f);
     if (task.has_auxiliary_loss && task.attributes.auxiliary_loss > 0) {
-        const auto* const of_all = task.ranks > 1 ? static_cast<const float*>(x.saved_context) : nullptr;
-        const Routing routing = of_all ? Routing() : route(task.attributes, tokens, x.output);
-        const double copies = static_cast<double>(task.ranks * tokens * task.attributes.experts_per_token);
+        const auto* const of_all = task.ranks > 1 ? x.saved_context.as<float>() : nullptr;
+        const Routing routing = of_all ? Routing() : route(task.attributes, tokens, x.output.floats());
+        const double copies = task.ranks * tokens * task.attributes.experts_per_token;
         for (std::int64_t e = 0; e < experts; ++e) {
-            const double chosen =
-                of_all ? static_cast<double>(of_all[e]) : static_cast<double>(routing.chosen[at(e)]);
-            balance[at(e)] = static_cast<float>(
-                static_cast<double>(x.place->loss_weight) * task.attributes.auxiliary_loss *
-                static_cast<double>(experts) * chosen / copies / static_cast<double>(tokens));
+            double chosen = 0;
+            if (of_all) chosen = of_all[e];
+            else chosen = routing.chosen[e];
+            balance[e] = static_cast<float>(x.place->loss_weight * task.attributes.auxiliary_loss * experts *
+                                            chosen / copies / tokens);
         }
     }
-    std::vector<float> gradients(at(tokens * experts));
+    std::vector<float> gradients(tokens * experts);
     for (std::int64_t t = 0; t < tokens; ++t) {
-        const float *p = x.output + t * experts, *g = dy + t * experts;
+        const float *p = x.output.floats() + t * experts, *g = dy + t * experts;
         float sum = 0;
-        for (std::int64_t e = 0; e < experts; ++e) sum += p[e] * (g[e] + balance[at(e)]);
+        for (std::int64_t e = 0; e < experts; ++e) sum += p[e] * (g[e] + balance[e]);
         for (std::int64_t e = 0; e < experts; ++e)
-            gradients[at(t * experts + e)] = p[e] * (g[e] + balance[at(e)] - sum);
+            gradients[t * experts + e] = p[e] * (g[e] + balance[e] - sum);
     }
     return gradients;
 }
@@ -65,7 +63,7 @@ ExpertWork work_of(const MixtureTask& task, const Operands& x) {
     work.width = task.shape.width;
     work.first_width = task.shape.first_width;
     work.hidden = task.shape.hidden;
-    work.first = static_cast<float*>(x.saved_context);
+    work.first = x.saved_context.as<float>();
     work.activated = work.first + work.rows * work.first_width;
     return work;
 }
@@ -75,36 +73,36 @@ ExpertWork work_of(const MixtureTask& task, const Operands& x) {
 Routing route(const model::Attributes& mixture, std::int64_t tokens, const float* probabilities) {
     const std::int64_t experts = mixture.experts, k = mixture.experts_per_token;
     Routing routing;
-    routing.expert.resize(at(tokens * k));
-    routing.weight.resize(at(tokens * k));
-    routing.row.assign(at(tokens * k), -1);
-    routing.chosen.assign(at(experts), 0);
-    routing.rows.assign(at(experts), 0);
-    std::vector<std::int32_t> order(at(experts));
+    routing.expert.resize(tokens * k);
+    routing.weight.resize(tokens * k);
+    routing.row.assign(tokens * k, -1);
+    routing.chosen.assign(experts, 0);
+    routing.rows.assign(experts, 0);
+    std::vector<std::int32_t> order(experts);
     for (std::int64_t t = 0; t < tokens; ++t) {
         const float* p = probabilities + t * experts;
         std::iota(order.begin(), order.end(), 0);
         std::partial_sort(order.begin(), order.begin() + k, order.end(),
                           [&](std::int32_t a, std::int32_t b) { return p[a] != p[b] ? p[a] > p[b] : a < b; });
         float sum = 0;
-        for (std::int64_t j = 0; j < k; ++j) sum += p[order[at(j)]];
+        for (std::int64_t j = 0; j < k; ++j) sum += p[order[j]];
         for (std::int64_t j = 0; j < k; ++j) {
-            routing.expert[at(t * k + j)] = order[at(j)];
-            routing.weight[at(t * k + j)] = k > 1 ? p[order[at(j)]] / sum : p[order[at(j)]];
-            ++routing.chosen[at(order[at(j)])];
+            routing.expert[t * k + j] = order[j];
+            routing.weight[t * k + j] = k > 1 ? p[order[j]] / sum : p[order[j]];
+            ++routing.chosen[order[j]];
         }
     }
     const std::int64_t capacity = model::expert_capacity(mixture, tokens);
-    std::vector<std::int64_t> first(at(experts), 0);
+    std::vector<std::int64_t> first(experts, 0);
     for (std::int64_t e = 0; e < experts; ++e) {
-        routing.rows[at(e)] = std::min(routing.chosen[at(e)], capacity);
-        if (e > 0) first[at(e)] = first[at(e - 1)] + routing.rows[at(e - 1)];
+        routing.rows[e] = std::min(routing.chosen[e], capacity);
+        if (e > 0) first[e] = first[e - 1] + routing.rows[e - 1];
     }
-    std::vector<std::int64_t> taken(at(experts), 0);
+    std::vector<std::int64_t> taken(experts, 0);
     for (std::int64_t j = 0; j < k; ++j)
         for (std::int64_t t = 0; t < tokens; ++t) {
-            const auto e = at(routing.expert[at(t * k + j)]);
-            if (taken[e] < capacity) routing.row[at(t * k + j)] = first[e] + taken[e]++;
+            const auto e = routing.expert[t * k + j];
+            if (taken[e] < capacity) routing.row[t * k + j] = first[e] + taken[e]++;
         }
     return routing;
 }
@@ -112,10 +110,10 @@ Routing route(const model::Attributes& mixture, std::int64_t tokens, const float
 void router(const MixtureTask& task, const Operands& x) {
     const std::int64_t tokens = task.shape.tokens, experts = task.attributes.experts,
                        hidden = task.shape.hidden;
-    kernels().product(false, true, tokens, experts, hidden, 1, x.inputs[0], hidden, x.parameters[0], hidden,
-                      x.output, experts, false);
+    kernels().product(false, true, tokens, experts, hidden, 1, x.inputs[0].floats(), hidden,
+                      x.parameters[0].floats(), hidden, x.output.floats(), experts, false);
     for (std::int64_t t = 0; t < tokens; ++t) {
-        float *row = x.output + t * experts, sum = 0;
+        float *row = x.output.floats() + t * experts, sum = 0;
         const float maximum = *std::max_element(row, row + experts);
         for (std::int64_t e = 0; e < experts; ++e) sum += row[e] = std::exp(row[e] - maximum);
         for (std::int64_t e = 0; e < experts; ++e) row[e] /= sum;
@@ -128,10 +126,10 @@ void router_backward(const MixtureTask& task, const Operands& x, const float* dy
     const std::vector<float> gradients = logit_gradients(task, x, dy);
     if (dx)
         kernels().product(false, false, tokens, hidden, experts, 1, gradients.data(), experts,
-                          x.parameters[0], hidden, dx, hidden, true);
+                          x.parameters[0].floats(), hidden, dx, hidden, true);
     if (dweight)
-        kernels().product(true, false, experts, hidden, tokens, 1, gradients.data(), experts, x.inputs[0],
-                          hidden, dweight, hidden, true);
+        kernels().product(true, false, experts, hidden, tokens, 1, gradients.data(), experts,
+                          x.inputs[0].floats(), hidden, dweight, hidden, true);
 }
 
 void dispatch(const MixtureTask& task, const Operands& x) {
@@ -139,9 +137,10 @@ void dispatch(const MixtureTask& task, const Operands& x) {
     const Routing routing = routing_of(task, x);
     const std::int64_t rows = std::accumulate(routing.rows.begin(), routing.rows.end(), std::int64_t{0});
     for (std::int64_t copy = 0; copy < task.shape.tokens * k; ++copy)
-        if (const std::int64_t row = routing.row[at(copy)]; row >= 0)
-            std::memcpy(x.output + row * hidden, x.inputs[0] + copy / k * hidden, at(hidden) * sizeof(float));
-    std::fill(x.output + rows * hidden, x.output + task.shape.tokens * k * hidden,
+        if (const std::int64_t row = routing.row[copy]; row >= 0)
+            std::memcpy(x.output.floats() + row * hidden, x.inputs[0].floats() + copy / k * hidden,
+                        hidden * sizeof(float));
+    std::fill(x.output.floats() + rows * hidden, x.output.floats() + task.shape.tokens * k * hidden,
               0.0f);  // what capacity left empty
 }
 
@@ -149,7 +148,7 @@ void dispatch_backward(const MixtureTask& task, const Operands& x, const float* 
     const std::int64_t hidden = task.shape.hidden, k = task.attributes.experts_per_token;
     const Routing routing = routing_of(task, x);
     for (std::int64_t copy = 0; copy < task.shape.tokens * k; ++copy)
-        if (const std::int64_t row = routing.row[at(copy)]; row >= 0)
+        if (const std::int64_t row = routing.row[copy]; row >= 0)
             kernels().accumulate(hidden, dy + row * hidden, dx + copy / k * hidden);
 }
 
@@ -158,15 +157,15 @@ void experts(const MixtureTask& task, const Operands& x) {
     const Kernels& k = kernels();
     for (const ExpertBlock& b : w.blocks) {
         float *first = w.first + b.first * w.first_width, *activated = w.activated + b.first * w.width;
-        k.product(false, true, b.rows, w.first_width, w.hidden, 1, x.inputs[0] + b.first * w.hidden, w.hidden,
-                  x.parameters[0] + b.expert * w.first_width * w.hidden, w.hidden, first, w.first_width,
-                  false);
+        k.product(false, true, b.rows, w.first_width, w.hidden, 1, x.inputs[0].floats() + b.first * w.hidden,
+                  w.hidden, x.parameters[0].floats() + b.expert * w.first_width * w.hidden, w.hidden, first,
+                  w.first_width, false);
         if (task.attributes.experts_are_gated)
             k.gated(expert_unary_of<Unary>(task.attributes), b.rows, w.width, first, activated);
         else k.unary(expert_unary_of<Unary>(task.attributes), b.rows * w.width, first, activated);
         k.product(false, true, b.rows, w.hidden, w.width, 1, activated, w.width,
-                  x.parameters[1] + b.expert * w.hidden * w.width, w.width, x.output + b.first * w.hidden,
-                  w.hidden, false);
+                  x.parameters[1].floats() + b.expert * w.hidden * w.width, w.width,
+                  x.output.floats() + b.first * w.hidden, w.hidden, false);
     }
 }
 
@@ -179,7 +178,8 @@ void experts_backward(const MixtureTask& task, const Operands& x, const float* d
     for (const ExpertBlock& b : w.blocks) {
         float *first = w.first + b.first * w.first_width, *activated = w.activated + b.first * w.width;
         k.product(false, false, b.rows, w.width, w.hidden, 1, dy + b.first * w.hidden, w.hidden,
-                  x.parameters[1] + b.expert * w.hidden * w.width, w.width, dactivated, w.width, false);
+                  x.parameters[1].floats() + b.expert * w.hidden * w.width, w.width, dactivated, w.width,
+                  false);
         std::fill_n(dfirst, b.rows * w.first_width, 0.0f);
         const Unary unary = expert_unary_of<Unary>(task.attributes);
         if (task.attributes.experts_are_gated)
@@ -189,10 +189,10 @@ void experts_backward(const MixtureTask& task, const Operands& x, const float* d
                              dfirst);
         if (dx)
             k.product(false, false, b.rows, w.hidden, w.first_width, 1, dfirst, w.first_width,
-                      x.parameters[0] + b.expert * w.first_width * w.hidden, w.hidden,
+                      x.parameters[0].floats() + b.expert * w.first_width * w.hidden, w.hidden,
                       dx + b.first * w.hidden, w.hidden, true);
         // The weights' gradients need this one and not the product itself any more.
-        std::memcpy(first, dfirst, at(b.rows * w.first_width) * sizeof(float));
+        std::memcpy(first, dfirst, b.rows * w.first_width * sizeof(float));
     }
 }
 
@@ -205,7 +205,7 @@ void experts_weights(const MixtureTask& task, const Operands& x, const float* dy
                   w.activated + b.first * w.width, w.width, dsecond + b.expert * w.hidden * w.width, w.width,
                   true);
         k.product(true, false, w.first_width, w.hidden, b.rows, 1, w.first + b.first * w.first_width,
-                  w.first_width, x.inputs[0] + b.first * w.hidden, w.hidden,
+                  w.first_width, x.inputs[0].floats() + b.first * w.hidden, w.hidden,
                   dfirst + b.expert * w.first_width * w.hidden, w.hidden, true);
     }
 }
@@ -213,12 +213,12 @@ void experts_weights(const MixtureTask& task, const Operands& x, const float* dy
 void combine(const MixtureTask& task, const Operands& x) {
     const std::int64_t hidden = task.shape.hidden, k = task.attributes.experts_per_token;
     const Routing routing = routing_of(task, x);
-    std::fill_n(x.output, task.shape.tokens * hidden, 0.0f);
+    std::fill_n(x.output.floats(), task.shape.tokens * hidden, 0.0f);
     for (std::int64_t copy = 0; copy < task.shape.tokens * k; ++copy) {
-        const std::int64_t row = routing.row[at(copy)];
+        const std::int64_t row = routing.row[copy];
         if (row < 0) continue;
-        const float *from = x.inputs[0] + row * hidden, weight = routing.weight[at(copy)];
-        float* to = x.output + copy / k * hidden;
+        const float *from = x.inputs[0].floats() + row * hidden, weight = routing.weight[copy];
+        float* to = x.output.floats() + copy / k * hidden;
         for (std::int64_t i = 0; i < hidden; ++i) to[i] += weight * from[i];
     }
 }
@@ -228,26 +228,26 @@ void combine_backward(const MixtureTask& task, const Operands& x, const float* d
     const std::int64_t hidden = task.shape.hidden, k = task.attributes.experts_per_token,
                        experts = task.attributes.experts;
     const Routing routing = routing_of(task, x);
-    std::vector<float> dweight(at(k));
+    std::vector<float> dweight(k);
     for (std::int64_t t = 0; t < task.shape.tokens; ++t) {
-        const float *gradient = dy + t * hidden, *p = x.inputs[1] + t * experts;
+        const float *gradient = dy + t * hidden, *p = x.inputs[1].floats() + t * experts;
         float mean = 0, sum = 0;
         for (std::int64_t j = 0; j < k; ++j) {
-            const auto copy = at(t * k + j);
+            const auto copy = t * k + j;
             const std::int64_t row = routing.row[copy];
             sum += p[routing.expert[copy]];
-            dweight[at(j)] = 0;
+            dweight[j] = 0;
             if (row < 0) continue;
-            const float* worked = x.inputs[0] + row * hidden;
+            const float* worked = x.inputs[0].floats() + row * hidden;
             for (std::int64_t i = 0; i < hidden; ++i) {
-                dweight[at(j)] += gradient[i] * worked[i];
+                dweight[j] += gradient[i] * worked[i];
                 if (dx) dx[row * hidden + i] += routing.weight[copy] * gradient[i];
             }
-            mean += dweight[at(j)] * routing.weight[copy];
+            mean += dweight[j] * routing.weight[copy];
         }
         for (std::int64_t j = 0; j < k && dprobabilities; ++j)
-            dprobabilities[t * experts + routing.expert[at(t * k + j)]] +=
-                k > 1 ? (dweight[at(j)] - mean) / sum : dweight[at(j)];
+            dprobabilities[t * experts + routing.expert[t * k + j]] +=
+                k > 1 ? (dweight[j] - mean) / sum : dweight[j];
     }
 }
 

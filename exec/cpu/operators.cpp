@@ -39,8 +39,6 @@ ImageShape image_shape(const model::ModelGraph& graph, const model::Operator& op
     return shape;
 }
 
-const std::int64_t* ids(const float* pointer) { return reinterpret_cast<const std::int64_t*>(pointer); }
-
 }  // namespace
 
 Operators::Operators(const model::ModelGraph& graph, const model::CostContext& context, int tensor_rank,
@@ -164,20 +162,20 @@ std::int64_t Operators::parameter_rows(model::ParameterId parameter, int dimensi
 
 Operators::TokenPosition Operators::place_of(std::int64_t row, std::int64_t tokens) const {
     if (group_places_.empty()) return {row / tokens, row % tokens};
-    const std::vector<std::int32_t>& own = group_places_[static_cast<std::size_t>(context_rank_)];
-    const auto count = static_cast<std::int64_t>(own.size());
-    return {row / count, own[static_cast<std::size_t>(row % count)]};
+    const std::vector<std::int32_t>& own = group_places_[context_rank_];
+    const auto count = std::ssize(own);
+    return {row / count, own[row % count]};
 }
 
 std::vector<std::int64_t> Operators::expert_rows(model::OperatorId id, const Operands& x) const {
     const MixtureTask task = mixture_of(op(id));
-    return route(task.attributes, task.shape.tokens, x.inputs[1]).rows;
+    return route(task.attributes, task.shape.tokens, x.inputs[1].floats()).rows;
 }
 
-void Operators::choices(model::OperatorId id, const Operands& x, float* all) const {
+void Operators::choices(model::OperatorId id, const Operands& x, TensorView all) const {
     const MixtureTask task = mixture_of(op(id));
-    const Routing routing = route(task.attributes, task.shape.tokens, x.output);
-    std::copy(routing.chosen.begin(), routing.chosen.end(), all);  // exact: far fewer than 2^24
+    const Routing routing = route(task.attributes, task.shape.tokens, x.output.floats());
+    std::copy(routing.chosen.begin(), routing.chosen.end(), all.floats());  // exact: far fewer than 2^24
 }
 
 MixtureTask Operators::mixture_of(const model::Operator& o) const {
@@ -187,7 +185,7 @@ MixtureTask Operators::mixture_of(const model::Operator& o) const {
 
 std::uint64_t Operators::random_key(model::OperatorId id, const MicroBatchPosition& place,
                                     std::int64_t sample) const {
-    return mask_key(seed_, place.step, id.index, place.samples[static_cast<std::size_t>(sample)]);
+    return mask_key(seed_, place.step, id.index, place.samples[sample]);
 }
 
 void Operators::embedding(const model::Operator& o, const Operands& x) const {
@@ -196,12 +194,11 @@ void Operators::embedding(const model::Operator& o, const Operands& x) const {
                        whole = graph_.parameter(o.parameters[0]).shape[0];
     const std::int64_t first = table < whole ? tensor_rank_ * table : 0;
     for (std::int64_t r = 0; r < y.rows; ++r) {
-        const std::int64_t id = ids(x.inputs[0])[y.first_row + r] - first;
-        float* row = x.output + r * y.columns;
+        const std::int64_t id = x.inputs[0].integers()[y.first_row + r] - first;
+        float* row = x.output.floats() + r * y.columns;
         if (id >= 0 && id < table)
-            std::memcpy(row, x.parameters[0] + id * y.columns,
-                        static_cast<std::size_t>(y.columns) * sizeof(float));
-        else std::memset(row, 0, static_cast<std::size_t>(y.columns) * sizeof(float));
+            std::memcpy(row, x.parameters[0].floats() + id * y.columns, y.columns * sizeof(float));
+        else std::memset(row, 0, y.columns * sizeof(float));
     }
 }
 
@@ -212,7 +209,7 @@ void Operators::embedding_weight(const model::Operator& o, const Operands& x, co
                        whole = graph_.parameter(o.parameters[0]).shape[0];
     const std::int64_t first = table < whole ? tensor_rank_ * table : 0;
     for (std::int64_t r = 0; r < y.rows; ++r) {
-        const std::int64_t id = ids(x.inputs[0])[y.first_row + r] - first;
+        const std::int64_t id = x.inputs[0].integers()[y.first_row + r] - first;
         if (id >= 0 && id < table)
             kernels().accumulate(y.columns, dy + r * y.columns, dtable + id * y.columns);
     }
@@ -224,17 +221,17 @@ void Operators::dropout(model::OperatorId id, const Operands& x, const MicroBatc
     const std::int64_t per_sample = rows_per_sample(tensor), width = graph_.tensor(tensor).shape.back();
     const std::int64_t first_column = y.columns < width ? tensor_rank_ * y.columns : 0;
     if (!is_training_) {
-        std::memcpy(x.output, x.inputs[0], static_cast<std::size_t>(y.rows * y.columns) * sizeof(float));
+        std::memcpy(x.output.floats(), x.inputs[0].floats(), (y.rows * y.columns) * sizeof(float));
         return;
     }
-    auto* mask = static_cast<std::uint8_t*>(x.saved_context);
+    auto* mask = x.saved_context.as<std::uint8_t>();
     for (std::int64_t r = 0; r < y.rows; ++r) {
         const TokenPosition row = place_of(y.first_row + r, per_sample);
         const std::int64_t at = r * y.columns;
         kernels().dropout(random_key(id, place, row.sample),
                           (graph_.first_token() + row.token) * width + first_column, y.columns,
-                          static_cast<float>(op(id).attributes.probability), x.inputs[0] + at, x.output + at,
-                          mask + at);
+                          static_cast<float>(op(id).attributes.probability), x.inputs[0].floats() + at,
+                          x.output.floats() + at, mask + at);
     }
 }
 
@@ -244,7 +241,7 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
     const Sizes y = sizes_of(o.output);
     const std::int64_t count = y.rows * y.columns;
     const auto epsilon = static_cast<float>(o.attributes.epsilon);
-    auto* saved_context = static_cast<float*>(x.saved_context);
+    auto* saved_context = x.saved_context.as<float>();
     switch (o.kind) {
         case OperatorKind::input:
         case OperatorKind::flatten:
@@ -255,60 +252,69 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
             const std::int64_t tokens = graph_.tensor(o.output).shape[0];
             for (std::int64_t r = 0; r < y.rows; ++r)
                 k.add(
-                    y.columns, x.inputs[0] + r * y.columns,
-                    x.parameters[0] +
+                    y.columns, x.inputs[0].floats() + r * y.columns,
+                    x.parameters[0].floats() +
                         (place_of(y.first_row + r, tokens).token + o.attributes.position_offset) * y.columns,
-                    x.output + r * y.columns);
+                    x.output.floats() + r * y.columns);
             return;
         }
         case OperatorKind::linear: {
             const std::int64_t inputs = parameter_rows(o.parameters[0], 1);
-            const float* in = x.inputs[0];
+            const float* in = x.inputs[0].floats();
             if (o.attributes.input_scale != 1.0) {
                 k.scale(y.rows * inputs, static_cast<float>(o.attributes.input_scale), in, saved_context);
                 in = saved_context;
             }
-            k.product(false, true, y.rows, y.columns, inputs, 1, in, inputs, x.parameters[0], inputs,
-                      x.output, y.columns, false);
+            k.product(false, true, y.rows, y.columns, inputs, 1, in, inputs, x.parameters[0].floats(), inputs,
+                      x.output.floats(), y.columns, false);
             // Partial sums: the bias counts once.
             const bool is_partial =
                 graph_.tensor(o.output).split == model::TensorSplit::partial && context_.tensor_parallel > 1;
             if (o.attributes.has_bias && (!is_partial || tensor_rank_ == 0))
-                k.add_row(y.rows, y.columns, x.parameters[1], x.output);
+                k.add_row(y.rows, y.columns, x.parameters[1].floats(), x.output.floats());
             return;
         }
         case OperatorKind::layer_norm:
-            k.layer_norm(y.rows, y.columns, epsilon, x.inputs[0], x.parameters[0],
-                         o.attributes.has_bias ? x.parameters[1] : nullptr, x.output, saved_context);
+            k.layer_norm(y.rows, y.columns, epsilon, x.inputs[0].floats(), x.parameters[0].floats(),
+                         o.attributes.has_bias ? x.parameters[1].floats() : nullptr, x.output.floats(),
+                         saved_context);
             return;
         case OperatorKind::rms_norm:
-            k.rms_norm(y.rows, y.columns, epsilon, x.inputs[0], x.parameters[0], x.output, saved_context);
+            k.rms_norm(y.rows, y.columns, epsilon, x.inputs[0].floats(), x.parameters[0].floats(),
+                       x.output.floats(), saved_context);
             return;
         case OperatorKind::batch_norm:
-            k.batch_norm(image_shape(graph_, o, context_.micro_batch), epsilon, x.inputs[0], x.parameters[0],
-                         x.parameters[1], x.output, saved_context);
+            k.batch_norm(image_shape(graph_, o, context_.micro_batch), epsilon, x.inputs[0].floats(),
+                         x.parameters[0].floats(), x.parameters[1].floats(), x.output.floats(),
+                         saved_context);
             return;
         case OperatorKind::attention: attention(id, x, place, nullptr, {}); return;
         case OperatorKind::gelu:
         case OperatorKind::relu:
         case OperatorKind::silu:
-        case OperatorKind::tanh: k.unary(unary_of<Unary>(o), count, x.inputs[0], x.output); return;
+        case OperatorKind::tanh:
+            k.unary(unary_of<Unary>(o), count, x.inputs[0].floats(), x.output.floats());
+            return;
         case OperatorKind::gated_silu:
         case OperatorKind::gated_gelu:
-            k.gated(unary_of<Unary>(o), y.rows, y.columns, x.inputs[0], x.output);
+            k.gated(unary_of<Unary>(o), y.rows, y.columns, x.inputs[0].floats(), x.output.floats());
             return;
         case OperatorKind::dropout: dropout(id, x, place); return;
-        case OperatorKind::add: k.add(count, x.inputs[0], x.inputs[1], x.output); return;
+        case OperatorKind::add:
+            k.add(count, x.inputs[0].floats(), x.inputs[1].floats(), x.output.floats());
+            return;
         case OperatorKind::conv2d:
-            k.convolution(image_shape(graph_, o, context_.micro_batch), x.inputs[0], x.parameters[0],
-                          o.attributes.has_bias ? x.parameters[1] : nullptr, x.output);
+            k.convolution(image_shape(graph_, o, context_.micro_batch), x.inputs[0].floats(),
+                          x.parameters[0].floats(),
+                          o.attributes.has_bias ? x.parameters[1].floats() : nullptr, x.output.floats());
             return;
         case OperatorKind::max_pool:
-            k.max_pool(image_shape(graph_, o, context_.micro_batch), x.inputs[0], x.output,
-                       static_cast<std::int64_t*>(x.saved_context));
+            k.max_pool(image_shape(graph_, o, context_.micro_batch), x.inputs[0].floats(), x.output.floats(),
+                       x.saved_context.as<std::int64_t>());
             return;
         case OperatorKind::average_pool:
-            k.average_pool(image_shape(graph_, o, context_.micro_batch), x.inputs[0], x.output);
+            k.average_pool(image_shape(graph_, o, context_.micro_batch), x.inputs[0].floats(),
+                           x.output.floats());
             return;
         case OperatorKind::transpose: {
             const std::int64_t leading = graph_.tensor(o.inputs[0]).shape[0],
@@ -316,38 +322,42 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
             for (std::int64_t b = 0; b < context_.micro_batch; ++b)
                 for (std::int64_t i = 0; i < leading; ++i)
                     for (std::int64_t j = 0; j < rest; ++j)
-                        x.output[(b * rest + j) * leading + i] = x.inputs[0][(b * leading + i) * rest + j];
+                        x.output.floats()[(b * rest + j) * leading + i] =
+                            x.inputs[0].floats()[(b * leading + i) * rest + j];
             return;
         }
         case OperatorKind::average_tokens: {
             const std::int64_t tokens = graph_.tensor(o.inputs[0]).shape[0];
-            std::fill_n(x.output, count, 0.0f);
+            std::fill_n(x.output.floats(), count, 0.0f);
             for (std::int64_t b = 0; b < y.rows; ++b) {
-                k.sum_rows(tokens, y.columns, x.inputs[0] + b * tokens * y.columns, x.output + b * y.columns);
-                k.scale(y.columns, 1.0f / static_cast<float>(tokens), x.output + b * y.columns,
-                        x.output + b * y.columns);
+                k.sum_rows(tokens, y.columns, x.inputs[0].floats() + b * tokens * y.columns,
+                           x.output.floats() + b * y.columns);
+                k.scale(y.columns, 1.0f / tokens, x.output.floats() + b * y.columns,
+                        x.output.floats() + b * y.columns);
             }
             return;
         }
         case OperatorKind::select_first_token: {
             const std::int64_t tokens = graph_.tensor(o.inputs[0]).shape[0];
             for (std::int64_t b = 0; b < y.rows; ++b)
-                std::memcpy(x.output + b * y.columns, x.inputs[0] + b * tokens * y.columns,
-                            static_cast<std::size_t>(y.columns) * sizeof(float));
+                std::memcpy(x.output.floats() + b * y.columns, x.inputs[0].floats() + b * tokens * y.columns,
+                            y.columns * sizeof(float));
             return;
         }
         case OperatorKind::select_positions: {
             const std::int64_t tokens = graph_.tensor(o.inputs[0]).shape[0],
                                selected = graph_.tensor(o.output).shape[0];
             for (std::int64_t r = 0; r < y.rows; ++r)
-                std::memcpy(x.output + r * y.columns,
-                            x.inputs[0] + (r / selected * tokens + ids(x.inputs[1])[r]) * y.columns,
-                            static_cast<std::size_t>(y.columns) * sizeof(float));
+                std::memcpy(
+                    x.output.floats() + r * y.columns,
+                    x.inputs[0].floats() + (r / selected * tokens + x.inputs[1].integers()[r]) * y.columns,
+                    y.columns * sizeof(float));
             return;
         }
         case OperatorKind::loss_statistics: {
             const Classes c = classes_of(o.inputs[0]);
-            k.loss_statistics(c.rows, c.columns, c.valid, c.first, x.inputs[0], ids(x.inputs[1]), x.output);
+            k.loss_statistics(c.rows, c.columns, c.valid, c.first, x.inputs[0].floats(),
+                              x.inputs[1].integers(), x.output.floats());
             return;
         }
         case OperatorKind::cross_entropy: cross_entropy(o, x); return;
@@ -374,65 +384,76 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
     throw_no_kernel("forward", o.kind);
 }
 
-void Operators::backward_input(model::OperatorId id, const Operands& x, const float* dy,
-                               const std::vector<float*>& dx, const MicroBatchPosition& place) const {
+void Operators::backward_input(model::OperatorId id, const Operands& x, ConstTensorView given,
+                               const std::vector<TensorView>& dx, const MicroBatchPosition& place) const {
     const model::Operator& o = op(id);
     const Kernels& k = kernels();
+    const float* dy = given.floats();
     const Sizes y = sizes_of(o.output);
     const std::int64_t count = y.rows * y.columns;
-    const auto* saved_context = static_cast<const float*>(x.saved_context);
+    const auto* saved_context = x.saved_context.as<float>();
     if (o.kind == OperatorKind::add) {
-        for (float* gradient : dx)
-            if (gradient) k.accumulate(count, dy, gradient);
+        for (const TensorView& gradient : dx)
+            if (gradient) k.accumulate(count, dy, gradient.floats());
         return;
     }
-    if (o.kind == OperatorKind::combine) return combine_backward(mixture_of(o), x, dy, dx[0], dx[1]);
+    if (o.kind == OperatorKind::combine)
+        return combine_backward(mixture_of(o), x, dy, dx[0].floats(), dx[1].floats());
     if (dx.empty() || !dx[0]) return;
     switch (o.kind) {
-        case OperatorKind::router: router_backward(mixture_of(o), x, dy, dx[0], nullptr); return;
-        case OperatorKind::dispatch: dispatch_backward(mixture_of(o), x, dy, dx[0]); return;
-        case OperatorKind::experts: experts_backward(mixture_of(o), x, dy, dx[0]); return;
-        case OperatorKind::position_embedding: k.accumulate(count, dy, dx[0]); return;
+        case OperatorKind::router: router_backward(mixture_of(o), x, dy, dx[0].floats(), nullptr); return;
+        case OperatorKind::dispatch: dispatch_backward(mixture_of(o), x, dy, dx[0].floats()); return;
+        case OperatorKind::experts: experts_backward(mixture_of(o), x, dy, dx[0].floats()); return;
+        case OperatorKind::position_embedding: k.accumulate(count, dy, dx[0].floats()); return;
         case OperatorKind::linear: {
             const std::int64_t inputs = parameter_rows(o.parameters[0], 1);
             k.product(false, false, y.rows, inputs, y.columns, static_cast<float>(o.attributes.input_scale),
-                      dy, y.columns, x.parameters[0], inputs, dx[0], inputs, true);
+                      dy, y.columns, x.parameters[0].floats(), inputs, dx[0].floats(), inputs, true);
             return;
         }
         case OperatorKind::layer_norm:
-            k.layer_norm_backward(y.rows, y.columns, x.inputs[0], saved_context, x.parameters[0], dy, dx[0]);
+            k.layer_norm_backward(y.rows, y.columns, x.inputs[0].floats(), saved_context,
+                                  x.parameters[0].floats(), dy, dx[0].floats());
             return;
         case OperatorKind::rms_norm:
-            k.rms_norm_backward(y.rows, y.columns, x.inputs[0], saved_context, x.parameters[0], dy, dx[0]);
+            k.rms_norm_backward(y.rows, y.columns, x.inputs[0].floats(), saved_context,
+                                x.parameters[0].floats(), dy, dx[0].floats());
             return;
         case OperatorKind::batch_norm:
-            k.batch_norm_backward(image_shape(graph_, o, context_.micro_batch), x.inputs[0], saved_context,
-                                  x.parameters[0], dy, dx[0]);
+            k.batch_norm_backward(image_shape(graph_, o, context_.micro_batch), x.inputs[0].floats(),
+                                  saved_context, x.parameters[0].floats(), dy, dx[0].floats());
             return;
         case OperatorKind::attention:
-            attention(id, x, place, dy, {dx[0], o.attributes.is_cross_attention ? dx[1] : dx[0], nullptr});
+            attention(
+                id, x, place, dy,
+                {dx[0].floats(), o.attributes.is_cross_attention ? dx[1].floats() : dx[0].floats(), nullptr});
             return;
         case OperatorKind::gelu:
-        case OperatorKind::silu: k.unary_backward(unary_of<Unary>(o), count, x.inputs[0], dy, dx[0]); return;
+        case OperatorKind::silu:
+            k.unary_backward(unary_of<Unary>(o), count, x.inputs[0].floats(), dy, dx[0].floats());
+            return;
         case OperatorKind::relu:
-        case OperatorKind::tanh: k.unary_backward(unary_of<Unary>(o), count, x.output, dy, dx[0]); return;
+        case OperatorKind::tanh:
+            k.unary_backward(unary_of<Unary>(o), count, x.output.floats(), dy, dx[0].floats());
+            return;
         case OperatorKind::gated_silu:
         case OperatorKind::gated_gelu:
-            k.gated_backward(unary_of<Unary>(o), y.rows, y.columns, x.inputs[0], dy, dx[0]);
+            k.gated_backward(unary_of<Unary>(o), y.rows, y.columns, x.inputs[0].floats(), dy, dx[0].floats());
             return;
         case OperatorKind::dropout:
             k.dropout_backward(count, static_cast<float>(o.attributes.probability),
-                               static_cast<const std::uint8_t*>(x.saved_context), dy, dx[0]);
+                               x.saved_context.as<std::uint8_t>(), dy, dx[0].floats());
             return;
         case OperatorKind::conv2d:
-            k.convolution_backward(image_shape(graph_, o, context_.micro_batch), x.parameters[0], dy, dx[0]);
+            k.convolution_backward(image_shape(graph_, o, context_.micro_batch), x.parameters[0].floats(), dy,
+                                   dx[0].floats());
             return;
         case OperatorKind::max_pool:
             k.max_pool_backward(image_shape(graph_, o, context_.micro_batch),
-                                static_cast<const std::int64_t*>(x.saved_context), dy, dx[0]);
+                                x.saved_context.as<std::int64_t>(), dy, dx[0].floats());
             return;
         case OperatorKind::average_pool:
-            k.average_pool_backward(image_shape(graph_, o, context_.micro_batch), dy, dx[0]);
+            k.average_pool_backward(image_shape(graph_, o, context_.micro_batch), dy, dx[0].floats());
             return;
         case OperatorKind::transpose: {
             const std::int64_t leading = graph_.tensor(o.inputs[0]).shape[0],
@@ -440,31 +461,32 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, const fl
             for (std::int64_t b = 0; b < context_.micro_batch; ++b)
                 for (std::int64_t i = 0; i < leading; ++i)
                     for (std::int64_t j = 0; j < rest; ++j)
-                        dx[0][(b * leading + i) * rest + j] += dy[(b * rest + j) * leading + i];
+                        dx[0].floats()[(b * leading + i) * rest + j] += dy[(b * rest + j) * leading + i];
             return;
         }
         case OperatorKind::average_tokens: {
             const std::int64_t tokens = graph_.tensor(o.inputs[0]).shape[0];
             for (std::int64_t r = 0; r < y.rows * tokens; ++r)
                 for (std::int64_t c = 0; c < y.columns; ++c)
-                    dx[0][r * y.columns + c] += dy[r / tokens * y.columns + c] / static_cast<float>(tokens);
+                    dx[0].floats()[r * y.columns + c] += dy[r / tokens * y.columns + c] / tokens;
             return;
         }
         case OperatorKind::select_first_token: {
             const std::int64_t tokens = graph_.tensor(o.inputs[0]).shape[0];
             for (std::int64_t b = 0; b < y.rows; ++b)
-                k.accumulate(y.columns, dy + b * y.columns, dx[0] + b * tokens * y.columns);
+                k.accumulate(y.columns, dy + b * y.columns, dx[0].floats() + b * tokens * y.columns);
             return;
         }
         case OperatorKind::select_positions: {
             const std::int64_t tokens = graph_.tensor(o.inputs[0]).shape[0],
                                selected = graph_.tensor(o.output).shape[0];
             for (std::int64_t r = 0; r < y.rows; ++r)
-                k.accumulate(y.columns, dy + r * y.columns,
-                             dx[0] + (r / selected * tokens + ids(x.inputs[1])[r]) * y.columns);
+                k.accumulate(
+                    y.columns, dy + r * y.columns,
+                    dx[0].floats() + (r / selected * tokens + x.inputs[1].integers()[r]) * y.columns);
             return;
         }
-        case OperatorKind::cross_entropy: cross_entropy_backward(o, x, *dy, dx[0]); return;
+        case OperatorKind::cross_entropy: cross_entropy_backward(o, x, *dy, dx[0].floats()); return;
         // Views, or performed by a collective.
         case OperatorKind::flatten:
         case OperatorKind::parallel_enter:
@@ -495,55 +517,61 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, const fl
     throw_no_kernel("backward_input", o.kind);
 }
 
-void Operators::backward_weight(model::OperatorId id, const Operands& x, const float* dy,
-                                const std::vector<float*>& dparameters) const {
+void Operators::backward_weight(model::OperatorId id, const Operands& x, ConstTensorView given,
+                                const std::vector<TensorView>& dparameters) const {
     const model::Operator& o = op(id);
     const Kernels& k = kernels();
+    const float* dy = given.floats();
     const Sizes y = sizes_of(o.output);
-    const auto* saved_context = static_cast<const float*>(x.saved_context);
+    const auto* saved_context = x.saved_context.as<float>();
     switch (o.kind) {
-        case OperatorKind::router: router_backward(mixture_of(o), x, dy, nullptr, dparameters[0]); return;
-        case OperatorKind::experts:
-            experts_weights(mixture_of(o), x, dy, dparameters[0], dparameters[1]);
+        case OperatorKind::router:
+            router_backward(mixture_of(o), x, dy, nullptr, dparameters[0].floats());
             return;
-        case OperatorKind::embedding: embedding_weight(o, x, dy, dparameters[0]); return;
+        case OperatorKind::experts:
+            experts_weights(mixture_of(o), x, dy, dparameters[0].floats(), dparameters[1].floats());
+            return;
+        case OperatorKind::embedding: embedding_weight(o, x, dy, dparameters[0].floats()); return;
         case OperatorKind::position_embedding: {
             const std::int64_t tokens = graph_.tensor(o.output).shape[0];
             for (std::int64_t r = 0; r < y.rows; ++r)
                 k.accumulate(
                     y.columns, dy + r * y.columns,
-                    dparameters[0] +
+                    dparameters[0].floats() +
                         (place_of(y.first_row + r, tokens).token + o.attributes.position_offset) * y.columns);
             return;
         }
         case OperatorKind::attention: {
             // The scores' gradient once more: backward_input keeps nothing.
-            std::vector<float> unwanted(static_cast<std::size_t>(elements(o.inputs[0])));
-            attention(id, x, *x.place, dy, {unwanted.data(), unwanted.data(), dparameters[0]});
+            std::vector<float> unwanted(elements(o.inputs[0]));
+            attention(id, x, *x.place, dy, {unwanted.data(), unwanted.data(), dparameters[0].floats()});
             return;
         }
         case OperatorKind::linear: {
             const std::int64_t inputs = parameter_rows(o.parameters[0], 1);
-            const float* in = o.attributes.input_scale != 1.0 ? saved_context : x.inputs[0];
-            k.product(true, false, y.columns, inputs, y.rows, 1, dy, y.columns, in, inputs, dparameters[0],
-                      inputs, true);
-            if (o.attributes.has_bias) k.sum_rows(y.rows, y.columns, dy, dparameters[1]);
+            const float* in = o.attributes.input_scale != 1.0 ? saved_context : x.inputs[0].floats();
+            k.product(true, false, y.columns, inputs, y.rows, 1, dy, y.columns, in, inputs,
+                      dparameters[0].floats(), inputs, true);
+            if (o.attributes.has_bias) k.sum_rows(y.rows, y.columns, dy, dparameters[1].floats());
             return;
         }
         case OperatorKind::layer_norm:
-            k.layer_norm_weights(y.rows, y.columns, x.inputs[0], saved_context, dy, dparameters[0],
-                                 o.attributes.has_bias ? dparameters[1] : nullptr);
+            k.layer_norm_weights(y.rows, y.columns, x.inputs[0].floats(), saved_context, dy,
+                                 dparameters[0].floats(),
+                                 o.attributes.has_bias ? dparameters[1].floats() : nullptr);
             return;
         case OperatorKind::rms_norm:
-            k.rms_norm_weights(y.rows, y.columns, x.inputs[0], saved_context, dy, dparameters[0]);
+            k.rms_norm_weights(y.rows, y.columns, x.inputs[0].floats(), saved_context, dy,
+                               dparameters[0].floats());
             return;
         case OperatorKind::batch_norm:
-            k.batch_norm_weights(image_shape(graph_, o, context_.micro_batch), x.inputs[0], saved_context, dy,
-                                 dparameters[0], dparameters[1]);
+            k.batch_norm_weights(image_shape(graph_, o, context_.micro_batch), x.inputs[0].floats(),
+                                 saved_context, dy, dparameters[0].floats(), dparameters[1].floats());
             return;
         case OperatorKind::conv2d:
-            k.convolution_weights(image_shape(graph_, o, context_.micro_batch), x.inputs[0], dy,
-                                  dparameters[0], o.attributes.has_bias ? dparameters[1] : nullptr);
+            k.convolution_weights(image_shape(graph_, o, context_.micro_batch), x.inputs[0].floats(), dy,
+                                  dparameters[0].floats(),
+                                  o.attributes.has_bias ? dparameters[1].floats() : nullptr);
             return;
         case OperatorKind::input:
         case OperatorKind::prepend_token:

@@ -25,18 +25,20 @@ public:
     void forward(model::OperatorId op, const Operands& operands,
                  const MicroBatchPosition& place) const override;
     // cross_entropy takes dy = one number in host memory, the weight of its micro-batch.
-    void backward_input(model::OperatorId op, const Operands& operands, const float* dy,
-                        const std::vector<float*>& dx, const MicroBatchPosition& place) const override;
-    void backward_weight(model::OperatorId op, const Operands& operands, const float* dy,
-                         const std::vector<float*>& dparameters) const override;
+    void backward_input(model::OperatorId op, const Operands& operands, ConstTensorView dy,
+                        const std::vector<TensorView>& dx, const MicroBatchPosition& place) const override;
+    void backward_weight(model::OperatorId op, const Operands& operands, ConstTensorView dy,
+                         const std::vector<TensorView>& dparameters) const override;
 
     std::vector<std::int64_t> expert_rows(model::OperatorId dispatch,
                                           const Operands& operands) const override;
-    void choices(model::OperatorId router, const Operands& operands, float* all) const override;
-    void pack_keys(model::OperatorId attention, const float* packed, float* piece) const override;
-    void order_keys(model::OperatorId attention, const float* pieces, float* keys) const override;
-    void split_key_gradients(model::OperatorId attention, const float* dkeys, float* pieces) const override;
-    void add_key_gradients(model::OperatorId attention, const float* piece, float* dpacked) const override;
+    void choices(model::OperatorId router, const Operands& operands, TensorView all) const override;
+    void pack_keys(model::OperatorId attention, ConstTensorView packed, TensorView piece) const override;
+    void order_keys(model::OperatorId attention, ConstTensorView pieces, TensorView keys) const override;
+    void split_key_gradients(model::OperatorId attention, ConstTensorView dkeys,
+                             TensorView pieces) const override;
+    void add_key_gradients(model::OperatorId attention, ConstTensorView piece,
+                           TensorView dpacked) const override;
 
     // Why this operator cannot run here ("relative position bias").
     static std::optional<core::Unsupported> unsupported(const model::ModelGraph& graph,
@@ -88,7 +90,6 @@ private:
         std::int64_t first = 0, count = 0, row = 0;
     };
     KeyColumns key_columns(model::OperatorId attention) const;
-    std::size_t stored_bytes(std::int64_t elements) const;
     // Calls move(row of the pieces, row of the sequence) for every token of every sample.
     template <class Move>
     void for_each_key_row(const Move& move) const;

@@ -25,9 +25,8 @@ std::int32_t relative_bucket(const model::Attributes& a, std::int64_t query, std
     const std::int64_t distance =
         a.is_causal ? std::max<std::int64_t>(0, query - key) : std::abs(query - key);
     if (distance < near) return static_cast<std::int32_t>(base + distance);
-    const double place = std::log(static_cast<double>(distance) / static_cast<double>(near)) /
-                         std::log(static_cast<double>(a.relative_distance) / static_cast<double>(near)) *
-                         static_cast<double>(buckets - near);
+    const double place = std::log(static_cast<double>(distance) / near) /
+                         std::log(static_cast<double>(a.relative_distance) / near) * (buckets - near);
     return static_cast<std::int32_t>(
         base + std::min<std::int64_t>(buckets - 1, near + static_cast<std::int64_t>(place)));
 }
@@ -35,19 +34,27 @@ std::int32_t relative_bucket(const model::Attributes& a, std::int64_t query, std
 // Keys and values of a sequence whose segments of `tokens` rows lie apart; together they are [samples,
 // segments * tokens, columns].
 struct KeyValueRows {
+    struct Segment {
+        float* first;
+        std::int64_t stride;
+    };
     std::int64_t samples, tokens, columns;
-    std::vector<KeyValues> segments;
+    std::vector<Segment> segments;
+
+    void add(const std::vector<KeyValues>& key_values) {
+        for (const KeyValues& one : key_values) segments.push_back({one.first.floats(), one.stride});
+    }
 
     template <class Work>
     void for_each_row(float* together, Work work) const {
         for (std::int64_t sample = 0; sample < samples; ++sample)
-            for (const KeyValues& segment : segments)
+            for (const Segment& segment : segments)
                 for (std::int64_t t = 0; t < tokens; ++t, together += columns)
-                    work(segment.data + (sample * tokens + t) * segment.stride, together);
+                    work(segment.first + (sample * tokens + t) * segment.stride, together);
     }
     float* gather(float* together) const {
         for_each_row(together, [&](const float* apart, float* row) {
-            std::memcpy(row, apart, static_cast<std::size_t>(columns) * sizeof(float));
+            std::memcpy(row, apart, columns * sizeof(float));
         });
         return together;
     }
@@ -66,16 +73,13 @@ void Operators::make_attention_tables() {
         const auto index = static_cast<std::int32_t>(i);
         if (o.attributes.is_rotary) {
             Rotation& rotation = rotations_[index];
-            rotation.dimension = static_cast<std::int64_t>(o.attributes.rotary_fraction *
-                                                           static_cast<double>(o.attributes.head_dimension)) /
-                                 2 * 2;
+            rotation.dimension =
+                static_cast<std::int64_t>(o.attributes.rotary_fraction * o.attributes.head_dimension) / 2 * 2;
             const std::int64_t half = rotation.dimension / 2, tokens = graph_.tensor(o.inputs[0]).shape[0];
             for (std::int64_t t = 0; t < graph_.first_token() + tokens; ++t)
                 for (std::int64_t j = 0; j < half; ++j) {
                     const double angle =
-                        static_cast<double>(t) *
-                        std::pow(o.attributes.rotary_base,
-                                 -2.0 * static_cast<double>(j) / static_cast<double>(rotation.dimension));
+                        t * std::pow(o.attributes.rotary_base, -2.0 * j / rotation.dimension);
                     rotation.cosines.push_back(static_cast<float>(std::cos(angle)));
                     rotation.sines.push_back(static_cast<float>(std::sin(angle)));
                 }
@@ -110,46 +114,47 @@ void Operators::for_each_key_row(const Move& move) const {
             for (const std::int32_t token : places) move(row++, sample * graph_.tokens_per_sample + token);
 }
 
-// As activations are stored: the three below move elements, they do no arithmetic.
-std::size_t Operators::stored_bytes(std::int64_t elements) const {
-    return static_cast<std::size_t>(elements) *
-           static_cast<std::size_t>(core::size_of(context_.compute).value);
+namespace {
+
+// Elements `from` ... from + count - 1 of one array to another of the same type: no arithmetic is done.
+void copy_elements(const ConstTensorView& source, std::int64_t from, const TensorView& target,
+                   std::int64_t to, std::int64_t count) {
+    std::memcpy(target.part(to, count).data(), source.part(from, count).data(),
+                source.part(from, count).bytes());
 }
 
-void Operators::pack_keys(model::OperatorId attention, const float* packed, float* piece) const {
+}  // namespace
+
+void Operators::pack_keys(model::OperatorId attention, ConstTensorView packed, TensorView piece) const {
     const KeyColumns at = key_columns(attention);
     const std::int64_t rows =
         context_.micro_batch * graph_.tensor(op(attention).inputs[0]).shape[0] / context_.context_parallel;
-    const core::DataType type = context_.compute;
     for (std::int64_t r = 0; r < rows; ++r)
-        std::memcpy(element_at(type, piece, r * at.count),
-                    element_at(type, const_cast<float*>(packed), r * at.row + at.first),
-                    stored_bytes(at.count));
+        copy_elements(packed, r * at.row + at.first, piece, r * at.count, at.count);
 }
 
-void Operators::order_keys(model::OperatorId attention, const float* pieces, float* keys) const {
+void Operators::order_keys(model::OperatorId attention, ConstTensorView pieces, TensorView keys) const {
     const std::int64_t width = key_columns(attention).count;
-    const core::DataType type = context_.compute;
     for_each_key_row([&](std::int64_t from, std::int64_t to) {
-        std::memcpy(element_at(type, keys, to * width),
-                    element_at(type, const_cast<float*>(pieces), from * width), stored_bytes(width));
+        copy_elements(pieces, from * width, keys, to * width, width);
     });
 }
 
-void Operators::split_key_gradients(model::OperatorId attention, const float* dkeys, float* pieces) const {
+void Operators::split_key_gradients(model::OperatorId attention, ConstTensorView dkeys,
+                                    TensorView pieces) const {
     const std::int64_t width = key_columns(attention).count;
-    const core::DataType type = context_.compute;
     for_each_key_row([&](std::int64_t to, std::int64_t from) {
-        std::memcpy(element_at(type, pieces, to * width),
-                    element_at(type, const_cast<float*>(dkeys), from * width), stored_bytes(width));
+        copy_elements(dkeys, from * width, pieces, to * width, width);
     });
 }
 
-void Operators::add_key_gradients(model::OperatorId attention, const float* piece, float* dpacked) const {
+void Operators::add_key_gradients(model::OperatorId attention, ConstTensorView piece,
+                                  TensorView dpacked) const {
     const KeyColumns at = key_columns(attention);
-    const std::int64_t rows = context_.micro_batch * static_cast<std::int64_t>(group_places_[0].size());
+    const std::int64_t rows = context_.micro_batch * std::ssize(group_places_[0]);
     for (std::int64_t r = 0; r < rows; ++r)
-        kernels().accumulate(at.count, piece + r * at.count, dpacked + r * at.row + at.first);
+        kernels().accumulate(at.count, piece.floats() + r * at.count,
+                             dpacked.floats() + r * at.row + at.first);
 }
 
 void Operators::attention(model::OperatorId id, const Operands& x, const MicroBatchPosition& place,
@@ -184,13 +189,13 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
     if (const auto slopes = slopes_.find(id.index); slopes != slopes_.end())
         shape.alibi_slopes = slopes->second.data();
     if (a.has_relative_bias) {
-        shape.bias = x.parameters[0];
+        shape.bias = x.parameters[0].floats();
         shape.bias_buckets = buckets_.at(id.index).data();
     }
     if (x.keys) {  // the group's keys, and this rank's queries
         const auto rank = static_cast<std::size_t>(context_rank_);
         shape.keys = shape.tokens;
-        shape.tokens = static_cast<std::int64_t>(group_places_[rank].size());
+        shape.tokens = group_places_[rank].size();
         shape.places = group_places_[rank].data();
         shape.query_row = columns;
     }
@@ -205,42 +210,45 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
     const std::int64_t scores =
         shape.samples * shape.heads * shape.tokens * (shape.keys > 0 ? shape.keys : shape.tokens);
     if (context_.attention == model::AttentionImplementation::flash) {
-        saved.log_sums = static_cast<float*>(x.saved_context);
+        saved.log_sums = x.saved_context.as<float>();
     } else {
-        saved.probabilities = static_cast<float*>(x.saved_context);
+        saved.probabilities = x.saved_context.as<float>();
         if (shape.dropout > 0) {
             saved.dropped = saved.probabilities + scores;
             saved.mask = reinterpret_cast<std::uint8_t*>(saved.dropped + scores);
         }
     }
-    const float* memory = x.keys ? x.keys : a.is_cross_attention ? x.inputs[1] : x.inputs[0];
-    float* gradient = x.keys ? x.dkeys : gradients.keys;
+    const float* memory = x.keys                 ? x.keys.floats()
+                          : a.is_cross_attention ? x.inputs[1].floats()
+                                                 : x.inputs[0].floats();
+    float* gradient = x.keys ? x.dkeys.floats() : gradients.keys;
     KeyValueRows joined{shape.samples, shape.tokens, key_columns, {}};
     if (!x.earlier
              .empty()) {  // keys and values of all segments in one array for the kernel, and their gradient
-        joined.segments = x.earlier;
-        joined.segments.push_back({x.inputs[0] + columns - key_columns, columns});
+        joined.add(x.earlier);
+        joined.segments.push_back({x.inputs[0].floats() + columns - key_columns, columns});
         memory = joined.gather(scratch(8, shape.samples * shape.keys * key_columns));
         if (dy) {
             const std::int64_t count = shape.samples * shape.keys * key_columns;
             gradient = scratch(9, count);
-            std::memset(gradient, 0, static_cast<std::size_t>(count) * sizeof(float));
+            std::memset(gradient, 0, count * sizeof(float));
         }
     }
     if (!dy) {
-        kernels().attention(shape, x.inputs[0], memory, x.output, saved);
+        kernels().attention(shape, x.inputs[0].floats(), memory, x.output.floats(), saved);
         return;
     }
-    kernels().attention_backward(shape, x.inputs[0], memory, saved, dy, gradients.queries, gradient,
+    kernels().attention_backward(shape, x.inputs[0].floats(), memory, saved, dy, gradients.queries, gradient,
                                  gradients.bias);
     KeyValueRows own{
         shape.samples, shape.tokens, key_columns, {{gradients.keys + columns - key_columns, columns}}};
     if (!x.earlier.empty()) {
-        joined.segments = x.earlier_gradients;
+        joined.segments.clear();
+        joined.add(x.earlier_gradients);
         joined.segments.push_back(own.segments[0]);
         joined.add_from(gradient);
     }
-    if (x.later_gradient) own.add_from(x.later_gradient);
+    if (x.later_gradient) own.add_from(x.later_gradient.floats());
 }
 
 }  // namespace exec::cpu

@@ -20,17 +20,17 @@ void Operators::log_sums(const model::Operator& o, const Operands& x, std::vecto
     const Classes classes = classes_of(o.inputs[0]);
     const int blocks =
         classes.columns < graph_.tensor(o.inputs[0]).shape.back() ? context_.tensor_parallel : 1;
-    sums.resize(static_cast<std::size_t>(classes.rows));
-    labels.assign(static_cast<std::size_t>(classes.rows), 0);
+    sums.resize(classes.rows);
+    labels.assign(classes.rows, 0);
     for (std::int64_t r = 0; r < classes.rows; ++r) {
-        const auto part = [&](int block) { return x.inputs[1] + (block * classes.rows + r) * 3; };
+        const auto part = [&](int block) { return x.inputs[1].floats() + (block * classes.rows + r) * 3; };
         float maximum = part(0)[0], sum = 0;
         for (int block = 1; block < blocks; ++block) maximum = std::max(maximum, part(block)[0]);
         for (int block = 0; block < blocks; ++block) {
             sum += part(block)[1] * std::exp(part(block)[0] - maximum);
-            labels[static_cast<std::size_t>(r)] += part(block)[2];
+            labels[r] += part(block)[2];
         }
-        sums[static_cast<std::size_t>(r)] = maximum + std::log(sum);
+        sums[r] = maximum + std::log(sum);
     }
 }
 
@@ -39,30 +39,29 @@ void Operators::cross_entropy(const model::Operator& o, const Operands& x) const
     std::vector<float> sums, labels;
     log_sums(o, x, sums, labels);
     double total = 0;
-    for (std::size_t r = 0; r < sums.size(); ++r)
-        total += static_cast<double>(sums[r]) - static_cast<double>(labels[r]);
-    std::fill_n(x.output, elements(o.output), static_cast<float>(total / static_cast<double>(classes.rows)));
+    for (std::size_t r = 0; r < sums.size(); ++r) total += static_cast<double>(sums[r]) - labels[r];
+    std::fill_n(x.output.floats(), elements(o.output), static_cast<float>(total / classes.rows));
     if (!context_.fused_cross_entropy)
-        kernels().softmax(classes.rows, classes.columns, classes.valid, x.inputs[0], sums.data(),
-                          static_cast<float*>(x.saved_context));
+        kernels().softmax(classes.rows, classes.columns, classes.valid, x.inputs[0].floats(), sums.data(),
+                          x.saved_context.as<float>());
 }
 
 void Operators::cross_entropy_backward(const model::Operator& o, const Operands& x, float weight,
                                        float* dlogits) const {
     const Kernels& k = kernels();
     const Classes c = classes_of(o.inputs[0]);
-    const float factor = weight / static_cast<float>(c.rows);
-    const auto* classes = reinterpret_cast<const std::int64_t*>(x.inputs[2]);
+    const float factor = weight / c.rows;
+    const auto* classes = x.inputs[2].integers();
     if (!context_.fused_cross_entropy) {
-        k.cross_entropy_backward(c.rows, c.columns, c.first, c.valid, factor,
-                                 static_cast<const float*>(x.saved_context), classes, dlogits);
+        k.cross_entropy_backward(c.rows, c.columns, c.first, c.valid, factor, x.saved_context.as<float>(),
+                                 classes, dlogits);
         return;
     }
     std::vector<float> sums, labels;
     log_sums(o, x, sums, labels);
     float* p = scratch(7, c.columns);
     for (std::int64_t r = 0; r < c.rows; ++r) {
-        k.softmax(1, c.columns, c.valid, x.inputs[0] + r * c.columns, &sums[static_cast<std::size_t>(r)], p);
+        k.softmax(1, c.columns, c.valid, x.inputs[0].floats() + r * c.columns, &sums[r], p);
         k.cross_entropy_backward(1, c.columns, c.first, c.valid, factor, p, classes + r,
                                  dlogits + r * c.columns);
     }

@@ -1,8 +1,10 @@
 #include "exec/cpu/rounded_operators.h"
 
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
+#include "core/index/integers.h"
 #include "exec/cpu/bfloat16.h"
 #include "exec/cpu/kernels.h"
 #include "exec/float8.h"
@@ -29,7 +31,6 @@ RoundedOperators::RoundedOperators(const model::ModelGraph& graph, const model::
                                    bool is_training, int context_rank)
     : graph_(graph),
       context_(context),
-      precision_(precision),
       operators_(graph, context, tensor_rank, seed, is_training, context_rank),
       is_in_fp8_(graph.operators.size(), 0) {
     for (std::size_t i = 0; precision.compute == core::DataType::fp8 && i < graph.operators.size(); ++i)
@@ -37,23 +38,8 @@ RoundedOperators::RoundedOperators(const model::ModelGraph& graph, const model::
             !model::fp8_unsupported(graph, model::OperatorId(static_cast<std::int32_t>(i)), context);
 }
 
-std::int64_t RoundedOperators::elements(model::TensorId tensor) const {
-    const core::DataType type = is_rounded(tensor) ? context_.compute : graph_.tensor(tensor).type;
-    return static_cast<std::int64_t>(model::tensor_bytes(graph_, tensor, context_) / core::size_of(type) +
-                                     0.5);
-}
-
-std::int64_t RoundedOperators::elements(const model::Operator& op, model::TensorId tensor,
-                                        const Operands& operands) const {
-    if (op.kind != OperatorKind::experts || !operands.expert_rows ||
-        (tensor != op.inputs[0] && tensor != op.output))
-        return elements(tensor);
-    return std::accumulate(operands.expert_rows->begin(), operands.expert_rows->end(), std::int64_t{0}) *
-           graph_.tensor(tensor).shape.back();
-}
-
-void RoundedOperators::round_to_fp8(Float8 format, Array& array) {
-    round_to_float8(format, static_cast<std::int64_t>(array.wide.size()), array.wide.data());
+void RoundedOperators::round_to_fp8(Float8 format, std::vector<float>& numbers) {
+    round_to_float8(format, std::ssize(numbers), numbers.data());
 }
 
 // Extras are statistics in fp32, masks and indices, but for the scaled input of a linear layer, what experts
@@ -63,7 +49,8 @@ RoundedOperators::SavedContext RoundedOperators::saved_context_of(model::Operato
     const model::Operator& op = graph_.op(id);
     SavedContext saved_context;
     if (op.kind == OperatorKind::linear && op.attributes.input_scale != 1.0) {
-        saved_context.numbers = elements(op.inputs[0]);
+        const model::RankMatrix input = model::rank_matrix(graph_, op.inputs[0], context_);
+        saved_context.numbers = input.rows * input.columns;
     } else if (op.kind == OperatorKind::experts) {
         const model::MixtureShape shape = model::mixture_shape(graph_, op, context_);
         const std::int64_t rows =
@@ -85,93 +72,85 @@ RoundedOperators::SavedContext RoundedOperators::saved_context_of(model::Operato
     return saved_context;
 }
 
-void* RoundedOperators::widen(SavedContext& saved_context, void* stored, bool reads) {
+OpaqueView RoundedOperators::widen(SavedContext& saved_context, OpaqueView stored, bool reads) {
     if (!stored || saved_context.numbers == 0) return stored;
-    Array& array = saved_context.array;
-    array.stored = static_cast<float*>(stored);
-    array.wide.resize(static_cast<std::size_t>(saved_context.numbers) +
-                      (static_cast<std::size_t>(saved_context.octets) + sizeof(float) - 1) / sizeof(float));
+    saved_context.stored = stored.as<std::uint16_t>();
+    const std::int64_t octets_words = (saved_context.octets + sizeof(float) - 1) / sizeof(float);
+    std::vector<float>& wide = saved_context.wide;
+    wide.resize(saved_context.numbers + octets_words);
     if (reads) {
-        widen_bfloat16(saved_context.numbers, static_cast<const std::uint16_t*>(stored), array.wide.data());
-        std::memcpy(array.wide.data() + saved_context.numbers,
-                    static_cast<const std::uint16_t*>(stored) + saved_context.numbers,
-                    static_cast<std::size_t>(saved_context.octets));
+        widen_bfloat16(saved_context.numbers, saved_context.stored, wide.data());
+        std::memcpy(wide.data() + saved_context.numbers, saved_context.stored + saved_context.numbers,
+                    saved_context.octets);
     }
-    return array.wide.data();
+    return OpaqueView(wide.data());
 }
 
 void RoundedOperators::round(const SavedContext& saved_context) {
-    if (!saved_context.array.stored) return;
-    auto* const stored = reinterpret_cast<std::uint16_t*>(saved_context.array.stored);
-    round_to_bfloat16(saved_context.numbers, saved_context.array.wide.data(), stored);
-    std::memcpy(stored + saved_context.numbers, saved_context.array.wide.data() + saved_context.numbers,
-                static_cast<std::size_t>(saved_context.octets));
+    if (!saved_context.stored) return;
+    round_to_bfloat16(saved_context.numbers, saved_context.wide.data(), saved_context.stored);
+    std::memcpy(saved_context.stored + saved_context.numbers,
+                saved_context.wide.data() + saved_context.numbers, saved_context.octets);
 }
 
-float* RoundedOperators::widen(Array& array, float* stored, std::int64_t count, bool reads) {
-    if (!stored) return nullptr;
+TensorView RoundedOperators::widen(Array& array, const TensorView& stored, bool reads) {
+    if (!stored || stored.type() != core::DataType::bf16) return stored;
     array.stored = stored;
-    array.wide.resize(static_cast<std::size_t>(count));
-    if (reads) widen_bfloat16(count, reinterpret_cast<const std::uint16_t*>(stored), array.wide.data());
-    return array.wide.data();
+    array.wide.resize(stored.elements());
+    if (reads) widen_bfloat16(stored.elements(), stored.as<std::uint16_t>(), array.wide.data());
+    return {array.wide.data(), core::DataType::fp32, stored.shape()};
+}
+
+ConstTensorView RoundedOperators::widen(std::vector<float>& copy, const ConstTensorView& stored) {
+    if (!stored || stored.type() != core::DataType::bf16) return stored;
+    copy.resize(stored.elements());
+    widen_bfloat16(stored.elements(), stored.as<std::uint16_t>(), copy.data());
+    return {copy.data(), core::DataType::fp32, stored.shape()};
 }
 
 KeyValues RoundedOperators::widen_rows(Array& array, const KeyValues& stored, std::int64_t count) const {
     const std::int64_t rows = context_.micro_batch * graph_.tokens_per_sample, columns = count / rows;
-    array.stored = stored.data;
-    array.wide.resize(static_cast<std::size_t>(count));
+    array.stored = stored.first;
+    array.wide.resize(count);
     for (std::int64_t r = 0; r < rows; ++r)
-        widen_bfloat16(columns, reinterpret_cast<const std::uint16_t*>(stored.data) + r * stored.stride,
+        widen_bfloat16(columns, stored.first.as<std::uint16_t>() + r * stored.stride,
                        array.wide.data() + r * columns);
-    return {array.wide.data(), columns};
+    return {{array.wide.data(), core::DataType::fp32, count}, columns};
 }
 
 void RoundedOperators::round(const Array& array) {
     if (array.stored)
-        round_to_bfloat16(static_cast<std::int64_t>(array.wide.size()), array.wide.data(),
-                          reinterpret_cast<std::uint16_t*>(array.stored));
+        round_to_bfloat16(std::ssize(array.wide), array.wide.data(), array.stored.as<std::uint16_t>());
 }
 
 void RoundedOperators::widen_operands(model::OperatorId id, const Operands& operands, bool is_backward,
                                       WidenedOperands& wide) const {
     const model::Operator& op = graph_.op(id);
     wide.operands = operands;
-    wide.arrays.resize(op.inputs.size() + op.parameters.size());
-    for (std::size_t i = 0; i < op.inputs.size(); ++i)
-        if (is_rounded(op.inputs[i]))
-            wide.operands.inputs[i] =
-                widen(wide.arrays[i], operands.inputs[i], elements(op, op.inputs[i], operands), true);
-    if (precision_.parameters == core::DataType::bf16)
-        for (std::size_t p = 0; p < operands.parameters.size(); ++p)
-            wide.operands.parameters[p] =
-                widen(wide.arrays[op.inputs.size() + p], const_cast<float*>(operands.parameters[p]),
-                      elements(op.parameters[p]), true);
+    wide.inputs.resize(operands.inputs.size());
+    for (const std::int32_t i : core::indices(operands.inputs))
+        wide.operands.inputs[i] = widen(wide.inputs[i], operands.inputs[i], true);
+    wide.parameters.resize(operands.parameters.size());
+    for (const std::int32_t p : core::indices(operands.parameters))
+        wide.operands.parameters[p] = widen(wide.parameters[p], operands.parameters[p]);
     // Behind an exchange of copies stands what was received, in another number of rows; no backward pass
     // reads it.
-    if (is_backward && model::exchanges_routed_tokens(op, context_)) wide.operands.output = nullptr;
-    else if (is_rounded(op.output))
-        wide.operands.output =
-            widen(wide.output, operands.output, elements(op, op.output, operands), is_backward);
-    const std::int64_t key_values =
+    if (is_backward && model::exchanges_routed_tokens(op, context_)) wide.operands.output = {};
+    else wide.operands.output = widen(wide.output, operands.output, is_backward);
+    const double key_values =
         op.kind == OperatorKind::attention
-            ? static_cast<std::int64_t>(
-                  model::key_value_bytes(graph_, op, context_) / core::size_of(context_.compute) + 0.5)
+            ? model::key_value_bytes(graph_, op, context_) / core::size_of(context_.compute)
             : 0;
     wide.earlier.resize(operands.earlier.size() + operands.earlier_gradients.size());
-    for (std::size_t i = 0; i < operands.earlier.size(); ++i)
-        wide.operands.earlier[i] = widen_rows(wide.earlier[i], operands.earlier[i], key_values);
-    for (std::size_t i = 0; i < operands.earlier_gradients.size(); ++i)
+    for (const std::int32_t i : core::indices(operands.earlier))
+        wide.operands.earlier[i] = widen_rows(wide.earlier[i], operands.earlier[i], std::llround(key_values));
+    for (const std::int32_t i : core::indices(operands.earlier_gradients))
         wide.operands.earlier_gradients[i] =
-            widen_rows(wide.earlier[operands.earlier.size() + i], operands.earlier_gradients[i], key_values);
-    if (operands.later_gradient)
-        wide.operands.later_gradient =
-            widen(wide.later, const_cast<float*>(operands.later_gradient), key_values, true);
-    if (operands.keys) {  // of a context-parallel group
-        const auto all = static_cast<std::int64_t>(
-            model::gathered_key_bytes(graph_, op, context_) / core::size_of(context_.compute) + 0.5);
-        wide.operands.keys = widen(wide.keys, const_cast<float*>(operands.keys), all, true);
-        wide.operands.dkeys = widen(wide.key_gradients, operands.dkeys, all, true);
-    }
+            widen_rows(wide.earlier[operands.earlier.size() + i], operands.earlier_gradients[i],
+                       std::llround(key_values));
+    wide.operands.later_gradient = widen(wide.later, operands.later_gradient, true);
+    wide.operands.keys = widen(wide.keys, operands.keys, true);  // of a context-parallel group
+    wide.operands.dkeys = widen(wide.key_gradients, operands.dkeys, true);
     wide.saved_context = saved_context_of(id, operands);
     wide.operands.saved_context = widen(wide.saved_context, operands.saved_context, is_backward);
 }
@@ -182,33 +161,33 @@ void RoundedOperators::forward(model::OperatorId id, const Operands& operands,
     WidenedOperands wide;
     widen_operands(id, operands, false, wide);
     if (is_in_fp8(id)) {
-        round_to_fp8(Float8::e4m3, wide.arrays[0]);
-        round_to_fp8(Float8::e4m3, wide.arrays[1]);
+        round_to_fp8(Float8::e4m3, wide.inputs[0].wide);
+        round_to_fp8(Float8::e4m3, wide.parameters[0]);
     }
     operators_.forward(id, wide.operands, place);
     round(wide.output);
     round(wide.saved_context);
 }
 
-void RoundedOperators::backward_input(model::OperatorId id, const Operands& operands, const float* dy,
-                                      const std::vector<float*>& dx, const MicroBatchPosition& place) const {
+void RoundedOperators::backward_input(model::OperatorId id, const Operands& operands, ConstTensorView dy,
+                                      const std::vector<TensorView>& dx,
+                                      const MicroBatchPosition& place) const {
     const model::Operator& op = graph_.op(id);
     WidenedOperands wide;
     widen_operands(id, operands, true, wide);
-    Array gradient;
-    if (op.kind != OperatorKind::cross_entropy)
-        dy = widen(gradient, const_cast<float*>(dy), elements(op, op.output, operands), true);
+    std::vector<float> gradient;
+    dy = widen(gradient, dy);
     if (is_in_fp8(id)) {
         round_to_fp8(Float8::e5m2, gradient);
-        round_to_fp8(Float8::e4m3, wide.arrays[1]);
+        round_to_fp8(Float8::e4m3, wide.parameters[0]);
     }
     std::vector<Array> arrays(dx.size());
-    std::vector<float*> gradients(dx.size());
+    std::vector<TensorView> gradients(dx.size());
     // One tensor read twice has one gradient: its contributions follow each other in one array.
     for (std::size_t i = 0; i < dx.size(); ++i) {
         for (std::size_t before = 0; before < i && !gradients[i]; ++before)
-            if (dx[i] && dx[i] == dx[before]) gradients[i] = gradients[before];
-        if (!gradients[i]) gradients[i] = widen(arrays[i], dx[i], elements(op, op.inputs[i], operands), true);
+            if (dx[i] && dx[i].data() == dx[before].data()) gradients[i] = gradients[before];
+        if (!gradients[i]) gradients[i] = widen(arrays[i], dx[i], true);
     }
     operators_.backward_input(id, wide.operands, dy, gradients, place);
     for (const Array& array : arrays) round(array);
@@ -219,31 +198,28 @@ void RoundedOperators::backward_input(model::OperatorId id, const Operands& oper
         round(wide.earlier[i]);  // gradients of earlier segments' keys and values
 }
 
-void RoundedOperators::backward_weight(model::OperatorId id, const Operands& operands, const float* dy,
-                                       const std::vector<float*>& dparameters) const {
+void RoundedOperators::backward_weight(model::OperatorId id, const Operands& operands, ConstTensorView dy,
+                                       const std::vector<TensorView>& dparameters) const {
     const model::Operator& op = graph_.op(id);
     WidenedOperands wide;
     widen_operands(id, operands, true, wide);
-    Array gradient;
-    if (op.kind != OperatorKind::cross_entropy)
-        dy = widen(gradient, const_cast<float*>(dy), elements(op, op.output, operands), true);
+    std::vector<float> gradient;
+    dy = widen(gradient, dy);
     std::vector<Array> arrays(dparameters.size());
-    std::vector<float*> gradients = dparameters;
-    if (precision_.gradients == core::DataType::bf16)
-        for (std::size_t p = 0; p < dparameters.size(); ++p)
-            gradients[p] = widen(arrays[p], dparameters[p], elements(op.parameters[p]), true);
+    std::vector<TensorView> gradients = dparameters;
+    for (const std::int32_t p : core::indices(dparameters))
+        gradients[p] = widen(arrays[p], dparameters[p], true);
     std::vector<float> unwanted;
     if (is_in_fp8(id)) {
         // A bias's gradient is a sum and no product: of numbers that are not rounded.
         if (op.attributes.has_bias) {
-            const std::int64_t columns = elements(op.parameters[1]);
-            kernels().sum_rows(static_cast<std::int64_t>(gradient.wide.size()) / columns, columns, dy,
-                               gradients[1]);
-            unwanted.resize(static_cast<std::size_t>(columns));
-            gradients[1] = unwanted.data();
+            const std::int64_t columns = gradients[1].elements();
+            kernels().sum_rows(std::ssize(gradient) / columns, columns, dy.floats(), gradients[1].floats());
+            unwanted.resize(columns);
+            gradients[1] = {unwanted.data(), core::DataType::fp32, columns};
         }
         round_to_fp8(Float8::e5m2, gradient);
-        round_to_fp8(Float8::e4m3, wide.arrays[0]);
+        round_to_fp8(Float8::e4m3, wide.inputs[0].wide);
     }
     operators_.backward_weight(id, wide.operands, dy, gradients);
     for (const Array& array : arrays) round(array);
@@ -256,20 +232,17 @@ std::vector<std::int64_t> RoundedOperators::expert_rows(model::OperatorId id,
     return operators_.expert_rows(id, wide.operands);
 }
 
-void RoundedOperators::choices(model::OperatorId id, const Operands& operands, float* all) const {
+void RoundedOperators::choices(model::OperatorId id, const Operands& operands, TensorView all) const {
     WidenedOperands wide;
     widen_operands(id, operands, true, wide);
     operators_.choices(id, wide.operands, all);
 }
 
-void RoundedOperators::add_key_gradients(model::OperatorId id, const float* piece, float* dpacked) const {
-    const model::Operator& op = graph_.op(id);
-    const auto all = static_cast<std::int64_t>(
-        model::gathered_key_bytes(graph_, op, context_) / core::size_of(context_.compute) + 0.5);
-    Array own, sum;
-    widen(own, const_cast<float*>(piece), all / context_.context_parallel, true);
-    widen(sum, dpacked, elements(op.inputs[0]), true);
-    operators_.add_key_gradients(id, own.wide.data(), sum.wide.data());
+void RoundedOperators::add_key_gradients(model::OperatorId id, ConstTensorView piece,
+                                         TensorView dpacked) const {
+    std::vector<float> own;
+    Array sum;
+    operators_.add_key_gradients(id, widen(own, piece), widen(sum, dpacked, true));
     round(sum);
 }
 

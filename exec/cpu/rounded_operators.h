@@ -20,57 +20,57 @@ public:
 
     void forward(model::OperatorId op, const Operands& operands,
                  const MicroBatchPosition& place) const override;
-    void backward_input(model::OperatorId op, const Operands& operands, const float* dy,
-                        const std::vector<float*>& dx, const MicroBatchPosition& place) const override;
-    void backward_weight(model::OperatorId op, const Operands& operands, const float* dy,
-                         const std::vector<float*>& dparameters) const override;
+    void backward_input(model::OperatorId op, const Operands& operands, ConstTensorView dy,
+                        const std::vector<TensorView>& dx, const MicroBatchPosition& place) const override;
+    void backward_weight(model::OperatorId op, const Operands& operands, ConstTensorView dy,
+                         const std::vector<TensorView>& dparameters) const override;
 
     std::vector<std::int64_t> expert_rows(model::OperatorId dispatch,
                                           const Operands& operands) const override;
-    void choices(model::OperatorId router, const Operands& operands, float* all) const override;
-    void pack_keys(model::OperatorId attention, const float* packed, float* piece) const override {
+    void choices(model::OperatorId router, const Operands& operands, TensorView all) const override;
+    void pack_keys(model::OperatorId attention, ConstTensorView packed, TensorView piece) const override {
         operators_.pack_keys(attention, packed, piece);
     }
-    void order_keys(model::OperatorId attention, const float* pieces, float* keys) const override {
+    void order_keys(model::OperatorId attention, ConstTensorView pieces, TensorView keys) const override {
         operators_.order_keys(attention, pieces, keys);
     }
-    void split_key_gradients(model::OperatorId attention, const float* dkeys, float* pieces) const override {
+    void split_key_gradients(model::OperatorId attention, ConstTensorView dkeys,
+                             TensorView pieces) const override {
         operators_.split_key_gradients(attention, dkeys, pieces);
     }
-    void add_key_gradients(model::OperatorId attention, const float* piece, float* dpacked) const override;
+    void add_key_gradients(model::OperatorId attention, ConstTensorView piece,
+                           TensorView dpacked) const override;
 
 private:
     // An array that is bf16 in the rank's memory and fp32 while the operator works.
     struct Array {
-        float* stored = nullptr;
+        TensorView stored;
         std::vector<float> wide;
     };
-    bool is_rounded(model::TensorId tensor) const { return graph_.tensor(tensor).is_activation; }
-    bool is_in_fp8(model::OperatorId op) const { return is_in_fp8_[static_cast<std::size_t>(op.index)] != 0; }
-    std::int64_t elements(model::TensorId tensor) const;
-    // Of an input or the output of `op`: experts over several ranks work on the copies that came.
-    std::int64_t elements(const model::Operator& op, model::TensorId tensor, const Operands& operands) const;
-    std::int64_t elements(model::ParameterId parameter) const {
-        return model::parameter_elements(graph_, parameter, context_);
-    }
-    // The fp32 copy; with `reads` it begins with the stored values. Null stays null.
-    static float* widen(Array& array, float* stored, std::int64_t count, bool reads);
+    bool is_in_fp8(model::OperatorId op) const { return is_in_fp8_[op.index] != 0; }
+    // The fp32 copy of an array in bf16; with `reads` it begins with the stored values. Other arrays stay
+    // as they are.
+    static TensorView widen(Array& array, const TensorView& stored, bool reads);
+    // The same of what is only read.
+    static ConstTensorView widen(std::vector<float>& copy, const ConstTensorView& stored);
     // The same of rows that lie apart: the copy has them together.
     KeyValues widen_rows(Array& array, const KeyValues& stored, std::int64_t count) const;
     static void round(const Array& array);
-    static void round_to_fp8(Float8 format, Array& array);
+    static void round_to_fp8(Float8 format, std::vector<float>& numbers);
     // What an operator keeps of its own: numbers in the format of activations, then octets (a mask), which
     // stay as they are.
     struct SavedContext {
         std::int64_t numbers = 0, octets = 0;
-        Array array;
+        std::uint16_t* stored = nullptr;
+        std::vector<float> wide;
     };
     SavedContext saved_context_of(model::OperatorId op, const Operands& operands) const;
-    static void* widen(SavedContext& saved_context, void* stored, bool reads);
+    static OpaqueView widen(SavedContext& saved_context, OpaqueView stored, bool reads);
     static void round(const SavedContext& saved_context);
     // Widened inputs, output, parameters and saved_context of an operator.
     struct WidenedOperands {
-        std::vector<Array> arrays;
+        std::vector<Array> inputs;
+        std::vector<std::vector<float>> parameters;
         Array output, later, keys, key_gradients;
         SavedContext saved_context;
         std::vector<Array>
@@ -82,7 +82,6 @@ private:
 
     const model::ModelGraph& graph_;
     const model::CostContext context_;
-    const schedule::Precision precision_;
     const Operators operators_;
     std::vector<char> is_in_fp8_;  // by operator
 };

@@ -10,6 +10,7 @@
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "exec/cpu/kernels.h"
 
 namespace exec::cpu {
@@ -48,11 +49,7 @@ constexpr int polls = 20000;
 
 struct ThreadNetwork::State {
     State(int ranks, core::Seconds limit, bool spinning)
-        : mailboxes(static_cast<std::size_t>(ranks)),
-          outboxes(static_cast<std::size_t>(ranks)),
-          activities(static_cast<std::size_t>(ranks)),
-          time_limit(limit),
-          spins(spinning) {}
+        : mailboxes(ranks), outboxes(ranks), activities(ranks), time_limit(limit), spins(spinning) {}
 
     std::vector<Mailbox> mailboxes;
     std::vector<Outbox> outboxes;
@@ -91,18 +88,18 @@ public:
         : network_(network), state_(*network.state_), rank_(rank) {}
 
     int rank() const override { return rank_; }
-    int size() const override { return static_cast<int>(state_.mailboxes.size()); }
+    int size() const override { return core::count_of(state_.mailboxes); }
 
     Ticket start_send(int peer, Tag tag, std::span<const float> data,
                       std::shared_ptr<const void> keeper) override {
-        Outbox& outbox = state_.outboxes[static_cast<std::size_t>(rank_)];
+        Outbox& outbox = state_.outboxes[rank_];
         Ticket ticket;
         {
             const std::lock_guard lock(outbox.mutex);
             ticket = outbox.next++;
             outbox.open.push_back(ticket);
         }
-        Mailbox& mailbox = state_.mailboxes[static_cast<std::size_t>(peer)];
+        Mailbox& mailbox = state_.mailboxes[peer];
         {
             const std::lock_guard lock(mailbox.mutex);
             if (state_.stopped)
@@ -116,7 +113,7 @@ public:
     }
 
     void finish(Ticket ticket) override {
-        Outbox& outbox = state_.outboxes[static_cast<std::size_t>(rank_)];
+        Outbox& outbox = state_.outboxes[rank_];
         const auto is_taken = [&] {
             return std::find(outbox.open.begin(), outbox.open.end(), ticket) == outbox.open.end();
         };
@@ -125,8 +122,8 @@ public:
     }
 
     void receive(int peer, Tag tag, std::span<float> into, Arrival arrival) override {
-        Mailbox& mailbox = state_.mailboxes[static_cast<std::size_t>(rank_)];
-        Reading reading(state_.outboxes[static_cast<std::size_t>(peer)]);
+        Mailbox& mailbox = state_.mailboxes[rank_];
+        Reading reading(state_.outboxes[peer]);
         Message message;  // goes before `reading` does: its keeper may need the sender
         const auto has_come = [&] {
             for (auto it = mailbox.messages.begin(); it != mailbox.messages.end(); ++it)
@@ -143,7 +140,7 @@ public:
         core::require(message.data.size() == into.size(),
                       "sender and receiver of a message agree on its length");
         if (arrival == Arrival::adds)
-            kernels().accumulate(static_cast<std::int64_t>(into.size()), message.data.data(), into.data());
+            kernels().accumulate(std::ssize(into), message.data.data(), into.data());
         else std::memcpy(into.data(), message.data.data(), into.size_bytes());
         message.keeper.reset();
         reading.end(message.ticket);
@@ -162,14 +159,12 @@ public:
                 it = next;
             }
         }
-        Outbox& outbox = state_.outboxes[static_cast<std::size_t>(rank_)];
+        Outbox& outbox = state_.outboxes[rank_];
         std::unique_lock lock(outbox.mutex);
         outbox.taken.wait(lock, [&] { return outbox.readers == 0; });
     }
 
-    void set_activity(const std::string* activity) override {
-        state_.activities[static_cast<std::size_t>(rank_)] = activity;
-    }
+    void set_activity(const std::string* activity) override { state_.activities[rank_] = activity; }
 
 private:
     // Counts this rank among those that read a sender's arrays. Begun under the lock of the mailbox that held

@@ -24,7 +24,7 @@ public:
           skips_sends_(skips_sends),
           ended_(list.instructions.size()),
           before_(list.instructions.size(), -2),
-          last_(static_cast<std::size_t>(lanes.count), -1) {}
+          last_(lanes.count, -1) {}
 
     // Instructions in list order; again with more edges, before the next one.
     void add(std::uint32_t i, const std::vector<std::uint32_t>& more) {
@@ -35,10 +35,10 @@ public:
             if (other < 0) return;
             const auto o = static_cast<std::size_t>(other);
             for (std::size_t s = 0; s < ended.size(); ++s) ended[s] = std::max(ended[s], ended_[o][s]);
-            std::int64_t& own = ended[static_cast<std::size_t>(lanes_.of[o])];
+            std::int64_t& own = ended[lanes_.of[o]];
             own = std::max(own, other);
         };
-        std::int64_t& last = last_[static_cast<std::size_t>(lanes_.of[i])];
+        std::int64_t& last = last_[lanes_.of[i]];
         if (before_[i] == -2) before_[i] = last;
         join(before_[i]);
         for (const std::uint32_t other : list_.after(instruction))
@@ -48,7 +48,7 @@ public:
         last = i;
     }
     bool is_before(std::uint32_t first, std::uint32_t second) const {
-        return ended_[second][static_cast<std::size_t>(lanes_.of[first])] >= static_cast<std::int64_t>(first);
+        return ended_[second][lanes_.of[first]] >= static_cast<std::int64_t>(first);
     }
 
 private:
@@ -70,7 +70,7 @@ void* ArenaPlanner::take(std::size_t bytes) {
     next_address_ += room_of(bytes);
     by_address_[array.address] = arrays_.size();
     arrays_.push_back(std::move(array));
-    return reinterpret_cast<void*>(static_cast<std::uintptr_t>(arrays_.back().address));
+    return reinterpret_cast<void*>(arrays_.back().address);
 }
 
 void ArenaPlanner::give_back(std::size_t, void* block) {
@@ -88,7 +88,7 @@ void ArenaPlanner::begin_step() {
 }
 
 void ArenaPlanner::use(const void* address, bool writes) {
-    const auto value = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(address));
+    const auto value = (reinterpret_cast<std::uintptr_t>(address));
     auto after = by_address_.upper_bound(value);
     if (!address || after == by_address_.begin()) return;
     Array& array = arrays_[std::prev(after)->second];
@@ -166,7 +166,7 @@ void ArenaPlanner::lay_out(ArenaPlan& plan, const std::vector<std::size_t>& plan
     std::sort(changes.begin(), changes.end());
     std::int64_t held = 0, most = 0;
     for (const auto& [moment, change] : changes) most = std::max(most, held += change);
-    plan.largest_sum = static_cast<std::size_t>(most);
+    plan.largest_sum = most;
 }
 
 // The first instruction of a lane that uses an array waits for the last instruction of every lane that used
@@ -201,8 +201,7 @@ void ArenaPlanner::order_reuse(ArenaPlan& plan, const std::vector<std::size_t>& 
                     if (other != s && old.second[other] >= 0) {
                         core::require(old.second[other] <= first_use[s],
                                       "memory is used again after it was given back");
-                        plan.waits[static_cast<std::size_t>(first_use[s])].push_back(
-                            static_cast<std::uint32_t>(old.second[other]));
+                        plan.waits[first_use[s]].push_back(static_cast<std::uint32_t>(old.second[other]));
                     }
             }
             if (old_begin < begin) rest.push_back({old_begin, {begin, old.second}});
@@ -248,7 +247,7 @@ void ArenaPlanner::order_data(ArenaPlan& plan, const std::vector<std::size_t>& p
         std::vector<std::optional<std::uint32_t>> last_read;  // by lane
     };
     std::vector<History> histories(planned.size());
-    for (History& history : histories) history.last_read.resize(static_cast<std::size_t>(lanes_.count));
+    for (History& history : histories) history.last_read.resize(lanes_.count);
     Order order_of(list_, lanes_, has_channels_);
     for (std::uint32_t i = 0; i < accesses.size(); ++i) {
         order_of.add(i, plan.waits[i]);
@@ -271,7 +270,7 @@ void ArenaPlanner::order_data(ArenaPlan& plan, const std::vector<std::size_t>& p
                 history.last_write = i;
                 std::fill(history.last_read.begin(), history.last_read.end(), std::nullopt);
             } else {
-                history.last_read[static_cast<std::size_t>(lanes_.of[i])] = i;
+                history.last_read[lanes_.of[i]] = i;
             }
         }
     }

@@ -9,6 +9,7 @@
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "exec/cuda/operator/precision.h"
 #include "exec/data.h"
 #include "model/operators/cost.h"
@@ -27,64 +28,69 @@ public:
 
     void forward(model::OperatorId op, const Operands& x, const MicroBatchPosition& position) const override {
         note(x);
-        backend_.write(x.output);
-        backend_.write(x.saved_context);
+        backend_.write(x.output.data());
+        backend_.write(x.saved_context.data());
         backend_.operators_at_work().forward(op, x, position);
     }
-    void backward_input(model::OperatorId op, const Operands& x, const float* dy,
-                        const std::vector<float*>& dx, const MicroBatchPosition& position) const override {
+    void backward_input(model::OperatorId op, const Operands& x, ConstTensorView dy,
+                        const std::vector<TensorView>& dx,
+                        const MicroBatchPosition& position) const override {
         note(x);
-        backend_.read(x.output);
-        if (backend_.graph_.op(op).kind == model::OperatorKind::experts) backend_.write(x.saved_context);
-        else backend_.read(x.saved_context);
-        if (backend_.graph_.op(op).kind != model::OperatorKind::cross_entropy) backend_.read(dy);
-        for (float* gradient : dx) backend_.write(gradient);
-        backend_.write(x.dkeys);
+        backend_.read(x.output.data());
+        if (backend_.graph_.op(op).kind == model::OperatorKind::experts)
+            backend_.write(x.saved_context.data());
+        else backend_.read(x.saved_context.data());
+        if (backend_.graph_.op(op).kind != model::OperatorKind::cross_entropy) backend_.read(dy.data());
+        for (const TensorView& gradient : dx) backend_.write(gradient.data());
+        backend_.write(x.dkeys.data());
         backend_.operators_at_work().backward_input(op, x, dy, dx, position);
-        for (float* gradient : dx) backend_.clear(backend_.pending_zeros_.cut_around(gradient));
+        for (const TensorView& gradient : dx)
+            backend_.clear(backend_.pending_zeros_.cut_around(gradient.data()));
     }
-    void backward_weight(model::OperatorId op, const Operands& x, const float* dy,
-                         const std::vector<float*>& dparameters) const override {
+    void backward_weight(model::OperatorId op, const Operands& x, ConstTensorView dy,
+                         const std::vector<TensorView>& dparameters) const override {
         note(x);
-        backend_.read(x.saved_context);
-        backend_.read(dy);
-        for (float* gradient : dparameters) backend_.write(gradient);
+        backend_.read(x.saved_context.data());
+        backend_.read(dy.data());
+        for (const TensorView& gradient : dparameters) backend_.write(gradient.data());
         backend_.operators_at_work().backward_weight(op, x, dy, dparameters);
     }
-    void choices(model::OperatorId router, const Operands& x, float* all) const override {
-        backend_.read(x.output);
-        backend_.write(all);
+    void choices(model::OperatorId router, const Operands& x, TensorView all) const override {
+        backend_.read(x.output.data());
+        backend_.write(all.data());
         backend_.operators_at_work().choices(router, x, all);
     }
-    void pack_keys(model::OperatorId attention, const float* packed, float* piece) const override {
-        backend_.read(packed);
-        backend_.write(piece);
+    void pack_keys(model::OperatorId attention, ConstTensorView packed, TensorView piece) const override {
+        backend_.read(packed.data());
+        backend_.write(piece.data());
         backend_.operators_at_work().pack_keys(attention, packed, piece);
     }
-    void order_keys(model::OperatorId attention, const float* pieces, float* keys) const override {
-        backend_.read(pieces);
-        backend_.write(keys);
+    void order_keys(model::OperatorId attention, ConstTensorView pieces, TensorView keys) const override {
+        backend_.read(pieces.data());
+        backend_.write(keys.data());
         backend_.operators_at_work().order_keys(attention, pieces, keys);
     }
-    void split_key_gradients(model::OperatorId attention, const float* dkeys, float* pieces) const override {
-        backend_.read(dkeys);
-        backend_.write(pieces);
+    void split_key_gradients(model::OperatorId attention, ConstTensorView dkeys,
+                             TensorView pieces) const override {
+        backend_.read(dkeys.data());
+        backend_.write(pieces.data());
         backend_.operators_at_work().split_key_gradients(attention, dkeys, pieces);
     }
-    void add_key_gradients(model::OperatorId attention, const float* piece, float* dpacked) const override {
-        backend_.read(piece);
-        backend_.write(dpacked);
+    void add_key_gradients(model::OperatorId attention, ConstTensorView piece,
+                           TensorView dpacked) const override {
+        backend_.read(piece.data());
+        backend_.write(dpacked.data());
         backend_.operators_at_work().add_key_gradients(attention, piece, dpacked);
     }
 
 private:
     void note(const Operands& x) const {
-        for (const float* input : x.inputs) backend_.read(input);
-        for (const float* parameter : x.parameters) backend_.read(parameter);
-        backend_.read(x.keys);
-        for (const KeyValues& segment : x.earlier) backend_.read(segment.data);
-        for (const KeyValues& segment : x.earlier_gradients) backend_.write(segment.data);
-        backend_.read(x.later_gradient);
+        for (const TensorView& input : x.inputs) backend_.read(input.data());
+        for (const ConstTensorView& parameter : x.parameters) backend_.read(parameter.data());
+        backend_.read(x.keys.data());
+        for (const KeyValues& segment : x.earlier) backend_.read(segment.first.data());
+        for (const KeyValues& segment : x.earlier_gradients) backend_.write(segment.first.data());
+        backend_.read(x.later_gradient.data());
     }
     CudaBackend& backend_;
 };
@@ -97,7 +103,7 @@ CudaBackend::CudaBackend(const schedule::Program& program, const std::vector<mod
       graph_(segments[0]),
       options_(options),
       rank_(rank),
-      list_(program.classes[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)])]),
+      list_(program.classes[program.class_of_rank[rank]]),
       messages_(plan ? plan->messages : plan_messages(program)),
       lanes_(lanes_of(list_, messages_.has_channels)),
       machine_keeper_(std::move(machine)),
@@ -107,10 +113,10 @@ CudaBackend::CudaBackend(const schedule::Program& program, const std::vector<mod
       plan_(std::move(plan)),
       settings_(settings),
       activities_(activities) {
-    for (std::size_t i = 0; i < graph_.operators.size(); ++i)
+    for (const std::int32_t i : core::indices(graph_.operators))
         if (graph_.operators[i].attributes.probability > 0) {
-            key_row_[static_cast<std::int32_t>(i)] = dropping_.size();
-            dropping_.push_back(static_cast<std::int32_t>(i));
+            key_row_[i] = dropping_.size();
+            dropping_.push_back(i);
         }
     loss_scale_ = initial_loss_scale();
     const schedule::RankCoordinates coordinates = schedule::coordinates_of(program.plan.layout, rank);
@@ -172,9 +178,8 @@ Operators& CudaBackend::operators_at_work() const {
 }
 
 void CudaBackend::take_memory() {
-    const auto keys = dropping_.size() *
-                      static_cast<std::size_t>(program_.whole_micro_batches() * program_.plan.micro_batch);
-    keys_offset_ = rounded(static_cast<std::size_t>(program_.updates()) * sizeof(StepFactors));
+    const auto keys = dropping_.size() * (program_.whole_micro_batches() * program_.plan.micro_batch);
+    keys_offset_ = rounded(program_.updates() * sizeof(StepFactors));
     step_block_bytes_ = rounded(
         keys_offset_ + (keys + 1) * sizeof(std::uint64_t));  // and where random numbers of libraries begin
     // All arrays lie in one block.
@@ -192,7 +197,7 @@ void CudaBackend::take_memory() {
     for (const auto& [key, table] : plan_->tables) {
         const std::size_t at =
             reserve(table.ranges * sizeof(DeviceRange));  // in this order: an argument list has none
-        tables[key] = {at, reserve(static_cast<std::size_t>(table.chunks) * sizeof(UpdateChunk))};
+        tables[key] = {at, reserve(table.chunks * sizeof(UpdateChunk))};
         chunks = std::max(chunks, table.chunks);
     }
     const std::size_t partials = reserve(2 * static_cast<std::size_t>(chunks) * sizeof(float));
@@ -292,16 +297,14 @@ void CudaBackend::clear(const std::vector<PendingZeros::Piece>& pieces) {
 }
 
 const std::uint64_t* CudaBackend::mask_keys(model::OperatorId op, std::int32_t micro_batch) {
-    const std::size_t row = key_row_.at(op.index) * static_cast<std::size_t>(program_.whole_micro_batches());
-    return keys_ + (row + static_cast<std::size_t>(micro_batch / program_.segments)) *
-                       static_cast<std::size_t>(program_.plan.micro_batch);
+    const std::size_t row = key_row_.at(op.index) * program_.whole_micro_batches();
+    return keys_ + (row + (micro_batch / program_.segments)) * program_.plan.micro_batch;
 }
 
 const std::uint64_t* CudaBackend::library_offset() {
     if (!settings_.uses_library_masks) return nullptr;
     if (plans()) return reinterpret_cast<const std::uint64_t*>(alignment);
-    return keys_ + dropping_.size() *
-                       static_cast<std::size_t>(program_.whole_micro_batches() * program_.plan.micro_batch);
+    return keys_ + dropping_.size() * (program_.whole_micro_batches() * program_.plan.micro_batch);
 }
 
 bool CudaBackend::begin_step(std::int64_t step) {
@@ -381,7 +384,7 @@ void CudaBackend::end_step(std::vector<InstructionTime>& times) {
         if (schedule::trains(program_) && !has_agreed_) agree_on_gradients();  // a stage without parameters
         for (int lane = 0; lane < stream_count(); ++lane) {
             if (stream_of(lane) == origin) continue;
-            const Event event = stream_ends_[static_cast<std::size_t>(lane)];
+            const Event event = stream_ends_[lane];
             machine_.record(event, stream_of(lane));
             machine_.wait(origin, event);
         }
@@ -404,7 +407,7 @@ void CudaBackend::end_step(std::vector<InstructionTime>& times) {
     wait_for(finished);
     check_disk();
     ++performed_;
-    loss_ = static_cast<double>(loss_host_[0]);
+    loss_ = loss_host_[0];
     adapt_loss_scale();
     const auto moment = [&](Event event) {
         return host_begin_ + std::chrono::duration_cast<Clock::duration>(
@@ -485,13 +488,13 @@ void CudaBackend::copy(void* to, const void* from, std::size_t bytes) {
     machine_.copy(stream(), to, from, bytes);
 }
 
-void CudaBackend::accumulate(core::DataType type, std::int64_t count, const void* x, void* y) {
-    read(x);
-    write(y);
-    const std::size_t bytes = static_cast<std::size_t>(count) * size_of(type_of(type));
-    clear_zeros(const_cast<void*>(x), bytes);
-    const bool takes_over = takes_over_zeros(y, bytes);
-    machine_.kernels().scale(stream(), type_of(type), count, 1.0f, x, y, !takes_over);
+void CudaBackend::accumulate(ConstTensorView x, TensorView y) {
+    read(x.data());
+    write(y.data());
+    clear_zeros(const_cast<void*>(x.data()), x.bytes());
+    const bool takes_over = takes_over_zeros(y.data(), x.bytes());
+    machine_.kernels().scale(stream(), type_of(x.type()), x.elements(), 1.0f, x.data(), y.data(),
+                             !takes_over);
 }
 
 void CudaBackend::read_data(Buffer& into, core::DataType type,
@@ -522,30 +525,29 @@ void CudaBackend::fill(const DataRead& read) const {
     else read.write(step_, read.host);
 }
 
-void CudaBackend::upload(core::DataType type, std::span<const float> values, void* to) {
+void CudaBackend::upload(std::span<const float> values, TensorView to) {
     if (plans()) return;
     machine_.synchronize();  // what cleared the array is on a stream of its own
-    if (type_of(type) == Type::fp32) {
-        machine_.upload_now(to, values.data(), values.size_bytes());
+    if (type_of(to.type()) == Type::fp32) {
+        machine_.upload_now(to.data(), values.data(), values.size_bytes());
         return;
     }
-    std::vector<char> converted(values.size() * size_of(type_of(type)));
-    to_precision(type, values, converted.data());
-    machine_.upload_now(to, converted.data(), converted.size());
+    std::vector<char> converted(values.size() * size_of(type_of(to.type())));
+    to_precision(to.type(), values, converted.data());
+    machine_.upload_now(to.data(), converted.data(), converted.size());
 }
 
-void CudaBackend::download(core::DataType type, const void* from, std::span<float> values) {
+void CudaBackend::download(ConstTensorView from, std::span<float> values) {
     if (plans()) return;
     machine_.synchronize();
-    std::vector<char> raw(values.size() * size_of(type_of(type)));
-    machine_.download_now(raw.data(), from, raw.size());
-    from_precision(type, raw.data(), values);
+    std::vector<char> raw(values.size() * size_of(type_of(from.type())));
+    machine_.download_now(raw.data(), from.data(), raw.size());
+    from_precision(from.type(), raw.data(), values);
 }
 
 core::Bytes CudaBackend::overhead() const {
     if (plans()) return {};
-    return core::Bytes(
-        std::max(0.0, machine_.memory_in_use().value - static_cast<double>(plan_->arena.largest_sum)));
+    return core::Bytes(std::max(0.0, machine_.memory_in_use().value - plan_->arena.largest_sum));
 }
 
 }  // namespace exec::cuda

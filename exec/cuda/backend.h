@@ -83,31 +83,30 @@ public:
 
     void fill_zero(void* data, std::size_t bytes) override;
     void copy(void* to, const void* from, std::size_t bytes) override;
-    void accumulate(core::DataType type, std::int64_t count, const void* x, void* y) override;
+    void accumulate(ConstTensorView x, TensorView y) override;
     void read_data(Buffer& into, core::DataType type,
                    std::function<void(std::int64_t step, void* host)> write) override;
-    void upload(core::DataType type, std::span<const float> values, void* to) override;
-    void download(core::DataType type, const void* from, std::span<float> values) override;
+    void upload(std::span<const float> values, TensorView to) override;
+    void download(ConstTensorView from, std::span<float> values) override;
     void update(const schedule::Optimizer& optimizer, std::int64_t step,
-                const std::vector<UpdateRange>& ranges, const float* sums) override;
+                const std::vector<UpdateRange>& ranges, ConstTensorView sums) override;
     void take_update_norms(const schedule::Optimizer& optimizer, std::int64_t step,
-                           const std::vector<UpdateRange>& ranges, float* sums, std::size_t count) override;
-    void add_squares(core::DataType type, const float* gradient, std::int64_t count) override;
+                           const std::vector<UpdateRange>& ranges, TensorView sums) override;
+    void add_squares(ConstTensorView gradient) override;
     void reduce_squares(const schedule::Instruction& instruction, const std::vector<int>& members,
                         Tag tag) override;
     bool checks_gradients() const override { return scales_loss(); }
     void check_gradients(const std::vector<UpdateRange>& ranges) override;
-    void add_loss(const float* loss, float weight) override;
+    void add_loss(ConstTensorView loss, float weight) override;
     double loss() override { return loss_; }
     void send(int peer, Tag tag, const BufferPointer& data) override;
     void receive(int peer, Tag tag, Buffer& into) override;
     void collective(const schedule::Instruction& instruction, const std::vector<int>& members,
-                    core::DataType type, float* data, std::size_t count, Tag tag) override;
+                    TensorView data, Tag tag) override;
     void reduce_loss(const schedule::Instruction& instruction, const std::vector<int>& members,
                      Tag tag) override;
-    void exchange(const std::vector<int>& members, core::DataType type, const float* from,
-                  const std::vector<std::size_t>& sent, float* to, const std::vector<std::size_t>& received,
-                  Tag tag) override;
+    void exchange(const std::vector<int>& members, ConstTensorView from, const std::vector<std::size_t>& sent,
+                  TensorView to, const std::vector<std::size_t>& received, Tag tag) override;
     RoutedTokenCounts exchange_counts(model::OperatorId dispatch, const Operands& operands,
                                       const std::vector<int>& members, Tag tag) override;
     std::int64_t room_for_routed_tokens(model::OperatorId dispatch, std::int64_t came) const override;
@@ -155,7 +154,7 @@ private:
     bool scales_loss() const;
     float initial_loss_scale() const;
     void count_squares();
-    void clear_gradient(const float* gradient, std::int64_t count);
+    void clear_gradient(const ConstTensorView& gradient);
     void adapt_loss_scale();
     struct RangeTable {
         DeviceRange* ranges = nullptr;

@@ -8,6 +8,7 @@
 #include <fmt/core.h>
 
 #include "core/errors.h"
+#include "core/index/integers.h"
 #include "exec/cuda/backend.h"
 #include "model/operators/rank_share.h"
 
@@ -26,9 +27,7 @@ void CudaBackend::make_groups() {
     using Message = std::pair<std::int32_t, std::int32_t>;  // boundary, micro-batch
     std::map<Channel, std::vector<Message>> sent, received;
     for (int rank = 0; rank < layout.ranks(); ++rank) {
-        const schedule::RankProgram& list =
-            program_
-                .classes[static_cast<std::size_t>(program_.class_of_rank[static_cast<std::size_t>(rank)])];
+        const schedule::RankProgram& list = program_.classes[program_.class_of_rank[rank]];
         const schedule::RankCoordinates coordinates = schedule::coordinates_of(layout, rank);
         std::set<std::pair<schedule::GroupKind, std::optional<std::int32_t>>> seen;
         for (const Instruction& instruction : list.instructions) {
@@ -71,7 +70,7 @@ void CudaBackend::make_groups() {
     }
     if (scales_loss()) {
         // All ranks leave out an update together.
-        all_ranks_.resize(static_cast<std::size_t>(layout.ranks()));
+        all_ranks_.resize(layout.ranks());
         std::iota(all_ranks_.begin(), all_ranks_.end(), 0);
         groups.insert(all_ranks_);
     }
@@ -102,10 +101,7 @@ void CudaBackend::send(int peer, Tag tag, const BufferPointer& data) {
     clear_zeros(data->data(), data->bytes());
     exchange_.send(stream(), channel_to(peer, true), 1, data->data(), data->bytes(), tag);
     const auto& taken = messages_.taken;
-    if (!taken.empty())
-        on_their_way_.push_back({taken[static_cast<std::size_t>(
-                                     program_.class_of_rank[static_cast<std::size_t>(rank_)])][instruction_],
-                                 data});
+    if (!taken.empty()) on_their_way_.push_back({taken[program_.class_of_rank[rank_]][instruction_], data});
 }
 
 void CudaBackend::receive(int peer, Tag tag, Buffer& into) {
@@ -113,10 +109,13 @@ void CudaBackend::receive(int peer, Tag tag, Buffer& into) {
     exchange_.receive(stream(), channel_to(peer, false), 0, into.data(), into.bytes(), tag);
 }
 
-void CudaBackend::collective(const Instruction& instruction, const std::vector<int>& members,
-                             core::DataType type, float* data, std::size_t count, Tag) {
+void CudaBackend::collective(const Instruction& instruction, const std::vector<int>& members, TensorView view,
+                             Tag) {
+    void* const data = view.data();
+    const core::DataType type = view.type();
+    const std::size_t count = view.elements();
     write(data);
-    clear_zeros(data, count * static_cast<std::size_t>(core::size_of(type).value));
+    clear_zeros(data, view.bytes());
     const int group = group_of(members);
     const std::size_t piece = count / members.size();
     switch (instruction.collective) {
@@ -157,7 +156,7 @@ std::int64_t CudaBackend::room_for_routed_tokens(model::OperatorId dispatch, std
                         "as many, and has room for {:.2f} times: "
                         "--cuda-expert-room makes room for more; an auxiliary loss or a capacity_factor "
                         "keeps experts even",
-                        rank_, static_cast<double>(came) / even, settings_.expert_room));
+                        rank_, came / even, settings_.expert_room));
     return room;
 }
 
@@ -165,9 +164,9 @@ Backend::RoutedTokenCounts CudaBackend::exchange_counts(model::OperatorId dispat
                                                         const std::vector<int>& members, Tag) {
     const model::Operator& op = graph_.op(dispatch);
     const auto experts = static_cast<std::size_t>(op.attributes.experts);
-    read(operands.inputs[1]);
+    read(operands.inputs[1].data());
     auto* counts = static_cast<float*>(scratch(counts_slot, 2 * experts * sizeof(float)));
-    operators_at_work().count_rows(dispatch, operands.inputs[1], counts);
+    operators_at_work().count_rows(dispatch, operands.inputs[1].data(), counts);
     exchange_.all_to_all(stream(), group_of(members), core::DataType::fp32, counts, counts + experts,
                          experts / members.size());
     const std::vector<float> fetched = fetch(counts, 2 * experts);
@@ -176,39 +175,39 @@ Backend::RoutedTokenCounts CudaBackend::exchange_counts(model::OperatorId dispat
         return {divided_evenly(even, experts),
                 divided_evenly(plans() ? room_for_routed_tokens(dispatch, 0) : even, experts)};
     RoutedTokenCounts result;
-    result.own.assign(fetched.begin(), fetched.begin() + static_cast<std::ptrdiff_t>(experts));
-    result.received.assign(fetched.begin() + static_cast<std::ptrdiff_t>(experts), fetched.end());
+    result.own.assign(fetched.begin(), fetched.begin() + experts);
+    result.received.assign(fetched.begin() + experts, fetched.end());
     return result;
 }
 
 // What a rank keeps is copied, all else goes and comes together.
-void CudaBackend::exchange(const std::vector<int>& members, core::DataType type, const float* from,
-                           const std::vector<std::size_t>& sent, float* to,
+void CudaBackend::exchange(const std::vector<int>& members, ConstTensorView from,
+                           const std::vector<std::size_t>& sent, TensorView to,
                            const std::vector<std::size_t>& received, Tag tag) {
-    read(from);
-    write(to);
-    const auto element = static_cast<std::size_t>(core::size_of(type).value);
+    read(from.data());
+    write(to.data());
+    const std::size_t element = core::bytes_per_element(from.type());
     const auto sum = [&](const std::vector<std::size_t>& counts) {
         return std::accumulate(counts.begin(), counts.end(), std::size_t{0}) * element;
     };
-    clear_zeros(const_cast<float*>(from), sum(sent));
+    clear_zeros(const_cast<void*>(from.data()), sum(sent));
     for (PendingZeros* zeros : {&pending_zeros_, &gradient_zeros_})
-        zeros->cut(to, sum(received));  // overwritten
-    const char* source = reinterpret_cast<const char*>(from);
+        zeros->cut(to.data(), sum(received));  // overwritten
+    const char* source = from.octets();
     const char* own = nullptr;
-    char *target = reinterpret_cast<char*>(to), *own_target = nullptr;
+    char *target = to.octets(), *own_target = nullptr;
     std::size_t own_bytes = 0;
     const int group = group_of(members);
     exchange_.begin_messages();
-    for (std::size_t m = 0; m < members.size(); ++m) {
+    for (const std::int32_t m : core::indices(members)) {
         if (sent[m] > 0 && members[m] != rank_)
-            exchange_.send(stream(), group, static_cast<int>(m), source, sent[m] * element, tag);
+            exchange_.send(stream(), group, m, source, sent[m] * element, tag);
         if (members[m] == rank_) own = source;
         source += sent[m] * element;
     }
-    for (std::size_t m = 0; m < members.size(); ++m) {
+    for (const std::int32_t m : core::indices(members)) {
         if (received[m] > 0 && members[m] != rank_)
-            exchange_.receive(stream(), group, static_cast<int>(m), target, received[m] * element, tag);
+            exchange_.receive(stream(), group, m, target, received[m] * element, tag);
         if (members[m] == rank_) {
             own_target = target;
             own_bytes = std::min(sent[m], received[m]) *

@@ -34,7 +34,7 @@ public:
         if (!backend_.plans()) load(place, into, bytes);
         places_.give_back(place, rounded(bytes));
     }
-    core::Bytes peak() const override { return core::Bytes(static_cast<double>(places_.end())); }
+    core::Bytes peak() const override { return core::Bytes(places_.end()); }
 
 private:
     void store(std::size_t place, const void* data, std::size_t bytes) {

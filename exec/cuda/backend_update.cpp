@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/errors.h"
+#include "core/index/integers.h"
 #include "exec/cuda/backend.h"
 #include "exec/data.h"
 #include "model/operators/cost.h"
@@ -51,8 +52,7 @@ void CudaBackend::fill_step_block(std::int64_t step) {
         factors.step_size = static_cast<float>(rate / (1.0 - std::pow(optimizer.beta1, updates)));
         factors.second_correction =
             static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(optimizer.beta2, updates)));
-        std::memcpy(step_block_ + static_cast<std::size_t>(update) * sizeof factors, &factors,
-                    sizeof factors);
+        std::memcpy(step_block_ + update * sizeof factors, &factors, sizeof factors);
     }
     // A library's random numbers begin with the key of a micro-batch's first sample; ranks with other heads
     // of the same samples go on elsewhere: 2^40 scores further.
@@ -85,16 +85,14 @@ const CudaBackend::RangeTable* CudaBackend::table_of(TableUse use, const std::ve
     if (!table.is_filled) {
         std::vector<DeviceRange> device;
         std::vector<UpdateChunk> chunks;
-        for (std::size_t i = 0; i < ranges.size(); ++i) {
+        for (const std::int32_t i : core::indices(ranges)) {
             const UpdateRange& r = ranges[i];
-            device.push_back({r.parameter, r.gradient, r.master, r.first, r.second, r.count,
-                              static_cast<float>(r.weight_decay), r.place, r.is_counted ? 1 : 0,
-                              static_cast<std::int64_t>(chunks.size())});
-            for (std::int64_t begin = 0; begin < r.count; begin += update_chunk)
-                chunks.push_back({static_cast<std::int32_t>(i), begin});
+            device.push_back({r.parameter.data(), r.gradient.data(), r.master.floats(), r.first.floats(),
+                              r.second.floats(), r.count, static_cast<float>(r.weight_decay), r.place,
+                              r.is_counted ? 1 : 0, std::ssize(chunks)});
+            for (std::int64_t begin = 0; begin < r.count; begin += update_chunk) chunks.push_back({i, begin});
         }
-        core::require(static_cast<std::int64_t>(chunks.size()) == table.chunk_count,
-                      "every step updates the same ranges");
+        core::require(std::ssize(chunks) == table.chunk_count, "every step updates the same ranges");
         machine_.upload_now(table.ranges, device.data(), device.size() * sizeof(DeviceRange));
         machine_.upload_now(table.chunks, chunks.data(), chunks.size() * sizeof(UpdateChunk));
         table.is_filled = true;
@@ -103,17 +101,16 @@ const CudaBackend::RangeTable* CudaBackend::table_of(TableUse use, const std::ve
 }
 
 // What no operator contributed to.
-void CudaBackend::clear_gradient(const float* gradient, std::int64_t count) {
-    clear_zeros(const_cast<float*>(gradient),
-                static_cast<std::size_t>(count) * size_of(type_of(program_.plan.precision.gradients)));
+void CudaBackend::clear_gradient(const ConstTensorView& gradient) {
+    clear_zeros(const_cast<void*>(gradient.data()), gradient.bytes());
 }
 
-void CudaBackend::add_squares(core::DataType, const float* gradient, std::int64_t count) {
-    read(gradient);
-    clear_gradient(gradient, count);
+void CudaBackend::add_squares(ConstTensorView gradient) {
+    read(gradient.data());
+    clear_gradient(gradient);
     UpdateRange range;
-    range.gradient = const_cast<float*>(gradient);
-    range.count = count;
+    range.gradient = {const_cast<void*>(gradient.data()), gradient.type(), gradient.shape()};
+    range.count = gradient.elements();
     counted_.push_back(range);
 }
 
@@ -129,8 +126,8 @@ void CudaBackend::count_squares() {
 
 void CudaBackend::check_gradients(const std::vector<UpdateRange>& ranges) {
     for (const UpdateRange& range : ranges) {
-        read(range.gradient);
-        clear_gradient(range.gradient, range.count);
+        read(range.gradient.data());
+        clear_gradient(range.gradient);
     }
     write(norms_);
     if (const RangeTable* table = table_of(TableUse::check, ranges))
@@ -140,48 +137,49 @@ void CudaBackend::check_gradients(const std::vector<UpdateRange>& ranges) {
 }
 
 void CudaBackend::take_update_norms(const schedule::Optimizer& optimizer, std::int64_t,
-                                    const std::vector<UpdateRange>& ranges, float* sums, std::size_t count) {
+                                    const std::vector<UpdateRange>& ranges, TensorView sums) {
     for (const UpdateRange& range : ranges) {
-        clear_gradient(range.gradient, range.count);
-        if (optimizer.gradient_clipping > 0) write(range.gradient);
-        else read(range.gradient);
-        read(range.master ? range.master : range.parameter);
-        for (float* changed : {range.first, range.second}) write(changed);
+        clear_gradient(range.gradient);
+        if (optimizer.gradient_clipping > 0) write(range.gradient.data());
+        else read(range.gradient.data());
+        read((range.master ? range.master : range.parameter).data());
+        for (const TensorView& changed : {range.first, range.second}) write(changed.data());
     }
-    write(sums);
+    write(sums.data());
     if (scales_loss() || optimizer.gradient_clipping > 0) read(norms_);
     const RangeTable* table = table_of(TableUse::update_norm, ranges);
     if (!table) return;
-    machine_.fill_zero(stream(), sums, count * sizeof(float));  // of parameters that this rank has nothing of
+    machine_.fill_zero(stream(), sums.data(), sums.bytes());  // of parameters that this rank has nothing of
     const schedule::Precision& precision = program_.plan.precision;
     machine_.kernels().update_norms(stream(), type_of(precision.parameters), type_of(precision.gradients),
-                                    table->ranges, static_cast<std::int64_t>(ranges.size()), table->chunks,
-                                    table->chunk_count, factors_of_update(), scales_loss() ? bad() : nullptr,
+                                    table->ranges, std::ssize(ranges), table->chunks, table->chunk_count,
+                                    factors_of_update(), scales_loss() ? bad() : nullptr,
                                     optimizer.gradient_clipping > 0 ? squares() : nullptr, norm_partials_,
-                                    sums);
+                                    sums.floats());
 }
 
 void CudaBackend::update(const schedule::Optimizer& optimizer, std::int64_t,
-                         const std::vector<UpdateRange>& ranges, const float* sums) {
+                         const std::vector<UpdateRange>& ranges, ConstTensorView sums) {
     const schedule::Precision& precision = program_.plan.precision;
     if (schedule::needs_update_norms(optimizer)) {
-        read(sums);
+        read(sums.data());
         for (const UpdateRange& range : ranges) {
-            for (const float* moment : {range.first, range.second}) read(moment);
-            for (float* changed : {range.parameter, range.master}) write(changed);
+            for (const TensorView& moment : {range.first, range.second}) read(moment.data());
+            for (const TensorView& changed : {range.parameter, range.master}) write(changed.data());
         }
         if (scales_loss()) read(norms_);
         if (const RangeTable* table = table_of(TableUse::update, ranges))
             machine_.kernels().lamb(stream(), type_of(precision.parameters), table->ranges, table->chunks,
                                     table->chunk_count, factors_of_update(), scales_loss() ? bad() : nullptr,
-                                    sums);
+                                    sums.floats());
         return;
     }
     for (const UpdateRange& range : ranges) {
-        clear_gradient(range.gradient, range.count);
-        if (optimizer.gradient_clipping > 0) write(range.gradient);
-        else read(range.gradient);
-        for (float* changed : {range.parameter, range.master, range.first, range.second}) write(changed);
+        clear_gradient(range.gradient);
+        if (optimizer.gradient_clipping > 0) write(range.gradient.data());
+        else read(range.gradient.data());
+        for (const TensorView& changed : {range.parameter, range.master, range.first, range.second})
+            write(changed.data());
     }
     if (scales_loss() || optimizer.gradient_clipping > 0) read(norms_);
     const RangeTable* table = table_of(TableUse::update, ranges);
@@ -204,10 +202,10 @@ void CudaBackend::adapt_loss_scale() {
     }
 }
 
-void CudaBackend::add_loss(const float* loss, float weight) {
-    read(loss);
+void CudaBackend::add_loss(ConstTensorView loss, float weight) {
+    read(loss.data());
     write(loss_sum_);
-    machine_.kernels().add_loss(stream(), loss, weight, loss_sum_);
+    machine_.kernels().add_loss(stream(), loss.floats(), weight, loss_sum_);
 }
 
 }  // namespace exec::cuda

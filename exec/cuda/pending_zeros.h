@@ -41,7 +41,7 @@ public:
                         *const high = last < end ? last : end;
             at = pieces_.erase(at);
             if (low < high) result.push_back({low, static_cast<std::size_t>(high - low)});
-            if (first < low) pieces_[first] = static_cast<std::size_t>(low - first);
+            if (first < low) pieces_[first] = low - first;
             if (high < last) at = pieces_.emplace(high, static_cast<std::size_t>(last - high)).first;
         }
         return result;

@@ -9,6 +9,7 @@
 #include <fmt/core.h>
 
 #include "core/errors.h"
+#include "core/index/integers.h"
 
 namespace exec::cuda {
 
@@ -48,16 +49,14 @@ public:
         : program_(program), has_channels_(has_channels) {
         for (int r = 0; r < program.plan.layout.ranks(); ++r) {
             Walker& walker = walkers_.emplace_back();
-            walker.list =
-                &program
-                     .classes[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(r)])];
+            walker.list = &program.classes[program.class_of_rank[r]];
             const Lanes lanes = lanes_of(*walker.list, has_channels);
-            walker.lanes.resize(static_cast<std::size_t>(lanes.count));
+            walker.lanes.resize(lanes.count);
             walker.next.resize(walker.lanes.size());
             for (std::uint32_t i = 0; i < walker.list->instructions.size(); ++i)
-                walker.lanes[static_cast<std::size_t>(lanes.of[i])].push_back(i);
+                walker.lanes[lanes.of[i]].push_back(i);
             walker.is_done.resize(walker.list->instructions.size());
-            if (!waits.empty()) walker.waits = &waits[static_cast<std::size_t>(r)];
+            if (!waits.empty()) walker.waits = &waits[r];
             arrange_rendezvous(r, walker);
         }
     }
@@ -65,9 +64,9 @@ public:
     std::optional<std::string> stuck() {
         for (bool moves = true; moves;) {
             moves = false;
-            for (std::size_t r = 0; r < walkers_.size(); ++r)
+            for (const std::int32_t r : core::indices(walkers_))
                 for (std::size_t lane = 0; lane < walkers_[r].lanes.size(); ++lane)
-                    while (advance(static_cast<int>(r), lane, moves)) moves = true;
+                    while (advance(r, lane, moves)) moves = true;
         }
         for (std::size_t r = 0; r < walkers_.size(); ++r)
             for (std::uint32_t i = 0; i < walkers_[r].is_done.size(); ++i)
@@ -106,7 +105,7 @@ private:
 
     // True when the first instruction left in the lane has ended.
     bool advance(int rank, std::size_t lane, bool& begins) {
-        Walker& walker = walkers_[static_cast<std::size_t>(rank)];
+        Walker& walker = walkers_[rank];
         if (walker.next[lane] >= walker.lanes[lane].size()) return false;
         const std::uint32_t index = walker.lanes[lane][walker.next[lane]];
         for (const std::uint32_t other : walker.list->after(walker.list->instructions[index]))
@@ -211,8 +210,8 @@ private:
             rank.gatherings.push_back(nullptr);
             if (is_message(own)) {
                 const bool sends = own.kind == InstructionKind::send;
-                const auto peer = static_cast<std::size_t>(program_.class_of_rank[static_cast<std::size_t>(
-                    schedule::rank_of(layout, {0, 0, *own.peer}))]);
+                const auto peer = static_cast<std::size_t>(
+                    program_.class_of_rank[schedule::rank_of(layout, {0, 0, *own.peer})]);
                 MessageKey key{sends ? c : peer, sends ? peer : c, own.payload, boundary_of(own), 0};
                 std::get<4>(key) = before[key]++;
                 Message& message = messages_[key];

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/index/integers.h"
 #include "exec/backend.h"
 #include "exec/oracle/reference_operators.h"
 #include "exec/runtime/parameters.h"
@@ -18,9 +19,8 @@ void read_data(oracle::Context& context, const InputReader& inputs,
                const std::vector<std::int64_t>& samples) {
     for (const model::Operator& op : context.graph.operators) {
         if (op.kind != OperatorKind::input) continue;
-        const auto count =
-                       static_cast<std::size_t>(model::element_count(context.graph.tensor(op.output).shape)),
-                   t = static_cast<std::size_t>(op.output.index);
+        const std::int64_t count = model::element_count(context.graph.tensor(op.output).shape);
+        const std::int32_t t = op.output.index;
         if (context.graph.tensor(op.output).type == core::DataType::int64) {
             context.ids[t].resize(count * samples.size());
             for (std::size_t i = 0; i < samples.size(); ++i)
@@ -99,7 +99,7 @@ private:
 ReferenceResult start_of(const model::ModelGraph& graph, std::uint64_t seed) {
     ReferenceResult result;
     for (const model::Parameter& parameter : graph.parameters) {
-        std::vector<float> start(static_cast<std::size_t>(model::element_count(parameter.shape)));
+        std::vector<float> start(model::element_count(parameter.shape));
         initialize(parameter, seed, element_runs(parameter, ParameterShare{}), start.data());
         result.parameters.emplace_back(start.begin(), start.end());
         result.gradients.emplace_back(start.size(), 0.0);
@@ -113,7 +113,7 @@ double run_micro_batch(const model::ModelGraph& graph, const schedule::Plan& pla
                        std::vector<std::vector<double>>& parameters,
                        std::vector<std::vector<double>>& gradients, bool evaluates = false,
                        oracle::RouterMargins* router = nullptr) {
-    const auto operators = static_cast<std::int32_t>(graph.operators.size());
+    const auto operators = core::count_of(graph.operators);
     oracle::Context context{graph, plan.micro_batch, {}, {}, {}, &parameters, &gradients, {}, weight};
     context.router = router;
     context.parts = plan.layout.context;
@@ -131,14 +131,14 @@ double run_micro_batch(const model::ModelGraph& graph, const schedule::Plan& pla
     context.mask_keys.resize(graph.operators.size());
     for (std::int32_t op = 0; op < operators; ++op)
         for (const std::int64_t sample : samples)
-            context.mask_keys[static_cast<std::size_t>(op)].push_back(mask_key(seed, step, op, sample));
+            context.mask_keys[op].push_back(mask_key(seed, step, op, sample));
     read_data(context, inputs, samples);
     for (std::int32_t op = 0; op < operators; ++op) oracle::forward(context, model::OperatorId(op));
     double loss = 0;
     for (const model::Tensor& tensor : graph.tensors)
         if (tensor.consumers.empty() && !tensor.is_activation &&
             graph.op(tensor.producer).kind != OperatorKind::input)
-            loss += context.values[static_cast<std::size_t>(&tensor - graph.tensors.data())][0];
+            loss += context.values[&tensor - graph.tensors.data()][0];
     if (evaluates) return loss;
     for (std::int32_t op = operators; op-- > 0;) oracle::backward(context, model::OperatorId(op));
     return loss;
@@ -198,8 +198,7 @@ ReferenceResult run_asynchronous_reference(const model::ModelGraph& graph, const
     for (const model::Operator& op : graph.operators)
         for (const model::ParameterId id : op.parameters)
             for (int s = 0; s < stages; ++s)
-                if (op.unit >= plan.partition.first_units[static_cast<std::size_t>(s)])
-                    stage_of[static_cast<std::size_t>(id.index)] = s;
+                if (op.unit >= plan.partition.first_units[s]) stage_of[id.index] = s;
     // versions[p][u]: parameter p after u updates of this step.
     for (int step = 0; step < options.steps; ++step) {
         std::vector<std::vector<std::vector<double>>> versions;
@@ -210,7 +209,7 @@ ReferenceResult run_asynchronous_reference(const model::ModelGraph& graph, const
             std::vector<std::vector<double>> begun_with;
             for (std::size_t p = 0; p < versions.size(); ++p) {
                 const int finished = std::max(0, k - (stages - 1 - stage_of[p]));
-                begun_with.push_back(versions[p][static_cast<std::size_t>(finished / per_update)]);
+                begun_with.push_back(versions[p][finished / per_update]);
             }
             const int group = k / per_update, size = std::min(per_update, m - group * per_update);
             for (int replica = 0; replica < plan.layout.replicas(); ++replica)
@@ -235,7 +234,7 @@ double relative_difference(const std::vector<float>& a, const std::vector<double
     double largest = 0, difference = 0;
     for (std::size_t i = 0; i < b.size(); ++i) {
         largest = std::max(largest, std::abs(b[i]));
-        difference = std::max(difference, std::abs(static_cast<double>(a[i]) - b[i]));
+        difference = std::max(difference, std::abs(a[i] - b[i]));
     }
     return largest > 0 ? difference / largest : difference;
 }

@@ -41,24 +41,22 @@ void rows_of_product(std::int64_t begin, std::int64_t end, std::int64_t n, std::
 }  // namespace
 
 Array product(std::int64_t m, std::int64_t n, std::int64_t k, const Array& a, const Array& b) {
-    Array c(static_cast<std::size_t>(m * n), 0.0);
+    Array c(m * n, 0.0);
     // A thread takes some 30 us to start: for small products one is enough.
     const std::int64_t workers = m * n * k < 4'000'000 ? 1 : std::min(cpu::available_cores(), 8);
     const std::int64_t share = std::max<std::int64_t>(1, ((m + workers - 1) / workers + 3) / 4) * 4;
-    core::for_each_in_parallel(static_cast<std::size_t>((m + share - 1) / share), static_cast<int>(workers),
-                               [&](std::size_t item, int) {
-                                   const std::int64_t begin = static_cast<std::int64_t>(item) * share;
-                                   rows_of_product(begin, std::min(m, begin + share), n, k, a.data(),
-                                                   b.data(), c.data());
-                               });
+    core::for_each_in_parallel(
+        (m + share - 1) / share, static_cast<int>(workers), [&](std::size_t item, int) {
+            const std::int64_t begin = static_cast<std::int64_t>(item) * share;
+            rows_of_product(begin, std::min(m, begin + share), n, k, a.data(), b.data(), c.data());
+        });
     return c;
 }
 
 Array transposed(std::int64_t rows, std::int64_t columns, const Array& a) {
     Array result(a.size());
     for (std::int64_t r = 0; r < rows; ++r)
-        for (std::int64_t c = 0; c < columns; ++c)
-            result[static_cast<std::size_t>(c * rows + r)] = a[static_cast<std::size_t>(r * columns + c)];
+        for (std::int64_t c = 0; c < columns; ++c) result[c * rows + r] = a[r * columns + c];
     return result;
 }
 

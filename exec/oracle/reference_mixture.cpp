@@ -28,14 +28,13 @@ public:
         : context_(context),
           op_(op),
           a_(op.attributes),
-          experts_(static_cast<size_t>(a_.experts)),
-          k_(static_cast<size_t>(a_.experts_per_token)),
-          tokens_(static_cast<size_t>(context.samples *
-                                      shape(op.kind == OperatorKind::router ? op.output : op.inputs[1])[0])),
-          hidden_(static_cast<size_t>(shape(op.inputs[0]).back())),
-          segments_(static_cast<size_t>(context.segments)),
-          parts_(static_cast<size_t>(context.parts)),
-          a_sequence_(tokens_ / static_cast<size_t>(context.samples)) {}
+          experts_(a_.experts),
+          k_(a_.experts_per_token),
+          tokens_(context.samples * shape(op.kind == OperatorKind::router ? op.output : op.inputs[1])[0]),
+          hidden_(shape(op.inputs[0]).back()),
+          segments_(context.segments),
+          parts_(context.parts),
+          a_sequence_(tokens_ / context.samples) {}
 
     void forward() {
         Array& y = context_.values[index(op_.output)];
@@ -78,7 +77,7 @@ public:
     }
 
 private:
-    static size_t index(model::TensorId id) { return static_cast<size_t>(id.index); }
+    static size_t index(model::TensorId id) { return id.index; }
     const std::vector<std::int64_t>& shape(model::TensorId id) const {
         return context_.graph.tensor(id).shape;
     }
@@ -88,11 +87,9 @@ private:
         if (g.empty()) g.assign(values(input).size(), 0.0);
         return g;
     }
-    const Array& parameter(size_t i) const {
-        return (*context_.parameters)[static_cast<size_t>(op_.parameters[i].index)];
-    }
+    const Array& parameter(size_t i) const { return (*context_.parameters)[op_.parameters[i].index]; }
     Array& parameter_gradient(size_t i) const {
-        return (*context_.parameter_gradients)[static_cast<size_t>(op_.parameters[i].index)];
+        return (*context_.parameter_gradients)[op_.parameters[i].index];
     }
 
     void probabilities(Array& y) const {
@@ -121,8 +118,7 @@ private:
         std::vector<Choice> choices(tokens_ * k_);
         // [segment][part][expert]: capacity is of the tokens that a rank has at once, as Megatron-LM's is.
         std::vector<double> all_places(segments_ * parts_ * experts_, 1e300);
-        const double even =
-            static_cast<double>(tokens_ / (segments_ * parts_) * k_) / static_cast<double>(experts_);
+        const double even = static_cast<double>(tokens_ / (segments_ * parts_) * k_) / experts_;
         if (a_.capacity_factor > 0)
             std::fill(all_places.begin(), all_places.end(), std::ceil(a_.capacity_factor * even));
         for (size_t round = 0; round < k_; ++round)
@@ -131,8 +127,7 @@ private:
                 choice.probability = -1;
                 for (size_t e = 0; e < experts_; ++e) {
                     const bool is_taken =
-                        std::any_of(choices.begin() + static_cast<std::ptrdiff_t>(t * k_),
-                                    choices.begin() + static_cast<std::ptrdiff_t>(t * k_ + round),
+                        std::any_of(choices.begin() + (t * k_), choices.begin() + (t * k_ + round),
                                     [&](const Choice& c) { return c.expert == e; });
                     if (!is_taken && p[t * experts_ + e] > choice.probability)
                         choice = {e, p[t * experts_ + e], false};
@@ -151,8 +146,7 @@ private:
         Choice next;
         next.probability = -1;
         for (size_t e = 0; e < experts_; ++e) {
-            const bool is_taken = std::any_of(choices.begin() + static_cast<std::ptrdiff_t>(t * k_),
-                                              choices.begin() + static_cast<std::ptrdiff_t>((t + 1) * k_),
+            const bool is_taken = std::any_of(choices.begin() + (t * k_), choices.begin() + ((t + 1) * k_),
                                               [&](const Choice& c) { return c.expert == e; });
             if (!is_taken && p[t * experts_ + e] > next.probability) next = {e, p[t * experts_ + e], false};
         }
@@ -180,13 +174,12 @@ private:
         const std::vector<Choice> choices = choose(context_.values[index(op_.output)]);
         for (size_t routed_token = 0; routed_token < choices.size(); ++routed_token)
             balance[segment_of(routed_token / k_) * experts_ + choices[routed_token].expert] +=
-                a_.auxiliary_loss * static_cast<double>(experts_) / static_cast<double>(together * k_) /
-                static_cast<double>(segments_);
+                a_.auxiliary_loss * experts_ / (together * k_) / segments_;
         const Array& p = context_.values[index(op_.output)];
         for (size_t t = 0; t < tokens_; ++t) {
             const auto total = [&](size_t e) {
-                return dy[t * experts_ + e] + context_.loss_weight * balance[segment_of(t) * experts_ + e] /
-                                                  static_cast<double>(together);
+                return dy[t * experts_ + e] +
+                       context_.loss_weight * balance[segment_of(t) * experts_ + e] / together;
             };
             double sum = 0;
             for (size_t e = 0; e < experts_; ++e) sum += p[t * experts_ + e] * total(e);
@@ -204,15 +197,14 @@ private:
     struct Expert {
         std::vector<size_t> routed_tokens;
         Array x, first, inner;
-        std::int64_t count() const { return static_cast<std::int64_t>(routed_tokens.size()); }
+        std::int64_t count() const { return routed_tokens.size(); }
     };
     std::int64_t width() const { return a_.expert_hidden; }
     std::int64_t first_width() const { return a_.experts_are_gated ? 2 * width() : width(); }
-    std::int64_t hidden() const { return static_cast<std::int64_t>(hidden_); }
+    std::int64_t hidden() const { return hidden_; }
     Array part(size_t i, size_t expert) const {
         const size_t size = parameter(i).size() / experts_;
-        return {parameter(i).begin() + static_cast<std::ptrdiff_t>(expert * size),
-                parameter(i).begin() + static_cast<std::ptrdiff_t>((expert + 1) * size)};
+        return {parameter(i).begin() + (expert * size), parameter(i).begin() + ((expert + 1) * size)};
     }
     Array first(size_t expert) const { return part(0, expert); }   // [first_width, hidden]
     Array second(size_t expert) const { return part(1, expert); }  // [hidden, width]
@@ -225,7 +217,7 @@ private:
             for (size_t i = 0; i < hidden_; ++i) expert.x.push_back(values(0)[routed_token * hidden_ + i]);
         expert.first = product(expert.count(), first_width(), hidden(), expert.x,
                                transposed(first_width(), hidden(), first(e)));
-        const auto w = static_cast<size_t>(width()), all = static_cast<size_t>(first_width());
+        const size_t w = width(), all = first_width();
         for (size_t n = 0; n < expert.routed_tokens.size(); ++n)
             for (size_t f = 0; f < w; ++f)
                 expert.inner.push_back(
@@ -248,7 +240,7 @@ private:
                                  expert.inner));
         const Array dinner = product(expert.count(), width(), hidden(), own, second(e));
         Array dfirst(expert.first.size());
-        const auto w = static_cast<size_t>(width()), all = static_cast<size_t>(first_width());
+        const size_t w = width(), all = first_width();
         for (size_t n = 0; n < expert.routed_tokens.size(); ++n)
             for (size_t f = 0; f < w; ++f) {
                 const double gate = expert.first[n * all + f], gradient = dinner[n * w + f];

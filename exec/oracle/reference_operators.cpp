@@ -25,15 +25,13 @@ struct View {
     const Operator& op;
     const model::Attributes& a = op.attributes;
 
-    size_t at(TensorId id) const { return static_cast<size_t>(id.index); }
+    size_t at(TensorId id) const { return id.index; }
     Array& x(size_t i = 0) { return context.values[at(op.inputs[i])]; }
     const std::vector<std::int64_t>& ids(size_t i) { return context.ids[at(op.inputs[i])]; }
     Array& y() { return context.values[at(op.output)]; }
     const Array& dy() { return context.gradients[at(op.output)]; }
     const std::vector<std::int64_t>& shape(TensorId id) const { return context.graph.tensor(id).shape; }
-    size_t elements(TensorId id) const {
-        return static_cast<size_t>(context.samples * model::element_count(shape(id)));
-    }
+    size_t elements(TensorId id) const { return context.samples * model::element_count(shape(id)); }
     Array& dx(size_t i = 0) {
         Array& gradient = context.gradients[at(op.inputs[i])];
         if (gradient.empty()) gradient.assign(elements(op.inputs[i]), 0.0);
@@ -43,15 +41,11 @@ struct View {
         const model::Tensor& tensor = context.graph.tensor(op.inputs[i]);
         return tensor.is_activation && context.graph.op(tensor.producer).kind != OperatorKind::input;
     }
-    const Array& parameter(size_t i) const {
-        return (*context.parameters)[static_cast<size_t>(op.parameters[i].index)];
-    }
-    Array& dparameter(size_t i) const {
-        return (*context.parameter_gradients)[static_cast<size_t>(op.parameters[i].index)];
-    }
-    size_t width() const { return static_cast<size_t>(shape(op.output).back()); }
+    const Array& parameter(size_t i) const { return (*context.parameters)[op.parameters[i].index]; }
+    Array& dparameter(size_t i) const { return (*context.parameter_gradients)[op.parameters[i].index]; }
+    size_t width() const { return shape(op.output).back(); }
     size_t rows() { return elements(op.output) / width(); }
-    size_t tokens() const { return static_cast<size_t>(shape(op.output)[0]); }
+    size_t tokens() const { return shape(op.output)[0]; }
 };
 
 double activation(const Operator& op, double x) {
@@ -64,8 +58,8 @@ double activation_slope(const Operator& op, double x) {
 // A hash has 32 bits that decide: an element is dropped when they are below probability times 2^32.
 constexpr double hash_values = 4294967296.0;
 bool drops(std::uint64_t key, size_t element, double probability) {
-    return static_cast<double>(cpu::counter_hash(key, element) >> 32) <
-           std::floor(static_cast<double>(static_cast<float>(probability)) * hash_values);
+    return (cpu::counter_hash(key, element) >> 32) <
+           std::floor((static_cast<float>(probability)) * hash_values);
 }
 
 // Below every score and every pixel; as a score its exponential is 0. Finite, so that no difference of two of
@@ -83,10 +77,9 @@ template <class Index, class Factor>
 void norm_forward(const Norm& n, const Array& x, Array& y, const Index& index, const Factor& write) {
     for (size_t g = 0; g < n.groups; ++g) {
         double mean = 0, square = 0;
-        for (size_t i = 0; n.has_mean && i < n.size; ++i)
-            mean += x[index(g, i)] / static_cast<double>(n.size);
+        for (size_t i = 0; n.has_mean && i < n.size; ++i) mean += x[index(g, i)] / n.size;
         for (size_t i = 0; i < n.size; ++i)
-            square += (x[index(g, i)] - mean) * (x[index(g, i)] - mean) / static_cast<double>(n.size);
+            square += (x[index(g, i)] - mean) * (x[index(g, i)] - mean) / n.size;
         const double deviation = std::sqrt(square + n.epsilon);
         for (size_t i = 0; i < n.size; ++i) y[index(g, i)] = write(g, i, (x[index(g, i)] - mean) / deviation);
     }
@@ -97,16 +90,15 @@ void norm_backward(const Norm& n, const Array& x, const Array& dy, Array* dx, co
                    const Scale& scale, const Take& take) {
     for (size_t g = 0; g < n.groups; ++g) {
         double mean = 0, square = 0, sum = 0, product = 0;
-        for (size_t i = 0; n.has_mean && i < n.size; ++i)
-            mean += x[index(g, i)] / static_cast<double>(n.size);
+        for (size_t i = 0; n.has_mean && i < n.size; ++i) mean += x[index(g, i)] / n.size;
         for (size_t i = 0; i < n.size; ++i)
-            square += (x[index(g, i)] - mean) * (x[index(g, i)] - mean) / static_cast<double>(n.size);
+            square += (x[index(g, i)] - mean) * (x[index(g, i)] - mean) / n.size;
         const double deviation = std::sqrt(square + n.epsilon);
         for (size_t i = 0; i < n.size; ++i) {
             const double normalised = (x[index(g, i)] - mean) / deviation, gradient = dy[index(g, i)];
             take(g, i, normalised, gradient);
-            sum += gradient * scale(g, i) / static_cast<double>(n.size);
-            product += gradient * scale(g, i) * normalised / static_cast<double>(n.size);
+            sum += gradient * scale(g, i) / n.size;
+            product += gradient * scale(g, i) * normalised / n.size;
         }
         for (size_t i = 0; dx && i < n.size; ++i) {
             const double normalised = (x[index(g, i)] - mean) / deviation;
@@ -120,9 +112,8 @@ void norm(View v, bool is_backward) {
     const Operator& op = v.op;
     if (op.kind == OperatorKind::batch_norm) {
         const std::vector<std::int64_t>& shape = v.shape(op.output);
-        const size_t channels = static_cast<size_t>(shape[0]),
-                     pixels = static_cast<size_t>(shape[1] * shape[2]);
-        const Norm n{channels, static_cast<size_t>(v.context.samples) * pixels, true, v.a.epsilon};
+        const size_t channels = shape[0], pixels = shape[1] * shape[2];
+        const Norm n{channels, v.context.samples * pixels, true, v.a.epsilon};
         const auto index = [&](size_t g, size_t i) {
             return (i / pixels * channels + g) * pixels + i % pixels;
         };
@@ -162,8 +153,8 @@ struct Head {
 
     // T5: exact near, by logarithm beyond; ahead of the query in a second half unless attention is causal.
     static size_t bucket(const model::Attributes& a, size_t query, size_t key) {
-        double ahead = static_cast<double>(key) - static_cast<double>(query);
-        auto count = static_cast<double>(a.relative_buckets), first = 0.0;
+        const double position = key;
+        double ahead = position - query, count = a.relative_buckets, first = 0.0;
         if (!a.is_causal) {
             count = std::floor(count / 2);
             if (ahead > 0) first = count;
@@ -172,32 +163,23 @@ struct Head {
         }
         const double away = std::abs(ahead), exact = std::floor(count / 2);
         if (away < exact) return static_cast<size_t>(first + away);
-        const double scaled =
-            exact + std::floor(std::log(away / exact) /
-                               std::log(static_cast<double>(a.relative_distance) / exact) * (count - exact));
+        const double scaled = exact + std::floor(std::log(away / exact) /
+                                                 std::log(a.relative_distance / exact) * (count - exact));
         return static_cast<size_t>(first + std::min(scaled, count - 1));
     }
 
     Array weights(const model::Attributes& a, std::int64_t head) const {
-        const double scale = a.softmax_scale > 0 ? a.softmax_scale : 1 / std::sqrt(static_cast<double>(d));
-        Array p = product(static_cast<std::int64_t>(tokens), static_cast<std::int64_t>(keys),
-                          static_cast<std::int64_t>(d), q,
-                          transposed(static_cast<std::int64_t>(keys), static_cast<std::int64_t>(d), k));
+        const double scale = a.softmax_scale > 0 ? a.softmax_scale : 1 / std::sqrt(d);
+        Array p = product(tokens, keys, d, q, transposed(keys, d, k));
         for (size_t i = 0; i < tokens; ++i) {
             double maximum = below_all, sum = 0;
             for (size_t j = 0; j < keys; ++j) {
                 double& score = p[i * keys + j];
-                const bool is_seen =
-                    (!a.is_causal || j <= i) &&
-                    (a.window == 0 || static_cast<std::int64_t>(i) - static_cast<std::int64_t>(j) < a.window);
-                score = is_seen
-                            ? score * scale + (a.has_alibi ? slope(a.heads, head) * (static_cast<double>(j) -
-                                                                                     static_cast<double>(i))
-                                                           : 0.0)
-                            : below_all;
-                if (bias)
-                    score +=
-                        (*bias)[bucket(a, i, j) * static_cast<size_t>(a.heads) + static_cast<size_t>(head)];
+                const std::int64_t row = i, column = j;
+                const bool is_seen = (!a.is_causal || j <= i) && (a.window == 0 || row - column < a.window);
+                score = is_seen ? score * scale + (a.has_alibi ? slope(a.heads, head) * (column - row) : 0.0)
+                                : below_all;
+                if (bias) score += (*bias)[bucket(a, i, j) * a.heads + head];
                 maximum = std::max(maximum, score);
             }
             for (size_t j = 0; j < keys; ++j) sum += p[i * keys + j] = std::exp(p[i * keys + j] - maximum);
@@ -208,9 +190,8 @@ struct Head {
     static double slope(std::int64_t heads, std::int64_t head) {
         std::int64_t power = 1;
         while (power * 2 <= heads) power *= 2;
-        return head < power ? std::pow(2.0, -8.0 * static_cast<double>(head + 1) / static_cast<double>(power))
-                            : std::pow(2.0, -4.0 * static_cast<double>(2 * (head - power) + 1) /
-                                                static_cast<double>(power));
+        return head < power ? std::pow(2.0, -8.0 * (head + 1) / power)
+                            : std::pow(2.0, -4.0 * (2 * (head - power) + 1) / power);
     }
 };
 
@@ -220,22 +201,19 @@ public:
         : v(view),
           a(view.op.attributes),
           tokens(view.tokens()),
-          keys(a.is_cross_attention ? static_cast<size_t>(view.shape(view.op.inputs[1])[0]) : tokens),
-          d(static_cast<size_t>(a.head_dimension)),
+          keys(a.is_cross_attention ? view.shape(view.op.inputs[1])[0] : view.shape(view.op.output)[0]),
+          d(a.head_dimension),
           memory(a.is_cross_attention ? 1 : 0),
-          stride(static_cast<size_t>(a.heads + (a.is_cross_attention ? 0 : 2 * a.kv_heads)) * d),
-          key_stride(a.is_cross_attention ? static_cast<size_t>(2 * a.kv_heads) * d : stride) {}
+          stride((a.heads + (a.is_cross_attention ? 0 : 2 * a.kv_heads)) * d),
+          key_stride(a.is_cross_attention ? (2 * a.kv_heads) * d : stride) {}
 
     void run(bool is_backward) {
         if (is_backward && !v.wants(0)) return;
-        const auto first_key = static_cast<size_t>(a.is_cross_attention ? 0 : a.heads),
-                   kv_heads = static_cast<size_t>(a.kv_heads);
+        const size_t first_key = a.is_cross_attention ? 0 : a.heads, kv_heads = a.kv_heads;
         for (std::int64_t sample = 0; sample < v.context.samples; ++sample)
             for (std::int64_t head = 0; head < a.heads; ++head) {
-                const auto s = static_cast<size_t>(sample), q = static_cast<size_t>(head),
-                           kv = static_cast<size_t>(head / (a.heads / a.kv_heads));
-                const size_t k = first_key + kv, value = first_key + kv_heads + kv,
-                             row = static_cast<size_t>(a.heads) * d;
+                const size_t s = sample, q = head, kv = head / (a.heads / a.kv_heads);
+                const size_t k = first_key + kv, value = first_key + kv_heads + kv, row = a.heads * d;
                 const Head h{tokens,
                              keys,
                              d,
@@ -244,24 +222,20 @@ public:
                              read(v.x(memory), s * keys, keys, value, key_stride),
                              a.has_relative_bias ? &v.parameter(0) : nullptr};
                 const Array p = h.weights(a, head), dropped = drop(p, sample, head);
-                const auto n = static_cast<std::int64_t>(tokens), m = static_cast<std::int64_t>(keys),
-                           width = static_cast<std::int64_t>(d);
+                const std::int64_t n = tokens, m = keys, width = d;
                 if (!is_backward) {
                     write(v.y(), product(n, width, m, dropped, h.v), s * tokens, q, row);
                     continue;
                 }
                 const Array dy = read(v.dy(), s * tokens, tokens, q, row);
                 Array dp = drop(product(n, m, width, dy, transposed(m, width, h.v)), sample, head);
-                const double scale =
-                    a.softmax_scale > 0 ? a.softmax_scale : 1 / std::sqrt(static_cast<double>(d));
+                const double scale = a.softmax_scale > 0 ? a.softmax_scale : 1 / std::sqrt(d);
                 for (size_t i = 0; i < tokens; ++i) {
                     double sum = 0;
                     for (size_t j = 0; j < keys; ++j) sum += p[i * keys + j] * dp[i * keys + j];
                     for (size_t j = 0; j < keys; ++j) {
                         const double score = p[i * keys + j] * (dp[i * keys + j] - sum);
-                        if (h.bias)
-                            v.dparameter(0)[Head::bucket(a, i, j) * static_cast<size_t>(a.heads) + q] +=
-                                score;
+                        if (h.bias) v.dparameter(0)[Head::bucket(a, i, j) * a.heads + q] += score;
                         dp[i * keys + j] = scale * score;
                     }
                 }
@@ -287,12 +261,10 @@ private:
     }
     Array turned(Array x, double direction) const {
         if (!a.is_rotary) return x;
-        const size_t half = static_cast<size_t>(a.rotary_fraction * static_cast<double>(d)) / 2;
+        const size_t half = static_cast<size_t>(a.rotary_fraction * d) / 2;
         for (size_t t = 0; t < tokens; ++t)
             for (size_t i = 0; i < half; ++i) {
-                const double angle =
-                    direction * static_cast<double>(t) *
-                    std::pow(a.rotary_base, -static_cast<double>(i) / static_cast<double>(half));
+                const double angle = direction * t * std::pow(a.rotary_base, -static_cast<double>(i) / half);
                 const double first = x[t * d + i], second = x[t * d + half + i];
                 x[t * d + i] = first * std::cos(angle) - second * std::sin(angle);
                 x[t * d + half + i] = second * std::cos(angle) + first * std::sin(angle);
@@ -302,12 +274,9 @@ private:
     Array drop(Array p, std::int64_t sample, std::int64_t head) const {
         if (a.probability == 0 || !v.context.is_training) return p;
         const std::uint64_t key =
-            v.context.mask_keys[static_cast<size_t>(v.context.graph.tensor(v.op.output).producer.index)]
-                               [static_cast<size_t>(sample)];
+            v.context.mask_keys[v.context.graph.tensor(v.op.output).producer.index][sample];
         for (size_t i = 0; i < p.size(); ++i)
-            p[i] = drops(key, static_cast<size_t>(head) * tokens * keys + i, a.probability)
-                       ? 0
-                       : p[i] / (1 - a.probability);
+            p[i] = drops(key, head * tokens * keys + i, a.probability) ? 0 : p[i] / (1 - a.probability);
         return p;
     }
 
@@ -331,16 +300,14 @@ void windows(View& v, bool is_convolution, const Each& each) {
                                 const std::int64_t y = oy * v.a.stride + ky - v.a.padding,
                                                    x = ox * v.a.stride + kx - v.a.padding;
                                 if (y < 0 || y >= in[1] || x < 0 || x >= in[2]) continue;
-                                each(static_cast<size_t>(((s * out[0] + o) * out[1] + oy) * out[2] + ox),
-                                     static_cast<size_t>(((s * in[0] + c) * in[1] + y) * in[2] + x),
-                                     static_cast<size_t>(
-                                         ((o * in[0] + c) * v.a.kernel_y + ky) * v.a.kernel_x + kx));
+                                each(((s * out[0] + o) * out[1] + oy) * out[2] + ox,
+                                     ((s * in[0] + c) * in[1] + y) * in[2] + x,
+                                     ((o * in[0] + c) * v.a.kernel_y + ky) * v.a.kernel_x + kx);
                             }
 }
 
 void linear(View v, bool is_backward) {
-    const auto rows = static_cast<std::int64_t>(v.rows()), n = static_cast<std::int64_t>(v.width()),
-               k = v.shape(v.op.inputs[0]).back();
+    const std::int64_t rows = v.rows(), n = v.width(), k = v.shape(v.op.inputs[0]).back();
     Array x = v.x();
     for (double& value : x) value *= v.a.input_scale;
     if (!is_backward) {
@@ -359,20 +326,19 @@ void linear(View v, bool is_backward) {
 
 void cross_entropy(View v, bool is_backward) {
     const Array& logits = v.x();
-    const size_t classes = static_cast<size_t>(v.shape(v.op.inputs[0]).back()),
-                 rows = logits.size() / classes;
+    const size_t classes = v.shape(v.op.inputs[0]).back(), rows = logits.size() / classes;
     double loss = 0;
     for (size_t r = 0; r < rows; ++r) {
         const double* row = logits.data() + r * classes;
-        const auto label = static_cast<size_t>(v.ids(2)[r]);
+        const size_t label = v.ids(2)[r];
         const double maximum = *std::max_element(row, row + classes);
         double sum = 0;
         for (size_t c = 0; c < classes; ++c) sum += std::exp(row[c] - maximum);
-        loss += (maximum + std::log(sum) - row[label]) / static_cast<double>(rows);
+        loss += (maximum + std::log(sum) - row[label]) / rows;
         if (!is_backward) continue;
         for (size_t c = 0; c < classes; ++c)
-            v.dx()[r * classes + c] += v.context.loss_weight / static_cast<double>(rows) *
-                                       (std::exp(row[c] - maximum) / sum - (c == label ? 1.0 : 0.0));
+            v.dx()[r * classes + c] +=
+                v.context.loss_weight / rows * (std::exp(row[c] - maximum) / sum - (c == label ? 1.0 : 0.0));
     }
     if (!is_backward) std::fill(v.y().begin(), v.y().end(), loss);
 }
@@ -380,14 +346,14 @@ void cross_entropy(View v, bool is_backward) {
 // Operators that move or add up rows: each(output row, input row, factor).
 template <class Each>
 void moved_rows(View& v, const Each& each) {
-    const auto in = static_cast<size_t>(v.shape(v.op.inputs[0])[0]), out = v.tokens();
-    for (size_t s = 0; s < static_cast<size_t>(v.context.samples); ++s)
+    const size_t in = v.shape(v.op.inputs[0])[0], out = v.tokens();
+    for (std::int64_t s = 0; s < v.context.samples; ++s)
         for (size_t r = 0; r < out; ++r) {
             if (v.op.kind == OperatorKind::select_first_token) each(s * out + r, s * in, 1.0);
             else if (v.op.kind == OperatorKind::select_positions)
-                each(s * out + r, s * in + static_cast<size_t>(v.ids(1)[s * out + r]), 1.0);
+                each(s * out + r, s * in + v.ids(1)[s * out + r], 1.0);
             else
-                for (size_t t = 0; t < in; ++t) each(s * out + r, s * in + t, 1.0 / static_cast<double>(in));
+                for (size_t t = 0; t < in; ++t) each(s * out + r, s * in + t, 1.0 / in);
         }
 }
 
@@ -408,7 +374,7 @@ void gated_backward(View& v, const Array& dy, Array& dx) {
 }
 
 void dropout_backward(View& v, const std::vector<std::uint64_t>& keys, const Array& dy, Array& dx) {
-    const size_t per_sample = dy.size() / static_cast<size_t>(v.context.samples);
+    const size_t per_sample = dy.size() / v.context.samples;
     for (size_t i = 0; i < dy.size(); ++i)
         if (!drops(keys[i / per_sample], i % per_sample, v.a.probability))
             dx[i] += dy[i] / (1 - v.a.probability);
@@ -420,8 +386,8 @@ void convolution_backward(View& v, const Array& dy) {
         v.dparameter(0)[w] += dy[o] * v.x()[i];
         if (dx) (*dx)[i] += dy[o] * v.parameter(0)[w];
     });
-    const size_t pixels = static_cast<size_t>(v.shape(v.op.output)[1] * v.shape(v.op.output)[2]),
-                 channels = static_cast<size_t>(v.shape(v.op.output)[0]);
+    const size_t pixels = v.shape(v.op.output)[1] * v.shape(v.op.output)[2],
+                 channels = v.shape(v.op.output)[0];
     for (size_t i = 0; v.a.has_bias && i < dy.size(); ++i) v.dparameter(1)[i / pixels % channels] += dy[i];
 }
 
@@ -436,8 +402,8 @@ void max_pool_backward(View& v, const Array& dy, Array& dx) {
 }
 
 void transpose_backward(View& v, const Array& dy, Array& dx) {
-    const size_t leading = static_cast<size_t>(v.shape(v.op.inputs[0])[0]),
-                 per_sample = dy.size() / static_cast<size_t>(v.context.samples), rest = per_sample / leading;
+    const size_t leading = v.shape(v.op.inputs[0])[0], per_sample = dy.size() / v.context.samples,
+                 rest = per_sample / leading;
     for (size_t i = 0; i < dy.size(); ++i)
         dx[i] += dy[i / per_sample * per_sample + i % rest * leading + i % per_sample / rest];
 }
@@ -462,15 +428,13 @@ void forward(Context& context, model::OperatorId id) {
         case OperatorKind::parallel_exit: y = v.x(); return;
         case OperatorKind::embedding:
             for (size_t i = 0; i < y.size(); ++i)
-                y[i] = v.parameter(0)[static_cast<size_t>(v.ids(0)[i / width]) * width + i % width];
+                y[i] = v.parameter(0)[v.ids(0)[i / width] * width + i % width];
             return;
         case OperatorKind::position_embedding:
             for (size_t i = 0; i < y.size(); ++i)
                 y[i] = v.x()[i] +
                        v.parameter(
-                           0)[(i / width % v.tokens() + static_cast<size_t>(op.attributes.position_offset)) *
-                                  width +
-                              i % width];
+                           0)[(i / width % v.tokens() + op.attributes.position_offset) * width + i % width];
             return;
         case OperatorKind::linear: linear(v, false); return;
         case OperatorKind::layer_norm:
@@ -491,11 +455,11 @@ void forward(Context& context, model::OperatorId id) {
             }
             return;
         case OperatorKind::dropout: {
-            const size_t per_sample = y.size() / static_cast<size_t>(context.samples);
+            const size_t per_sample = y.size() / context.samples;
             for (size_t i = 0; i < y.size(); ++i)
                 y[i] = !context.is_training ? v.x()[i]
-                       : drops(context.mask_keys[static_cast<size_t>(id.index)][i / per_sample],
-                               i % per_sample, op.attributes.probability)
+                       : drops(context.mask_keys[id.index][i / per_sample], i % per_sample,
+                               op.attributes.probability)
                            ? 0
                            : v.x()[i] / (1 - op.attributes.probability);
             return;
@@ -505,8 +469,8 @@ void forward(Context& context, model::OperatorId id) {
             return;
         case OperatorKind::conv2d: {
             windows(v, true, [&](size_t o, size_t i, size_t w) { y[o] += v.x()[i] * v.parameter(0)[w]; });
-            const size_t pixels = static_cast<size_t>(v.shape(op.output)[1] * v.shape(op.output)[2]),
-                         channels = static_cast<size_t>(v.shape(op.output)[0]);
+            const size_t pixels = v.shape(op.output)[1] * v.shape(op.output)[2],
+                         channels = v.shape(op.output)[0];
             for (size_t i = 0; op.attributes.has_bias && i < y.size(); ++i)
                 y[i] += v.parameter(1)[i / pixels % channels];
             return;
@@ -517,12 +481,11 @@ void forward(Context& context, model::OperatorId id) {
             return;
         case OperatorKind::average_pool:
             windows(v, false, [&](size_t o, size_t i, size_t) {
-                y[o] += v.x()[i] / static_cast<double>(op.attributes.kernel_y * op.attributes.kernel_x);
+                y[o] += v.x()[i] / (op.attributes.kernel_y * op.attributes.kernel_x);
             });
             return;
         case OperatorKind::transpose: {
-            const size_t leading = static_cast<size_t>(v.shape(op.inputs[0])[0]),
-                         per_sample = y.size() / static_cast<size_t>(context.samples),
+            const size_t leading = v.shape(op.inputs[0])[0], per_sample = y.size() / context.samples,
                          rest = per_sample / leading;
             for (size_t i = 0; i < y.size(); ++i)
                 y[i / per_sample * per_sample + i % rest * leading + i % per_sample / rest] = v.x()[i];
@@ -571,13 +534,12 @@ void backward(Context& context, model::OperatorId id) {
     switch (op.kind) {
         case OperatorKind::embedding:
             for (size_t i = 0; i < dy.size(); ++i)
-                v.dparameter(0)[static_cast<size_t>(v.ids(0)[i / width]) * width + i % width] += dy[i];
+                v.dparameter(0)[v.ids(0)[i / width] * width + i % width] += dy[i];
             return;
         case OperatorKind::position_embedding:
             for (size_t i = 0; i < dy.size(); ++i) {
                 v.dparameter(
-                    0)[(i / width % v.tokens() + static_cast<size_t>(op.attributes.position_offset)) * width +
-                       i % width] += dy[i];
+                    0)[(i / width % v.tokens() + op.attributes.position_offset) * width + i % width] += dy[i];
                 v.dx()[i] += dy[i];
             }
             return;
@@ -612,9 +574,8 @@ void backward(Context& context, model::OperatorId id) {
             for_each_gradient(v, [&](Array& dx) { gated_backward(v, dy, dx); });
             return;
         case OperatorKind::dropout:
-            for_each_gradient(v, [&](Array& dx) {
-                dropout_backward(v, context.mask_keys[static_cast<size_t>(id.index)], dy, dx);
-            });
+            for_each_gradient(v,
+                              [&](Array& dx) { dropout_backward(v, context.mask_keys[id.index], dy, dx); });
             return;
         case OperatorKind::max_pool:
             for_each_gradient(v, [&](Array& dx) { max_pool_backward(v, dy, dx); });
@@ -622,7 +583,7 @@ void backward(Context& context, model::OperatorId id) {
         case OperatorKind::average_pool:
             for_each_gradient(v, [&](Array& dx) {
                 windows(v, false, [&](size_t o, size_t i, size_t) {
-                    dx[i] += dy[o] / static_cast<double>(op.attributes.kernel_y * op.attributes.kernel_x);
+                    dx[i] += dy[o] / (op.attributes.kernel_y * op.attributes.kernel_x);
                 });
             });
             return;

@@ -8,6 +8,7 @@
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 
 namespace exec {
 
@@ -38,7 +39,7 @@ std::string kind_of(const Instruction& instruction) {
 std::map<std::string, double> times_of(const schedule::Program& program, const schedule::Timeline& timeline,
                                        std::map<std::string, int>& counts) {
     std::map<std::string, double> times;
-    const double ranks = static_cast<double>(program.class_of_rank.size());
+    const double ranks = program.class_of_rank.size();
     counts.clear();
     for (const std::int32_t rank_class : program.class_of_rank) {
         const auto performers =
@@ -46,8 +47,7 @@ std::map<std::string, double> times_of(const schedule::Program& program, const s
         for (std::size_t p = 0; p < timeline.spans.size(); ++p) {
             if (timeline.class_of[p] != rank_class) continue;
             for (const schedule::Span& span : timeline.spans[p])
-                times[kind_of(
-                    program.classes[static_cast<std::size_t>(rank_class)].instructions[span.instruction])] +=
+                times[kind_of(program.classes[rank_class].instructions[span.instruction])] +=
                     (span.end - span.start).value / performers / ranks;
         }
     }
@@ -59,12 +59,11 @@ std::map<std::string, double> times_of(const schedule::Program& program, const s
 std::vector<core::Bytes> peaks_by_rank(const schedule::Program& program, const schedule::Timeline& timeline,
                                        const schedule::MemoryTimeline& memory) {
     std::vector<core::Bytes> peaks(program.class_of_rank.size());
-    for (std::size_t rank = 0; rank < peaks.size(); ++rank)
+    for (const std::int32_t rank : core::indices(peaks))
         for (std::size_t p = 0; p < memory.peak.size() && p < timeline.class_of.size(); ++p)
-            if (timeline.rank[p] == static_cast<std::int32_t>(rank) ||
-                timeline.class_of[p] == program.class_of_rank[rank]) {
+            if (timeline.rank[p] == rank || timeline.class_of[p] == program.class_of_rank[rank]) {
                 peaks[rank] = memory.peak[p];
-                if (timeline.rank[p] == static_cast<std::int32_t>(rank)) break;
+                if (timeline.rank[p] == rank) break;
             }
     return peaks;
 }
@@ -73,7 +72,7 @@ std::vector<core::Bytes> peaks_by_rank(const schedule::Program& program, const s
 double bytes_sent(const Instruction& instruction, std::size_t members) {
     if (instruction.kind == InstructionKind::send) return instruction.bytes.value;
     if (instruction.kind != InstructionKind::collective || members < 2) return 0;
-    const double n = static_cast<double>(members), share = (n - 1) / n;
+    const double n = members, share = (n - 1) / n;
     return instruction.bytes.value *
            (instruction.collective == schedule::CollectiveKind::all_reduce ? 2 * share : share);
 }
@@ -114,7 +113,7 @@ std::map<bool, double> link_times(const schedule::Program& program, const schedu
             } else {
                 continue;
             }
-            times[crosses] += (span.end - span.start).value / static_cast<double>(ranks);
+            times[crosses] += (span.end - span.start).value / ranks;
             bytes[crosses] += bytes_sent(instruction, members);
         }
     }

@@ -35,8 +35,7 @@ double seconds_of(const std::function<void()>& work) {
 
 double quantile(std::vector<double> values, double share) {
     std::sort(values.begin(), values.end());
-    return values.empty() ? 0
-                          : values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1))];
+    return values.empty() ? 0 : values[static_cast<std::size_t>(share * (values.size() - 1))];
 }
 
 // Differences of measured times may be zero or below: rates are of this time (a clock's tick) at least.
@@ -49,7 +48,7 @@ int cores() { return cpu::available_cores(); }
 // Every worker repeats its work while all others do theirs; the median of all.
 double median_with_all_busy(int workers, int repetitions,
                             const std::function<std::function<void()>(int worker)>& make_work) {
-    std::vector<std::vector<double>> times(static_cast<std::size_t>(workers));
+    std::vector<std::vector<double>> times(workers);
     std::barrier all(workers);
     std::atomic<int> begun{0};
     std::atomic<bool> is_given_up{false};
@@ -62,7 +61,7 @@ double median_with_all_busy(int workers, int repetitions,
         work();
         for (int i = 0; i < repetitions; ++i) {
             all.arrive_and_wait();
-            times[static_cast<std::size_t>(w)].push_back(seconds_of(work));
+            times[w].push_back(seconds_of(work));
         }
     };
     run_in_threads(workers, repeat, [&](const std::string&) { is_given_up = true; });
@@ -82,7 +81,7 @@ core::FlopsPerSecond product_rate(int workers, std::int64_t n, int repetitions) 
         return
             [=, &k] { k.product(false, true, n, n, n, 1, a->data(), n, b->data(), n, c->data(), n, false); };
     });
-    return core::FlopsPerSecond(2.0 * static_cast<double>(n * n * n) / time);
+    return core::FlopsPerSecond(2.0 * (n * n * n) / time);
 }
 
 // Both ranks of a network, each on a core of its own. What they exchange must outlive this: when one fails,
@@ -154,7 +153,7 @@ core::BytesPerSecond measure_shard_exchange(const schedule::RankProgram& list, c
     double bytes = 0;
     for (const schedule::ParameterBucket& bucket : list.buckets) {
         pieces.push_back((static_cast<std::size_t>(bucket.padded_elements) + 1) / 2);
-        bytes += static_cast<double>(2 * pieces.back() * sizeof(float));
+        bytes += 2 * pieces.back() * sizeof(float);
     }
     cpu::ThreadNetwork network(2, core::seconds(60), true);
     std::vector<double> times;
@@ -172,8 +171,7 @@ core::BytesPerSecond measure_shard_exchange(const schedule::RankProgram& list, c
             gradients.emplace_back(2 * piece, 1.0f);
         }
         const auto at = [rank](std::vector<float>& whole) {
-            return whole.begin() +
-                   static_cast<std::ptrdiff_t>(static_cast<std::size_t>(rank) * whole.size() / 2);
+            return whole.begin() + (rank * whole.size() / 2);
         };
         Tag tag = 100;
         for (int i = 0; i < repetitions; ++i) {
@@ -188,8 +186,8 @@ core::BytesPerSecond measure_shard_exchange(const schedule::RankProgram& list, c
                             exec::perform(communicator, gather, {0, 1}, parameters[b], tag++);
                         } else {
                             exec::perform(communicator, reduce, {0, 1}, gradients[b], tag++);
-                            cpu::kernels().accumulate(static_cast<std::int64_t>(sums[b].size()),
-                                                      &*at(gradients[b]), sums[b].data());
+                            cpu::kernels().accumulate(std::ssize(sums[b]), &*at(gradients[b]),
+                                                      sums[b].data());
                         }
                     });
                 }
@@ -205,13 +203,11 @@ core::BytesPerSecond measure_shard_exchange(const schedule::RankProgram& list, c
 // One rank of every class, and more of the same until every core is busy that the plan keeps busy; in groups
 // that work at the same time.
 std::vector<std::vector<int>> ranks_to_profile(const schedule::Program& program) {
-    const std::size_t workers =
-        static_cast<std::size_t>(std::max(1, std::min(program.plan.layout.ranks(), cores())));
+    const std::size_t workers = std::max(1, std::min(program.plan.layout.ranks(), cores()));
     std::vector<int> chosen, others;
     std::vector<char> is_known(program.classes.size(), 0);
     for (int rank = 0; rank < program.plan.layout.ranks(); ++rank) {
-        char& known =
-            is_known[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)])];
+        char& known = is_known[program.class_of_rank[rank]];
         (known ? others : chosen).push_back(rank);
         known = 1;
     }
@@ -220,8 +216,7 @@ std::vector<std::vector<int>> ranks_to_profile(const schedule::Program& program)
         chosen.push_back(i < others.size() ? others[i] : chosen[i]);
     std::vector<std::vector<int>> groups;
     for (std::size_t i = 0; i < chosen.size(); i += workers)
-        groups.emplace_back(chosen.begin() + static_cast<std::ptrdiff_t>(i),
-                            chosen.begin() + static_cast<std::ptrdiff_t>(i + workers));
+        groups.emplace_back(chosen.begin() + i, chosen.begin() + (i + workers));
     return groups;
 }
 
@@ -233,8 +228,8 @@ double updated_elements(const schedule::Program& program, const schedule::RankPr
         if (step.bucket && static_cast<std::size_t>(*step.bucket) != b) continue;
         const schedule::ParameterBucket& bucket = list.buckets[b];
         elements += program.plan.sharding == schedule::Sharding::none
-                        ? static_cast<double>(bucket.elements)
-                        : static_cast<double>(bucket.padded_elements / bucket.pieces);
+                        ? bucket.elements
+                        : (bucket.padded_elements / bucket.pieces);
     }
     return elements;
 }
@@ -265,14 +260,12 @@ PlanProfile profile_plan(const schedule::Program& program, const model::ModelGra
         constexpr int least_steps = 4, most_steps = 60;
         double step_time = shortest_step_seconds;
         for (const RankRecord& record : first) step_time = std::max(step_time, record.step_computing.back());
-        options.steps =
-            std::clamp(static_cast<int>(profiling_seconds / static_cast<double>(groups.size()) / step_time),
-                       least_steps, most_steps);
+        options.steps = std::clamp(static_cast<int>(profiling_seconds / groups.size() / step_time),
+                                   least_steps, most_steps);
         measured.push_back(run_alone(program, graph, data, options, ranks));
         for (std::size_t r = 0; r < ranks.size(); ++r) {
             const RankRecord& record = measured.back()[r];
-            const schedule::RankProgram& list = program.classes[static_cast<std::size_t>(
-                program.class_of_rank[static_cast<std::size_t>(ranks[r])])];
+            const schedule::RankProgram& list = program.classes[program.class_of_rank[ranks[r]]];
             for (const OperatorSample& sample : record.operator_samples) {
                 if (sample.step == 0) continue;
                 // What other processes took is not the operator's.
@@ -360,7 +353,7 @@ cluster::InstanceType profile_machine(cluster::InstanceType base, const std::str
     double best = 0;
     // All cores at work, as in a run.
     for (const std::int64_t n : {16, 32, 64, 128, 192, 256, 384, 512, 768, 1024}) {
-        const double flops = 2.0 * static_cast<double>(n * n * n);
+        const double flops = 2.0 * (n * n * n);
         constexpr double flops_a_size = 3e9;  // some tenths of a second on one core
         const int repetitions = std::clamp(static_cast<int>(flops_a_size / flops), 5, 2000);
         const core::FlopsPerSecond rate = product_rate(all, n, repetitions);

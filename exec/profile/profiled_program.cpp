@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "model/operators/signature.h"
 #include "schedule/pass/lower.h"
 #include "schedule/plan/partition.h"
@@ -41,7 +42,7 @@ std::vector<cluster::MeasuredOperator> by_signature(
         int count = 0;
     };
     std::map<std::string, Sum> sums;
-    for (std::int32_t op = 0; op < static_cast<std::int32_t>(graph.operators.size()); ++op) {
+    for (std::int32_t op = 0; op < core::count_of(graph.operators); ++op) {
         Sum& sum = sums[model::signature(graph, model::OperatorId(op), context)];
         ++sum.count;
         for (int phase = 0; phase < 3; ++phase)

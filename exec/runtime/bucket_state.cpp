@@ -26,9 +26,9 @@ BucketState::BucketState(const model::ModelGraph& graph, const schedule::Plan& p
       account_(std::move(account)),
       backend_(backend),
       piece_(piece),
-      padded_(static_cast<std::size_t>(bucket.padded_elements)) {
+      padded_(bucket.padded_elements) {
     const schedule::Precision& precision = plan.precision;
-    piece_size_ = shards(Sharding::optimizer) ? padded_ / static_cast<std::size_t>(bucket.pieces) : padded_;
+    piece_size_ = shards(Sharding::optimizer) ? padded_ / bucket.pieces : padded_;
 
     std::vector<float> initial;
     if (backend.keeps_values()) {
@@ -58,12 +58,12 @@ BucketState::BucketState(const model::ModelGraph& graph, const schedule::Plan& p
 }
 
 BufferPointer BucketState::array(MemoryKind kind, core::DataType type, std::size_t elements) const {
-    return make_buffer(account_, kind, elements * static_cast<std::size_t>(core::size_of(type).value));
+    return make_buffer(account_, kind, elements * core::bytes_per_element(type));
 }
 
-FlatArray BucketState::whole_parameters() {
+TensorView BucketState::whole_parameters() {
     core::require(whole_parameters_ != nullptr, "parameters are gathered before they are read");
-    return {plan_.precision.parameters, whole_parameters_->data(), padded_};
+    return whole_parameters_->view(plan_.precision.parameters);
 }
 
 BucketState::Version BucketState::version() {
@@ -71,34 +71,32 @@ BucketState::Version BucketState::version() {
     return version_;
 }
 
-float* BucketState::owned_parameters() const {
-    if (shards(Sharding::parameters)) return piece_parameters_->data();
-    return shards(Sharding::optimizer) ? piece_of(plan_.precision.parameters, whole_parameters_->data())
-                                       : whole_parameters_->data();
+TensorView BucketState::owned_parameters() const {
+    const core::DataType type = plan_.precision.parameters;
+    if (shards(Sharding::parameters)) return piece_parameters_->view(type);
+    const TensorView whole = whole_parameters_->view(type);
+    return shards(Sharding::optimizer) ? piece_of(whole) : whole;
 }
 
-FlatArray BucketState::whole_gradient() {
+TensorView BucketState::whole_gradient() {
     if (!whole_gradient_) {
         whole_gradient_ = array(MemoryKind::gradients, plan_.precision.gradients, padded_);
         backend_.fill_zero(whole_gradient_->data(), whole_gradient_->bytes());
     }
-    return {plan_.precision.gradients, whole_gradient_->data(), padded_};
+    return whole_gradient_->view(plan_.precision.gradients);
 }
 
-FlatArray BucketState::piece_gradient() {
-    if (shards(Sharding::gradients)) return {plan_.precision.gradients, piece_gradient_->data(), piece_size_};
-    if (shards(Sharding::optimizer))
-        return {plan_.precision.gradients, piece_of(plan_.precision.gradients, whole_gradient().data),
-                piece_size_};
-    return whole_gradient();
+TensorView BucketState::piece_gradient() {
+    if (shards(Sharding::gradients)) return piece_gradient_->view(plan_.precision.gradients);
+    const TensorView whole = whole_gradient();
+    return shards(Sharding::optimizer) ? piece_of(whole) : whole;
 }
 
 void BucketState::begin_gather() {
     if (!shards(Sharding::parameters)) return;  // the pieces are where they belong
     if (!whole_parameters_)
         whole_parameters_ = array(MemoryKind::parameters, plan_.precision.parameters, padded_);
-    backend_.copy(piece_of(plan_.precision.parameters, whole_parameters_->data()), piece_parameters_->data(),
-                  piece_parameters_->bytes());
+    backend_.copy(piece_of(whole_parameters()).data(), piece_parameters_->data(), piece_parameters_->bytes());
 }
 
 void BucketState::release_parameters() {
@@ -107,8 +105,7 @@ void BucketState::release_parameters() {
 
 void BucketState::finish_reduce_scatter() {
     if (!shards(Sharding::gradients)) return;
-    backend_.accumulate(plan_.precision.gradients, static_cast<std::int64_t>(piece_size_),
-                        piece_of(plan_.precision.gradients, whole_gradient().data), piece_gradient_->data());
+    backend_.accumulate(piece_of(whole_gradient()), piece_gradient_->view(plan_.precision.gradients));
     whole_gradient_.reset();
 }
 
@@ -123,13 +120,10 @@ void BucketState::for_each_owned(const Visit& visit) const {
     const std::size_t begin = is_divided ? piece_begin() : 0,
                       end = is_divided ? begin + piece_size_ : padded_;
     for (std::size_t i = 0; i < bucket_.parameters.size(); ++i) {
-        const auto first = static_cast<std::size_t>(bucket_.offsets[i]);
-        const auto last = static_cast<std::size_t>(i + 1 < bucket_.offsets.size() ? bucket_.offsets[i + 1]
-                                                                                  : bucket_.elements);
+        const std::size_t first = bucket_.offsets[i];
+        const std::size_t last = i + 1 < bucket_.offsets.size() ? bucket_.offsets[i + 1] : bucket_.elements;
         const std::size_t low = std::max(first, begin), high = std::min(last, end);
-        if (low < high)
-            visit(bucket_.parameters[i], static_cast<std::int64_t>(low - first),
-                  static_cast<std::int64_t>(low - begin), static_cast<std::int64_t>(high - low));
+        if (low < high) visit(bucket_.parameters[i], low - first, low - begin, high - low);
     }
 }
 
@@ -139,62 +133,59 @@ void BucketState::list_updates(const schedule::Optimizer& optimizer, std::vector
         backend_.copy((*version_)->data(), whole_parameters_->data(), whole_parameters_->bytes());
     }
     version_.reset();
-    float *parameters = owned_parameters(), *gradients = piece_gradient().data;
-    const auto state_at = [](const BufferPointer& state, std::int64_t at) {
-        return state ? state->data() + at : nullptr;
-    };
-    std::size_t index = 0;
+    const TensorView parameters = owned_parameters(), gradients = piece_gradient();
+    std::int32_t index = 0;
     for_each_owned([&](model::ParameterId id, std::int64_t, std::int64_t at, std::int64_t count) {
         UpdateRange range;
         range.id = id;
-        range.parameter = element_at(plan_.precision.parameters, parameters, at);
-        range.gradient = element_at(plan_.precision.gradients, gradients, at);
-        range.master = state_at(master_, at);
-        range.first = state_at(first_state_, at);
-        range.second = state_at(second_state_, at);
+        const auto part_of = [&](const BufferPointer& state) {
+            return state ? state->view(core::DataType::fp32).part(at, count) : TensorView();
+        };
+        range.parameter = parameters.part(at, count);
+        range.gradient = gradients.part(at, count);
+        range.master = part_of(master_);
+        range.first = part_of(first_state_);
+        range.second = part_of(second_state_);
         range.count = count;
         range.weight_decay = graph_.parameter(id).decays ? optimizer.weight_decay : 0.0;
-        while (bucket_.parameters[index].index != id.index) ++index;
-        range.place = static_cast<std::int32_t>(index);
+        while (bucket_.parameters[index] != id) ++index;
+        range.place = index;
         ranges.push_back(range);
     });
 }
 
-FlatArray BucketState::begin_update_sums() {
+TensorView BucketState::begin_update_sums() {
     update_sums_ = array(MemoryKind::workspace, core::DataType::fp32, 2 * bucket_.parameters.size());
     return update_sums();
 }
 
-FlatArray BucketState::update_sums() const {
-    return {core::DataType::fp32, update_sums_ ? update_sums_->data() : nullptr,
-            2 * bucket_.parameters.size()};
+TensorView BucketState::update_sums() const {
+    return update_sums_ ? update_sums_->view(core::DataType::fp32) : TensorView();
 }
 
 void BucketState::upload_parameters(std::span<const float> whole) {
     const std::span<const float> own =
         whole.subspan(shards(Sharding::optimizer) ? piece_begin() : 0, piece_size_);
     if (shards(Sharding::parameters))
-        backend_.upload(plan_.precision.parameters, own, piece_parameters_->data());
-    else backend_.upload(plan_.precision.parameters, whole, whole_parameters_->data());
-    if (master_) backend_.upload(core::DataType::fp32, own, master_->data());
+        backend_.upload(own, piece_parameters_->view(plan_.precision.parameters));
+    else backend_.upload(whole, whole_parameters_->view(plan_.precision.parameters));
+    if (master_) backend_.upload(own, master_->view(core::DataType::fp32));
 }
 
 std::vector<BucketState::Trained> BucketState::trained() const {
     std::vector<Trained> result;
-    float* const parameters = owned_parameters();
+    const TensorView parameters = owned_parameters();
     for_each_owned([&](model::ParameterId id, std::int64_t first, std::int64_t at, std::int64_t count) {
         Trained& own = result.emplace_back();
         own.parameter = id;
         own.first = first;
-        own.values.resize(static_cast<std::size_t>(count));
-        if (master_) backend_.download(core::DataType::fp32, master_->data() + at, own.values);
-        else
-            backend_.download(plan_.precision.parameters,
-                              element_at(plan_.precision.parameters, parameters, at), own.values);
+        own.values.resize(count);
+        const TensorView values = master_ ? master_->view(core::DataType::fp32) : parameters;
+        backend_.download(values.part(at, count), own.values);
         const auto copy_state = [&](const BufferPointer& state, std::vector<float>& into) {
             if (!state) return;
-            into.resize(static_cast<std::size_t>(count));
-            backend_.download(core::DataType::fp32, state->data() + at, into);
+            into.resize(count);
+            backend_.download(state->view(core::DataType::fp32).part(at, count), into);
         };
         copy_state(first_state_, own.first_moment);
         copy_state(second_state_, own.second_moment);
@@ -205,9 +196,8 @@ std::vector<BucketState::Trained> BucketState::trained() const {
 void BucketState::restore(const Read& read) {
     std::vector<float> whole(padded_, 0.0f);
     for (std::size_t i = 0; i < bucket_.parameters.size(); ++i) {
-        const auto first = static_cast<std::size_t>(bucket_.offsets[i]);
-        const auto last = static_cast<std::size_t>(i + 1 < bucket_.offsets.size() ? bucket_.offsets[i + 1]
-                                                                                  : bucket_.elements);
+        const std::size_t first = bucket_.offsets[i];
+        const std::size_t last = i + 1 < bucket_.offsets.size() ? bucket_.offsets[i + 1] : bucket_.elements;
         read(bucket_.parameters[i], StateKind::value, 0, std::span(whole).subspan(first, last - first));
     }
     upload_parameters(whole);
@@ -217,33 +207,28 @@ void BucketState::restore(const Read& read) {
         if (!buffer) continue;
         std::fill(state.begin(), state.end(), 0.0f);
         for_each_owned([&](model::ParameterId id, std::int64_t first, std::int64_t at, std::int64_t count) {
-            read(id, kind, first,
-                 std::span(state).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count)));
+            read(id, kind, first, std::span(state).subspan(at, count));
         });
-        backend_.upload(core::DataType::fp32, state, buffer->data());
+        backend_.upload(state, buffer->view(core::DataType::fp32));
     }
 }
 
 std::vector<BucketState::Owned> BucketState::owned() {
     std::vector<Owned> result;
-    float* parameters = owned_parameters();
+    const TensorView parameters = owned_parameters();
     const bool has_gradient = shards(Sharding::gradients) ? piece_gradient_ != nullptr
                                                           : whole_gradient_ != nullptr;  // not in evaluation
-    float* gradients = has_gradient ? piece_gradient().data : nullptr;
+    const TensorView gradients = has_gradient ? piece_gradient() : TensorView();
     for_each_owned([&](model::ParameterId id, std::int64_t first, std::int64_t at, std::int64_t count) {
         Owned& own = result.emplace_back();
         own.parameter = id;
         own.first = first;
-        own.values.resize(static_cast<std::size_t>(count));
-        own.gradients.resize(static_cast<std::size_t>(count));
+        own.values.resize(count);
+        own.gradients.resize(count);
         // The master copy is the parameter; the other one is its rounding.
-        if (master_) backend_.download(core::DataType::fp32, master_->data() + at, own.values);
-        else
-            backend_.download(plan_.precision.parameters,
-                              element_at(plan_.precision.parameters, parameters, at), own.values);
-        if (gradients)
-            backend_.download(plan_.precision.gradients, element_at(plan_.precision.gradients, gradients, at),
-                              own.gradients);
+        const TensorView values = master_ ? master_->view(core::DataType::fp32) : parameters;
+        backend_.download(values.part(at, count), own.values);
+        if (gradients) backend_.download(gradients.part(at, count), own.gradients);
     });
     return result;
 }

@@ -15,13 +15,6 @@
 
 namespace exec {
 
-// A flat array in the backend's memory.
-struct FlatArray {
-    core::DataType type = core::DataType::fp32;
-    float* data = nullptr;
-    std::size_t count = 0;
-};
-
 // Which of the equal parts of a bucket's state rank `rank` keeps: its position among the ranks that share it.
 int piece_of(const schedule::Plan& plan, const schedule::ParameterBucket& bucket, int rank);
 
@@ -34,19 +27,13 @@ public:
 
     // Whole arrays. Sharded parameters exist between gather and release_parameters; a sharded gradient from
     // its first contribution to reduce.
-    FlatArray whole_parameters();
-    FlatArray whole_gradient();
-    FlatArray piece_gradient();  // this rank's piece, after the reduction
+    TensorView whole_parameters();
+    TensorView whole_gradient();
+    TensorView piece_gradient();  // this rank's piece, after the reduction
     // The parameters as they are now: an update goes on in the same array, and leaves those who hold a
     // version before it a copy (weight stashing, arXiv 1806.03377).
     using Version = std::shared_ptr<const BufferPointer>;
     Version version();
-    float* parameter(std::int64_t offset) {
-        return element_at(plan_.precision.parameters, whole_parameters().data, offset);
-    }
-    float* gradient(std::int64_t offset) {
-        return element_at(plan_.precision.gradients, whole_gradient().data, offset);
-    }
     void begin_gather();  // makes room, with this rank's piece in place
     void release_parameters();
     void finish_reduce_scatter();  // the piece of the whole gradient is this rank's sum: kept or added up, as
@@ -56,8 +43,8 @@ public:
     // What this rank updates, appended.
     void list_updates(const schedule::Optimizer& optimizer, std::vector<UpdateRange>& ranges);
     // LAMB: two sums for each parameter, between update_norm and optimizer_step.
-    FlatArray begin_update_sums();
-    FlatArray update_sums() const;
+    TensorView begin_update_sums();
+    TensorView update_sums() const;
     void end_update_sums() { update_sums_.reset(); }
 
     // What this rank owns of each parameter, from its element `first` of this rank's share on; read back from
@@ -87,12 +74,10 @@ public:
 private:
     bool shards(schedule::Sharding what) const { return plan_.sharding >= what && bucket_.pieces > 1; }
     BufferPointer array(schedule::MemoryKind kind, core::DataType type, std::size_t elements) const;
-    std::size_t piece_begin() const { return static_cast<std::size_t>(piece_) * piece_size_; }
+    std::size_t piece_begin() const { return piece_ * piece_size_; }
     void upload_parameters(std::span<const float> whole);  // and the master copy
-    float* owned_parameters() const;
-    float* piece_of(core::DataType type, float* whole) const {
-        return element_at(type, whole, static_cast<std::int64_t>(piece_begin()));
-    }
+    TensorView owned_parameters() const;
+    TensorView piece_of(const TensorView& whole) const { return whole.part(piece_begin(), piece_size_); }
     // Parts of parameters among the elements that this rank updates: visit(parameter, first of its elements,
     // place among the owned, count).
     template <class Visit>

@@ -30,8 +30,8 @@ void* MemoryAccount::take(schedule::MemoryKind kind, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     void* block = blocks_->take(bytes);
     if (!block) return nullptr;
-    held_[static_cast<std::size_t>(kind)] += static_cast<std::int64_t>(bytes);
-    total_ += static_cast<std::int64_t>(bytes);
+    held_[core::position_of(kind)] += bytes;
+    total_ += bytes;
     if (total_ > peak_) {
         peak_ = total_;
         at_peak_ = held_;
@@ -43,8 +43,8 @@ void* MemoryAccount::take(schedule::MemoryKind kind, std::size_t bytes) {
 void MemoryAccount::give_back(schedule::MemoryKind kind, std::size_t bytes, void* block) {
     const std::lock_guard lock(mutex_);
     blocks_->give_back(bytes, block);
-    held_[static_cast<std::size_t>(kind)] -= static_cast<std::int64_t>(bytes);
-    total_ -= static_cast<std::int64_t>(bytes);
+    held_[core::position_of(kind)] -= bytes;
+    total_ -= bytes;
     if (keeps_samples_) sample();
 }
 
@@ -52,7 +52,7 @@ void MemoryAccount::sample() {
     schedule::MemorySample now;
     now.time =
         core::Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - origin_).count());
-    for (std::size_t i = 0; i < held_.size(); ++i) now.bytes[i] = core::Bytes(static_cast<double>(held_[i]));
+    for (std::size_t i = 0; i < held_.size(); ++i) now.bytes[i] = core::Bytes(held_[i]);
     samples_.push_back(now);
 }
 
@@ -73,18 +73,18 @@ std::vector<schedule::MemorySample> MemoryAccount::stop_samples() {
 
 core::Bytes MemoryAccount::held() const {
     const std::lock_guard lock(mutex_);
-    return core::Bytes(static_cast<double>(total_));
+    return core::Bytes(total_);
 }
 
 core::Bytes MemoryAccount::peak() const {
     const std::lock_guard lock(mutex_);
-    return core::Bytes(static_cast<double>(peak_));
+    return core::Bytes(peak_);
 }
 
 std::array<core::Bytes, schedule::memory_kind_count> MemoryAccount::at_peak() const {
     const std::lock_guard lock(mutex_);
     std::array<core::Bytes, schedule::memory_kind_count> result;
-    for (std::size_t i = 0; i < result.size(); ++i) result[i] = core::Bytes(static_cast<double>(at_peak_[i]));
+    for (std::size_t i = 0; i < result.size(); ++i) result[i] = core::Bytes(at_peak_[i]);
     return result;
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/units.h"
+#include "exec/tensor_view.h"
 #include "schedule/program/program.h"
 #include "schedule/program/timeline.h"
 
@@ -87,12 +88,13 @@ public:
     Buffer& operator=(const Buffer&) = delete;
 
     std::size_t bytes() const { return bytes_; }
-    std::size_t floats() const { return bytes_ / sizeof(float); }
-    float* data() { return static_cast<float*>(data_); }
-    const float* data() const { return static_cast<const float*>(data_); }
-    std::int64_t* integers() { return static_cast<std::int64_t*>(data_); }
-    std::uint8_t* octets() { return static_cast<std::uint8_t*>(data_); }
-    std::span<float> span() { return {data(), floats()}; }
+    void* data() { return data_; }
+    TensorView view(core::DataType type, const TensorShape& shape) { return {data_, type, shape}; }
+    // All of it as a flat array.
+    TensorView view(core::DataType type) {
+        return {data_, type, std::int64_t(bytes_) / core::bytes_per_element(type)};
+    }
+    std::span<float> span() { return {view(core::DataType::fp32).floats(), bytes_ / sizeof(float)}; }
 
 private:
     std::shared_ptr<MemoryAccount> account_;

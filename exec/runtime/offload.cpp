@@ -55,7 +55,7 @@ public:
         file_.read(offset, into, bytes);
         offsets_.give_back(offset, bytes);
     }
-    core::Bytes peak() const override { return core::Bytes(static_cast<double>(offsets_.end())); }
+    core::Bytes peak() const override { return core::Bytes(offsets_.end()); }
 
 private:
     OffloadFile file_;
@@ -67,7 +67,7 @@ void move(std::uint64_t offset, std::size_t bytes, const char* what, const Call&
     for (std::size_t done = 0; done < bytes;) {
         const ssize_t moved = call(done, bytes - done);
         if (moved > 0) {
-            done += static_cast<std::size_t>(moved);
+            done += moved;
         } else if (moved == 0 || errno != EINTR) {
             throw core::MachineError(fmt::format("offload to disk: cannot {} {} bytes at {}: {}", what, bytes,
                                                  offset, moved == 0 ? "end of file" : std::strerror(errno)));
@@ -108,8 +108,7 @@ void OffloadFile::reserve(std::size_t bytes) {
         errno == ENOSYS)
         return;
     throw core::MachineError(fmt::format("offload to disk: cannot reserve {}: {}",
-                                         core::format(core::Bytes(static_cast<double>(bytes))),
-                                         std::strerror(errno)));
+                                         core::format(core::Bytes(bytes)), std::strerror(errno)));
 }
 
 void OffloadFile::write(std::uint64_t offset, const void* data, std::size_t bytes) const {

@@ -26,8 +26,7 @@ std::vector<ElementRun> runs_of_tensor_rank(const model::Parameter& parameter, i
     for (std::size_t i = 0; i < parameter.shape.size(); ++i)
         (i < split ? outer : inner) *= i == split ? 1 : parameter.shape[i];
     std::vector<std::int64_t> sections = parameter.split_sections;
-    if (sections.empty())
-        sections.assign(static_cast<std::size_t>(parameter.split_blocks), extent / parameter.split_blocks);
+    if (sections.empty()) sections.assign(parameter.split_blocks, extent / parameter.split_blocks);
 
     std::vector<ElementRun> runs;
     std::int64_t local = 0;
@@ -77,8 +76,8 @@ void initialize_run(const model::Parameter& parameter, std::uint64_t key, std::i
     for (std::int64_t i = 0; i < count;) {
         // Box-Muller: elements 2j and 2j + 1 are the two normals of pair j.
         const auto element = static_cast<std::uint64_t>(first + i), pair = element / 2;
-        const double u = (static_cast<double>(core::mix64(key + 2 * pair) >> 11) + 1.0) * unit,
-                     v = static_cast<double>(core::mix64(key + 2 * pair + 1) >> 11) * unit;
+        const double u = ((core::mix64(key + 2 * pair) >> 11) + 1.0) * unit,
+                     v = (core::mix64(key + 2 * pair + 1) >> 11) * unit;
         const double radius = std::sqrt(-2.0 * std::log(u)), angle = 2.0 * std::numbers::pi * v;
         if (element % 2 == 0)
             values[i++] = static_cast<float>(parameter.deviation * radius * std::cos(angle));
@@ -98,19 +97,18 @@ void initialize(const model::Parameter& parameter, std::uint64_t seed, const std
     // core half a minute.
     constexpr std::int64_t a_thread = 1 << 18;
     const std::int64_t threads = std::clamp<std::int64_t>(total / a_thread, 1, cpu::available_cores());
-    core::for_each_in_parallel(
-        static_cast<std::size_t>(threads), static_cast<int>(threads), [&](std::size_t item, int) {
-            const auto share = static_cast<std::int64_t>(item);
-            const std::int64_t begin = total * share / threads, end = total * (share + 1) / threads;
-            std::int64_t before = 0;  // elements of earlier runs
-            for (const ElementRun& run : runs) {
-                const std::int64_t low = std::max(begin - before, std::int64_t{0}),
-                                   high = std::min(end - before, run.count);
-                if (low < high)
-                    initialize_run(parameter, key, run.global + low, high - low, result + run.local + low);
-                before += run.count;
-            }
-        });
+    core::for_each_in_parallel(threads, static_cast<int>(threads), [&](std::size_t item, int) {
+        const auto share = static_cast<std::int64_t>(item);
+        const std::int64_t begin = total * share / threads, end = total * (share + 1) / threads;
+        std::int64_t before = 0;  // elements of earlier runs
+        for (const ElementRun& run : runs) {
+            const std::int64_t low = std::max(begin - before, std::int64_t{0}),
+                               high = std::min(end - before, run.count);
+            if (low < high)
+                initialize_run(parameter, key, run.global + low, high - low, result + run.local + low);
+            before += run.count;
+        }
+    });
 }
 
 }  // namespace exec

@@ -27,12 +27,12 @@ std::int32_t RankExecutor::dispatch_of(const model::Operator& op) const {
 void RankExecutor::exchange_routed_tokens(const Instruction& instruction, MicroBatch& state, Tag tag) {
     const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
     const std::int32_t index = instruction.operators.begin;
-    const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
+    const model::Operator& op = graph_.operators[index];
     const std::vector<int> members = schedule::members_of(program_, rank_, instruction);
     const bool is_gradient = instruction.payload == PayloadKind::activation_gradient,
                is_dispatch = op.kind == OperatorKind::dispatch;
     ExpertExchange& exchange = state.exchanges[dispatch_of(op)];
-    const auto hidden = static_cast<std::size_t>(graph_.tensor(op.output).shape.back());
+    const std::size_t hidden = graph_.tensor(op.output).shape.back();
     if (is_dispatch && !is_gradient) {
         const Backend::RoutedTokenCounts counts = backend_.exchange_counts(
             model::OperatorId(index), operands(state, instruction.stage, index), members, tag);
@@ -41,17 +41,14 @@ void RankExecutor::exchange_routed_tokens(const Instruction& instruction, MicroB
         exchange.sent.assign(members.size(), 0);
         exchange.received.assign(members.size(), 0);
         for (std::size_t e = 0; e < counts.own.size(); ++e) {
-            exchange.sent[e / own] += static_cast<std::size_t>(counts.own[e]) * hidden;
-            exchange.received[e / own] += static_cast<std::size_t>(counts.received[e]) * hidden;
+            exchange.sent[e / own] += counts.own[e] * hidden;
+            exchange.received[e / own] += counts.received[e] * hidden;
         }
         const std::int64_t came =
             std::accumulate(counts.received.begin(), counts.received.end(), std::int64_t{0});
-        exchange.room =
-            static_cast<std::size_t>(backend_.room_for_routed_tokens(model::OperatorId(index), came)) *
-            hidden;
+        exchange.room = backend_.room_for_routed_tokens(model::OperatorId(index), came) * hidden;
     }
-    const auto storage = static_cast<std::size_t>(
-        (is_gradient ? plan.gradient_storage : plan.storage)[static_cast<std::size_t>(op.output.index)]);
+    const model::TensorId storage = (is_gradient ? plan.gradient_storage : plan.storage)[op.output];
     BufferPointer& from = (is_gradient ? state.gradients : state.tensors)[storage];
     core::require(from != nullptr, "routed tokens are there before they are exchanged");
     const bool is_outward = is_dispatch != is_gradient;
@@ -60,16 +57,15 @@ void RankExecutor::exchange_routed_tokens(const Instruction& instruction, MicroB
         make_buffer(account_, is_gradient ? MemoryKind::workspace : MemoryKind::activations, bytes_to);
     // What capacity left empty has no rows.
     if (!is_outward) backend_.fill_zero(to->data(), to->bytes());
-    backend_.exchange(members, context_.compute, from->data(), is_outward ? exchange.sent : exchange.received,
-                      to->data(), is_outward ? exchange.received : exchange.sent, tag + 1);
+    backend_.exchange(members, from->view(context_.compute), is_outward ? exchange.sent : exchange.received,
+                      to->view(context_.compute), is_outward ? exchange.received : exchange.sent, tag + 1);
     from = to;
 }
 
 RankExecutor::KeyPieces RankExecutor::key_pieces(Buffer& all) const {
-    const std::size_t elements = all.bytes() / activation_bytes(1);
-    const auto own = static_cast<std::int64_t>(elements) / context_.context_parallel *
-                     (coordinates_.data % context_.context_parallel);
-    return {elements, element_at(context_.compute, all.data(), own)};
+    const TensorView view = all.view(context_.compute);
+    const std::int64_t own = view.elements() / context_.context_parallel;
+    return {view, view.part(own * (coordinates_.data % context_.context_parallel), own)};
 }
 
 void RankExecutor::gather_keys(const Instruction& instruction, MicroBatch& state, Tag tag) {
@@ -79,16 +75,15 @@ void RankExecutor::gather_keys(const Instruction& instruction, MicroBatch& state
     const model::Operator& op = graph_.op(id);
     if (instruction.phase == ComputePhase::forward)
         take_over_activations(instruction.stage, instruction.micro_batch);
-    const auto size = static_cast<std::size_t>(model::gathered_key_bytes(graph_, op, context_).value + 0.5);
+    const std::size_t size = core::whole_bytes(model::gathered_key_bytes(graph_, op, context_));
     const BufferPointer pieces = make_buffer(account_, MemoryKind::workspace, size);
-    const BufferPointer& packed =
-        state.tensors[static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(op.inputs[0].index)])];
+    const BufferPointer& packed = state.tensors[plan.storage[op.inputs[0]]];
     core::require(packed != nullptr, "keys are there before they are gathered");
     const KeyPieces keys_of = key_pieces(*pieces);
-    backend_.operators().pack_keys(id, packed->data(), keys_of.own);
-    reduce(instruction, context_.compute, pieces->data(), keys_of.elements, tag);
+    backend_.operators().pack_keys(id, packed->view(context_.compute), keys_of.own);
+    reduce(instruction, keys_of.all, tag);
     BufferPointer keys = make_buffer(account_, MemoryKind::workspace, size);
-    backend_.operators().order_keys(id, pieces->data(), keys->data());
+    backend_.operators().order_keys(id, keys_of.all, keys->view(context_.compute));
     state.keys[index] = std::move(keys);
 }
 
@@ -99,23 +94,23 @@ void RankExecutor::scatter_key_gradients(const Instruction& instruction, MicroBa
     const auto found = state.key_gradients.find(index);
     if (found == state.key_gradients.end()) return;  // nothing came back to this attention
     const BufferPointer pieces = make_buffer(account_, MemoryKind::workspace, found->second->bytes());
-    backend_.operators().split_key_gradients(id, found->second->data(), pieces->data());
-    state.key_gradients.erase(found);
     const KeyPieces keys_of = key_pieces(*pieces);
-    reduce(instruction, context_.compute, pieces->data(), keys_of.elements, tag);
-    backend_.operators().add_key_gradients(id, keys_of.own,
-                                           gradient(state, plan, graph_.op(id).inputs[0])->data());
+    backend_.operators().split_key_gradients(id, found->second->view(context_.compute), keys_of.all);
+    state.key_gradients.erase(found);
+    reduce(instruction, keys_of.all, tag);
+    backend_.operators().add_key_gradients(
+        id, keys_of.own, gradient(state, plan, graph_.op(id).inputs[0])->view(context_.compute));
 }
 
 void RankExecutor::sum_choices(const Instruction& instruction, MicroBatch& state, Tag tag) {
     const std::int32_t index = instruction.operators.begin;
     const Operands x = operands(state, instruction.stage, index);
-    core::require(x.saved_context != nullptr,
+    core::require(bool(x.saved_context),
                   "a router that divides its tokens with others has room for the choices of all");
-    auto* const all = static_cast<float*>(x.saved_context);
+    const TensorView all(x.saved_context.data(), core::DataType::fp32,
+                         graph_.op(model::OperatorId(index)).attributes.experts);
     backend_.operators().choices(model::OperatorId(index), x, all);
-    reduce(instruction, core::DataType::fp32, all,
-           static_cast<std::size_t>(graph_.op(model::OperatorId(index)).attributes.experts), tag);
+    reduce(instruction, all, tag);
 }
 
 void RankExecutor::copy(const Instruction& instruction) {
@@ -136,7 +131,7 @@ void RankExecutor::copy(const Instruction& instruction) {
         std::erase_if(state.offloaded, comes_back);
         return;
     }
-    const auto leave = [&](bool is_saved_context, std::size_t index) {
+    const auto leave = [&](bool is_saved_context, std::int32_t index) {
         OffloadedArray one{is_saved_context, index, 0, instruction.operators.begin, 0};
         BufferPointer& buffer = slot(one);
         if (!buffer) return;
@@ -147,9 +142,9 @@ void RankExecutor::copy(const Instruction& instruction) {
     };
     for (const StagePlan::UnitPlan& unit : plan.units) {
         if (unit.operators != instruction.operators) continue;
-        for (const std::int32_t storage : unit.storages) leave(false, static_cast<std::size_t>(storage));
+        for (const model::TensorId storage : unit.storages) leave(false, storage.index);
         for (std::int32_t i = unit.operators.begin; i < unit.operators.end; ++i)
-            leave(true, static_cast<std::size_t>(i - plan.operators.begin));
+            leave(true, i - plan.operators.begin);
     }
 }
 

@@ -1,9 +1,11 @@
 #include "exec/runtime/rank_executor.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <fmt/core.h>
 
+#include "core/index/integers.h"
 #include "exec/context_parallel.h"
 #include "model/operators/rank_share.h"
 
@@ -29,34 +31,36 @@ bool reads_parameters(const model::Operator& op, ComputePhase phase) {
     return phase != ComputePhase::backward_weight || model::weight_gradients_read_parameters(op);
 }
 
+// Nothing for parameters of other ranks.
+using BucketOfParameter = core::IndexedVector<model::ParameterId, std::optional<std::int32_t>>;
+
 // Gathered parameters live until the last computation that reads them before they are gathered anew.
 std::vector<std::vector<std::int32_t>> releases_of(const schedule::RankProgram& list,
                                                    const model::ModelGraph& graph,
-                                                   const std::vector<std::optional<std::size_t>>& bucket_of) {
+                                                   const BucketOfParameter& bucket_of) {
     std::vector<std::vector<std::int32_t>> result(list.instructions.size());
     std::vector<std::optional<std::size_t>> last_reader(list.buckets.size());  // instruction
     std::vector<char> is_gathered(list.buckets.size(), 0);
-    const auto release = [&](std::size_t bucket) {
-        if (is_gathered[bucket] && last_reader[bucket])
-            result[*last_reader[bucket]].push_back(static_cast<std::int32_t>(bucket));
+    const auto release = [&](std::int32_t bucket) {
+        if (is_gathered[bucket] && last_reader[bucket]) result[*last_reader[bucket]].push_back(bucket);
         last_reader[bucket].reset();
     };
     for (std::size_t i = 0; i < list.instructions.size(); ++i) {
         const Instruction& instruction = list.instructions[i];
         if (instruction.kind == InstructionKind::collective &&
             instruction.payload == PayloadKind::parameter) {
-            release(static_cast<std::size_t>(*instruction.bucket));
-            is_gathered[static_cast<std::size_t>(*instruction.bucket)] = 1;
+            release(*instruction.bucket);
+            is_gathered[*instruction.bucket] = 1;
         }
         if (instruction.kind != InstructionKind::compute) continue;
         for (std::int32_t n = instruction.operators.begin; n < instruction.operators.end; ++n) {
-            const model::Operator& op = graph.operators[static_cast<std::size_t>(n)];
+            const model::Operator& op = graph.operators[n];
             if (!reads_parameters(op, instruction.phase)) continue;
             for (const model::ParameterId parameter : op.parameters)
-                last_reader[bucket_of[static_cast<std::size_t>(parameter.index)].value()] = i;
+                last_reader[bucket_of[parameter].value()] = i;
         }
     }
-    for (std::size_t bucket = 0; bucket < list.buckets.size(); ++bucket) release(bucket);
+    for (const std::int32_t bucket : core::indices(list.buckets)) release(bucket);
     return result;
 }
 
@@ -74,35 +78,38 @@ RankExecutor::RankExecutor(const schedule::Program& program, const std::vector<m
       rank_(rank),
       backend_(backend),
       stage_plans_(stage_plans),
-      list_(program.classes[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)])]),
+      list_(program.classes[program.class_of_rank[rank]]),
       coordinates_(schedule::coordinates_of(program.plan.layout, rank)),
       account_(std::make_shared<MemoryAccount>(fmt::format("rank {}", rank), backend.blocks())),
       parameter_positions_(graph_.parameters.size()),
       micro_batches_(program.stages.size()),
       offload_(backend.make_offload_store(program.plan.offload, rank)) {
-    std::vector<std::optional<std::size_t>> bucket_of(graph_.parameters.size());
+    BucketOfParameter bucket_of(graph_.parameters.size());
     buckets_.reserve(list_.buckets.size());
-    for (std::size_t b = 0; b < list_.buckets.size(); ++b) {
+    for (const std::int32_t b : core::indices(list_.buckets)) {
         const schedule::ParameterBucket& bucket = list_.buckets[b];
         buckets_.emplace_back(graph_, program.plan, bucket, share(), piece_of(program.plan, bucket, rank),
                               options.seed, trains(list_), account_, backend);
         for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
-            const auto parameter = static_cast<std::size_t>(bucket.parameters[i].index);
+            const model::ParameterId parameter = bucket.parameters[i];
             parameter_positions_[parameter] = ParameterPosition{b, bucket.offsets[i]};
             bucket_of[parameter] = b;
         }
     }
     releases_.resize(list_.instructions.size());
     if (program.plan.shards(Sharding::parameters)) releases_ = releases_of(list_, graph_, bucket_of);
-    for (std::size_t s = 0; s < program.stages.size(); ++s)
-        if (is_here(static_cast<std::int32_t>(s)))
-            micro_batches_[s].resize(static_cast<std::size_t>(program.micro_batches));
-    loss_weight_ = 1.0f / static_cast<float>(program.micro_batches * program.plan.layout.data);
+    for (const std::int32_t s : core::indices(program.stages))
+        if (is_here(s)) micro_batches_[s].resize(program.micro_batches);
+    for (const TensorId id : graph_.tensors.ids()) {
+        const model::RankMatrix matrix = model::rank_matrix(graph_, id, context_);
+        shapes_.push_back({matrix.rows, matrix.columns});
+    }
+    loss_weight_ = 1.0f / (program.micro_batches * program.plan.layout.data);
 }
 
 bool RankExecutor::is_here(std::int32_t stage) const {
-    return stage >= 0 && stage < static_cast<std::int32_t>(program_.stages.size()) &&
-           program_.stages[static_cast<std::size_t>(stage)].rank == coordinates_.pipeline;
+    return stage >= 0 && stage < core::count_of(program_.stages) &&
+           program_.stages[stage].rank == coordinates_.pipeline;
 }
 
 int RankExecutor::peer_rank(std::int32_t pipeline) const {
@@ -110,7 +117,7 @@ int RankExecutor::peer_rank(std::int32_t pipeline) const {
 }
 
 std::size_t RankExecutor::bytes(TensorId id) const {
-    return static_cast<std::size_t>(model::tensor_bytes(graph_, id, context_).value + 0.5);
+    return core::whole_bytes(model::tensor_bytes(graph_, id, context_));
 }
 
 core::DataType RankExecutor::type_of(TensorId id) const {
@@ -124,8 +131,7 @@ void RankExecutor::step(std::int64_t step, std::vector<InstructionTime>& times) 
         for (std::uint32_t i = 0; i < list_.instructions.size(); ++i) {
             backend_.begin(i);
             perform(list_.instructions[i]);
-            for (const std::int32_t bucket : releases_[i])
-                buckets_[static_cast<std::size_t>(bucket)].release_parameters();
+            for (const std::int32_t bucket : releases_[i]) buckets_[bucket].release_parameters();
             backend_.end(i);
         }
         for (auto& stage : micro_batches_)
@@ -133,7 +139,7 @@ void RankExecutor::step(std::int64_t step, std::vector<InstructionTime>& times) 
     }
     backend_.end_step(times);
     loss_.reset();
-    for (std::int32_t stage = 0; stage < static_cast<std::int32_t>(program_.stages.size()); ++stage)
+    for (std::int32_t stage = 0; stage < core::count_of(program_.stages); ++stage)
         if (program_.is_last_stage(stage) && is_here(stage)) loss_ = backend_.loss();
 }
 
@@ -146,18 +152,16 @@ void RankExecutor::perform(const Instruction& instruction) {
         case InstructionKind::copy: copy(instruction); break;
         case InstructionKind::update_norm: {
             check_gradients();
-            const FlatArray sums =
-                buckets_[static_cast<std::size_t>(*instruction.bucket)].begin_update_sums();
+            const TensorView sums = buckets_[*instruction.bucket].begin_update_sums();
             backend_.take_update_norms(program_.plan.optimizer, number_of_update(instruction),
-                                       updates_of(instruction), sums.data, sums.count);
+                                       updates_of(instruction), sums);
             break;
         }
         case InstructionKind::optimizer_step: {
             check_gradients();
-            BucketState* const one =
-                !instruction.bucket ? nullptr : &buckets_[static_cast<std::size_t>(*instruction.bucket)];
+            BucketState* const one = !instruction.bucket ? nullptr : &buckets_[*instruction.bucket];
             backend_.update(program_.plan.optimizer, number_of_update(instruction), updates_of(instruction),
-                            one ? one->update_sums().data : nullptr);
+                            one ? one->update_sums() : TensorView());
             if (one) one->end_update_sums();
             break;
         }
@@ -174,7 +178,7 @@ void RankExecutor::perform(const Instruction& instruction) {
             }
             for (const UpdateRange& range : ranges)
                 if (coordinates_.tensor == 0 || graph_.parameter(range.id).split_dimension.has_value())
-                    backend_.add_squares(program_.plan.precision.gradients, range.gradient, range.count);
+                    backend_.add_squares(range.gradient);
             break;
         }
         case InstructionKind::zero_gradients:
@@ -194,8 +198,8 @@ void RankExecutor::check_gradients() {
 
 std::vector<UpdateRange> RankExecutor::updates_of(const Instruction& instruction) {
     std::vector<UpdateRange> ranges;
-    for (std::size_t b = 0; b < buckets_.size(); ++b)
-        if (!instruction.bucket || *instruction.bucket == static_cast<std::int32_t>(b))
+    for (const std::int32_t b : core::indices(buckets_))
+        if (!instruction.bucket || *instruction.bucket == b)
             buckets_[b].list_updates(program_.plan.optimizer, ranges);
     for (UpdateRange& range : ranges)
         range.is_counted = coordinates_.tensor == 0 || graph_.parameter(range.id).split_dimension.has_value();
@@ -203,11 +207,11 @@ std::vector<UpdateRange> RankExecutor::updates_of(const Instruction& instruction
 }
 
 RankExecutor::MicroBatch& RankExecutor::micro_batch(std::int32_t stage, std::int32_t index) {
-    MicroBatch& state = micro_batches_[static_cast<std::size_t>(stage)][static_cast<std::size_t>(index)];
+    MicroBatch& state = micro_batches_[stage][index];
     if (!state.tensors.empty()) return state;
     state.tensors.resize(graph_.tensors.size());
     state.gradients.resize(graph_.tensors.size());
-    state.saved_contexts.resize(static_cast<std::size_t>(plan_of(stage, index).operators.size()));
+    state.saved_contexts.resize(plan_of(stage, index).operators.size());
     state.kept_gradients.resize(state.saved_contexts.size());
     if (program_.segments > 1) {
         state.key_values.resize(state.saved_contexts.size());
@@ -216,8 +220,7 @@ RankExecutor::MicroBatch& RankExecutor::micro_batch(std::int32_t stage, std::int
     state.position.segment = program_.segment_of(index);
     state.position.step = step_;
     state.position.micro_batch = index;
-    state.loss_weight =
-        1.0f / static_cast<float>(program_.micro_batches_of_update(index) * program_.plan.layout.data);
+    state.loss_weight = 1.0f / (program_.micro_batches_of_update(index) * program_.plan.layout.data);
     state.position.loss_weight = state.loss_weight;
     if (program_.micro_batches_per_update > 0)
         for (BucketState& bucket : buckets_) state.weights.push_back(bucket.version());
@@ -235,14 +238,13 @@ void RankExecutor::take_over_activations(std::int32_t stage, std::int32_t index)
     MicroBatch& state = micro_batch(stage, index);
     if (state.has_forward_input) return;
     state.has_forward_input = true;
-    const core::OptionalIndex list = program_.stages[static_cast<std::size_t>(stage)].receives;
+    const core::OptionalIndex list = program_.stages[stage].receives;
     if (!list || !is_here(stage - 1)) return;
     MicroBatch& before = micro_batch(stage - 1, index);
     const StagePlan &from = plan_of(stage - 1, index), &to = plan_of(stage, index);
-    for (const TensorId id : program_.tensor_lists[static_cast<std::size_t>(*list)]) {
-        const auto source = static_cast<std::size_t>(from.storage[static_cast<std::size_t>(id.index)]);
-        state.tensors[static_cast<std::size_t>(to.storage[static_cast<std::size_t>(id.index)])] =
-            before.tensors[source];
+    for (const TensorId id : program_.tensor_lists[*list]) {
+        const TensorId source = from.storage[id];
+        state.tensors[to.storage[id]] = before.tensors[source];
         if (!from.is_saved[source]) before.tensors[source].reset();
     }
 }
@@ -251,68 +253,63 @@ void RankExecutor::take_over_gradients(std::int32_t stage, std::int32_t index) {
     MicroBatch& state = micro_batch(stage, index);
     if (state.has_backward_input) return;
     state.has_backward_input = true;
-    const core::OptionalIndex list = program_.stages[static_cast<std::size_t>(stage)].sends;
+    const core::OptionalIndex list = program_.stages[stage].sends;
     if (!list || !is_here(stage + 1)) return;
     MicroBatch& after = micro_batch(stage + 1, index);
-    for (const TensorId id : program_.tensor_lists[static_cast<std::size_t>(*list)]) {
-        BufferPointer& source = after.gradients[static_cast<std::size_t>(
-            plan_of(stage + 1, index).gradient_storage[static_cast<std::size_t>(id.index)])];
-        state.gradients[static_cast<std::size_t>(
-            plan_of(stage, index).gradient_storage[static_cast<std::size_t>(id.index)])] = std::move(source);
+    for (const TensorId id : program_.tensor_lists[*list]) {
+        BufferPointer& source = after.gradients[plan_of(stage + 1, index).gradient_storage[id]];
+        state.gradients[plan_of(stage, index).gradient_storage[id]] = std::move(source);
     }
 }
 
 BufferPointer& RankExecutor::tensor(MicroBatch& state, const StagePlan& plan, TensorId id) {
-    const auto storage = static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(id.index)]);
+    const TensorId storage = plan.storage[id];
     BufferPointer& buffer = state.tensors[storage];
     if (!buffer) {
         const bool is_kept = plan.is_saved[storage] || plan.is_received[storage];
-        const model::Operator& producer = graph_.op(graph_.tensors[storage].producer);
+        const model::Operator& producer = graph_.op(graph_.tensor(storage).producer);
         buffer = make_buffer(account_,
                              is_kept                 ? MemoryKind::activations
                              : plan.is_sent[storage] ? MemoryKind::communication
                                                      : MemoryKind::workspace,
                              has_exchanged_experts(producer)
                                  ? activation_bytes(state.exchanges.at(dispatch_of(producer)).room)
-                                 : bytes(TensorId(static_cast<std::int32_t>(storage))));
+                                 : bytes(storage));
     }
     return buffer;
 }
 
 BufferPointer& RankExecutor::gradient(MicroBatch& state, const StagePlan& plan, TensorId id) {
-    const auto storage = static_cast<std::size_t>(plan.gradient_storage[static_cast<std::size_t>(id.index)]);
+    const TensorId storage = plan.gradient_storage[id];
     BufferPointer& buffer = state.gradients[storage];
     if (!buffer) {
         // The gradient of routed tokens is first computed on the rank that received them.
-        const model::OperatorId producer = graph_.tensors[storage].producer;
+        const model::OperatorId producer = graph_.tensor(storage).producer;
         const bool is_of_copies =
             context_.expert_parallel > 1 && graph_.op(producer).kind == OperatorKind::dispatch;
-        buffer = make_buffer(account_,
-                             plan.is_received[storage] ? MemoryKind::communication : MemoryKind::workspace,
-                             is_of_copies ? activation_bytes(state.exchanges.at(producer.index).room)
-                                          : bytes(TensorId(static_cast<std::int32_t>(storage))));
+        buffer = make_buffer(
+            account_, plan.is_received[storage] ? MemoryKind::communication : MemoryKind::workspace,
+            is_of_copies ? activation_bytes(state.exchanges.at(producer.index).room) : bytes(storage));
         backend_.fill_zero(buffer->data(), buffer->bytes());
     }
     return buffer;
 }
 
 void RankExecutor::read_input(MicroBatch& state, const StagePlan& plan, TensorId id) {
-    const auto storage = static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(id.index)]);
+    const TensorId storage = plan.storage[id];
     if (state.tensors[storage]) return;
-    const auto count = static_cast<std::size_t>(model::element_count(graph_.tensor(id).shape));
+    const std::size_t count = model::element_count(graph_.tensor(id).shape);
     const std::int32_t index = state.position.micro_batch;
     // May be called for later steps too: nothing of this step is captured.
     const auto write = [this, id, count, index](std::int64_t step, void* host) {
         const schedule::Plan& settings = program_.plan;
         const schedule::ParallelLayout& layout = settings.layout;
         const std::vector<std::int32_t> positions =
-            layout.context > 1 ? places_of_tokens(static_cast<std::int64_t>(count), layout.context,
-                                                  coordinates_.data % layout.context)
+            layout.context > 1 ? places_of_tokens(count, layout.context, coordinates_.data % layout.context)
                                : std::vector<std::int32_t>();
         std::vector<std::int64_t> sequence(positions.empty() ? 0 : count);
         auto* ids = static_cast<std::int64_t*>(host);
-        const auto segments = static_cast<std::size_t>(program_.segments),
-                   segment = static_cast<std::size_t>(program_.segment_of(index));
+        const std::size_t segments = program_.segments, segment = program_.segment_of(index);
         for (int i = 0; i < settings.micro_batch; ++i) {
             const std::int64_t sample =
                 options_.sample_offset + global_sample(step, coordinates_.data / layout.context,
@@ -320,18 +317,16 @@ void RankExecutor::read_input(MicroBatch& state, const StagePlan& plan, TensorId
                                                        settings.micro_batch, index / program_.segments, i);
             if (!positions.empty()) {  // models of one sequence of tokens: all their inputs are ids
                 inputs_.read(id, sample, std::span(sequence));
-                for (const std::int32_t position : positions)
-                    *ids++ = sequence[static_cast<std::size_t>(position)];
+                for (const std::int32_t position : positions) *ids++ = sequence[position];
                 continue;
             }
             const auto read_into = [&](auto* all) {
                 using Element = std::remove_pointer_t<decltype(all)>;
-                const std::span<Element> into(all + static_cast<std::size_t>(i) * count, count);
+                const std::span<Element> into(all + i * count, count);
                 if (segments == 1) return inputs_.read(id, sample, into);
                 std::vector<Element> whole(count * segments);
                 inputs_.read(id, sample, std::span<Element>(whole));
-                std::copy_n(whole.begin() + static_cast<std::ptrdiff_t>(segment * count), count,
-                            into.begin());
+                std::copy_n(whole.data() + segment * count, count, into.begin());
             };
             if (graph_.tensor(id).type == core::DataType::int64) read_into(static_cast<std::int64_t*>(host));
             else read_into(static_cast<float*>(host));
@@ -345,34 +340,53 @@ void RankExecutor::read_input(MicroBatch& state, const StagePlan& plan, TensorId
 
 Operands RankExecutor::operands(MicroBatch& state, std::int32_t stage, std::int32_t index) {
     const StagePlan& plan = plan_of(stage, state.position.micro_batch);
-    const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
+    const model::Operator& op = graph_.operators[index];
     Operands result;
     result.place = &state.position;
     for (const TensorId id : op.inputs) {
         // Stages read their own data: an input that an earlier stage declares is read here too.
         if (graph_.op(graph_.tensor(id).producer).kind == OperatorKind::input) read_input(state, plan, id);
-        const BufferPointer& buffer =
-            state.tensors[static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(id.index)])];
-        result.inputs.push_back(buffer ? buffer->data() : nullptr);
+        const BufferPointer& buffer = state.tensors[plan.storage[id]];
+        result.inputs.push_back(view_of(state, op, id, buffer));
     }
-    const BufferPointer& output =
-        state.tensors[static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(op.output.index)])];
-    result.output = output ? output->data() : nullptr;
-    const BufferPointer& saved_context =
-        state.saved_contexts[static_cast<std::size_t>(index - plan.operators.begin)];
-    result.saved_context = saved_context ? saved_context->data() : nullptr;
+    const BufferPointer& output = state.tensors[plan.storage[op.output]];
+    result.output = view_of(state, op, op.output, output);
+    const BufferPointer& saved_context = state.saved_contexts[index - plan.operators.begin];
+    if (saved_context) result.saved_context = OpaqueView(saved_context->data());
     if (has_exchanged_experts(op)) result.expert_rows = &state.exchanges.at(dispatch_of(op)).rows;
     if (const auto keys = state.keys.find(index); keys != state.keys.end())
-        result.keys = keys->second->data();
+        result.keys = keys->second->view(context_.compute);
     if (const auto gradients = state.key_gradients.find(index); gradients != state.key_gradients.end())
-        result.dkeys = gradients->second->data();
+        result.dkeys = gradients->second->view(context_.compute);
     return result;
 }
 
-const float* RankExecutor::parameter(const MicroBatch& state, model::ParameterId id) {
-    const ParameterPosition& at = parameter_positions_[static_cast<std::size_t>(id.index)].value();
-    if (state.weights.empty()) return buckets_[at.bucket].parameter(at.offset);
-    return element_at(program_.plan.precision.parameters, (*state.weights[at.bucket])->data(), at.offset);
+ConstTensorView RankExecutor::parameter(const MicroBatch& state, model::ParameterId id) {
+    const ParameterPosition& at = parameter_positions_[id].value();
+    const TensorView whole = state.weights.empty()
+                                 ? buckets_[at.bucket].whole_parameters()
+                                 : (*state.weights[at.bucket])->view(program_.plan.precision.parameters);
+    return whole.part(at.offset, model::parameter_elements(graph_, id, context_));
+}
+
+TensorView RankExecutor::parameter_gradient(model::ParameterId id) {
+    const ParameterPosition& at = parameter_positions_[id].value();
+    return buckets_[at.bucket].whole_gradient().part(at.offset,
+                                                     model::parameter_elements(graph_, id, context_));
+}
+
+TensorShape RankExecutor::shape_of(const MicroBatch& state, const model::Operator& op, TensorId id) const {
+    TensorShape shape = shapes_[id];
+    if (has_exchanged_experts(op) && (id == op.inputs[0] || id == op.output)) {  // as many as were received
+        const std::vector<std::int64_t>& rows = state.exchanges.at(dispatch_of(op)).rows;
+        shape.rows = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+    }
+    return shape;
+}
+
+TensorView RankExecutor::view_of(const MicroBatch& state, const model::Operator& op, TensorId id,
+                                 const BufferPointer& buffer) const {
+    return buffer ? buffer->view(type_of(id), shape_of(state, op, id)) : TensorView();
 }
 
 void RankExecutor::compute(const Instruction& instruction) {
@@ -391,7 +405,7 @@ void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
     const bool is_again = instruction.phase == ComputePhase::recompute;
     backend_.begin_operators();
     for (std::int32_t i = instruction.operators.begin; i < instruction.operators.end; ++i) {
-        const model::Operator& op = graph_.operators[static_cast<std::size_t>(i)];
+        const model::Operator& op = graph_.operators[i];
         const StagePlan::OperatorPlan& own = plan.plan_of(i);
         if (op.kind == OperatorKind::input) {
             if (!op.output.is_valid() || graph_.tensor(op.output).consumers.empty()) continue;
@@ -399,16 +413,13 @@ void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
             finish_forward(state, plan, i, is_again);
             continue;
         }
-        BufferPointer& saved_context =
-            state.saved_contexts[static_cast<std::size_t>(i - plan.operators.begin)];
+        BufferPointer& saved_context = state.saved_contexts[i - plan.operators.begin];
         if (own.saved_context_bytes > 0 && !saved_context) {
             std::size_t saved_context_bytes = own.saved_context_bytes;
             if (has_exchanged_experts(op)) {  // as many as were received
                 const model::MixtureShape shape = model::mixture_shape(graph_, op, context_);
-                const auto rows =
-                    state.exchanges.at(dispatch_of(op)).room / static_cast<std::size_t>(shape.hidden);
-                saved_context_bytes =
-                    activation_bytes(rows * static_cast<std::size_t>(shape.first_width + shape.width));
+                const auto rows = state.exchanges.at(dispatch_of(op)).room / shape.hidden;
+                saved_context_bytes = activation_bytes(rows * (shape.first_width + shape.width));
             }
             saved_context =
                 make_buffer(account_,
@@ -436,9 +447,9 @@ void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
 void RankExecutor::finish_forward(MicroBatch& state, const StagePlan& plan, std::int32_t op, bool is_again) {
     const StagePlan::OperatorPlan& own = plan.plan_of(op);
     if (!is_again && own.drops_saved_context_after_forward)
-        state.saved_contexts[static_cast<std::size_t>(op - plan.operators.begin)].reset();
-    const std::vector<std::int32_t>& freed = is_again ? own.free_after_recompute : own.free_after_forward;
-    for (const std::int32_t storage : freed) state.tensors[static_cast<std::size_t>(storage)].reset();
+        state.saved_contexts[op - plan.operators.begin].reset();
+    const std::vector<TensorId>& freed = is_again ? own.free_after_recompute : own.free_after_forward;
+    for (const TensorId storage : freed) state.tensors[storage].reset();
 }
 
 void RankExecutor::backward(MicroBatch& state, const Instruction& instruction) {
@@ -451,12 +462,11 @@ void RankExecutor::backward(MicroBatch& state, const Instruction& instruction) {
 void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std::int32_t index,
                                      ComputePhase phase) {
     const StagePlan& plan = plan_of(stage, state.position.micro_batch);
-    const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
-    const auto relative = static_cast<std::size_t>(index - plan.operators.begin);
+    const model::Operator& op = graph_.operators[index];
+    const std::int32_t relative = index - plan.operators.begin;
     BufferPointer& dy = phase == ComputePhase::backward_weight
                             ? state.kept_gradients[relative]
-                            : state.gradients[static_cast<std::size_t>(
-                                  plan.gradient_storage[static_cast<std::size_t>(op.output.index)])];
+                            : state.gradients[plan.gradient_storage[op.output]];
     const bool is_loss = op.kind == OperatorKind::cross_entropy;
     backend_.begin_operators();
     if (op.kind != OperatorKind::input && (dy || (is_loss && phase != ComputePhase::backward_weight))) {
@@ -466,18 +476,18 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
             backend_.fill_zero(keys->data(), keys->bytes());
         }
         Operands x = operands(state, stage, index);
-        const float* gradient_of_output = is_loss ? &state.loss_weight : dy->data();
+        const TensorView gradient_of_output = is_loss
+                                                  ? TensorView(&state.loss_weight, core::DataType::fp32, 1)
+                                                  : view_of(state, op, op.output, dy);
         if (reads_parameters(op, phase))
             for (const model::ParameterId id : op.parameters) x.parameters.push_back(parameter(state, id));
         if (phase != ComputePhase::backward_weight) {
-            std::vector<float*> dx;
-            const std::int32_t output_gradient =
-                plan.gradient_storage[static_cast<std::size_t>(op.output.index)];
+            std::vector<TensorView> dx;
+            const TensorId output_gradient = plan.gradient_storage[op.output];
             for (const TensorId id : op.inputs) {
-                const auto t = static_cast<std::size_t>(id.index);
                 // A view's gradient is its input's already.
-                const bool is_wanted = plan.has_gradient[t] && plan.gradient_storage[t] != output_gradient;
-                dx.push_back(is_wanted ? gradient(state, plan, id)->data() : nullptr);
+                const bool is_wanted = plan.has_gradient[id] && plan.gradient_storage[id] != output_gradient;
+                dx.push_back(is_wanted ? view_of(state, op, id, gradient(state, plan, id)) : TensorView());
             }
             const bool reads_earlier = op.kind == OperatorKind::attention && program_.segments > 1;
             if (reads_earlier) add_earlier_segments(state, stage, index, true, x);
@@ -491,12 +501,8 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
             backend_.end_operator(index, model::Phase::backward_input);
         }
         if (phase != ComputePhase::backward_input && !op.parameters.empty()) {
-            std::vector<float*> dparameters;
-            for (const model::ParameterId id : op.parameters) {
-                const ParameterPosition& at =
-                    parameter_positions_[static_cast<std::size_t>(id.index)].value();
-                dparameters.push_back(buckets_[at.bucket].gradient(at.offset));
-            }
+            std::vector<TensorView> dparameters;
+            for (const model::ParameterId id : op.parameters) dparameters.push_back(parameter_gradient(id));
             backend_.operators().backward_weight(model::OperatorId(index), x, gradient_of_output,
                                                  dparameters);
             backend_.end_operator(index, model::Phase::backward_weight);
@@ -510,24 +516,23 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
 
 void RankExecutor::finish_backward(MicroBatch& state, const StagePlan& plan, std::int32_t index,
                                    ComputePhase phase) {
-    const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
-    const auto relative = static_cast<std::size_t>(index - plan.operators.begin);
+    const model::Operator& op = graph_.operators[index];
+    const std::int32_t relative = index - plan.operators.begin;
     const StagePlan::OperatorPlan& own = plan.plan_of(index);
     if (phase != ComputePhase::backward_weight) {
-        const std::int32_t output = plan.gradient_storage[static_cast<std::size_t>(op.output.index)];
-        const bool is_view = !op.inputs.empty() &&
-                             plan.gradient_storage[static_cast<std::size_t>(op.inputs[0].index)] == output;
-        if (!is_view) state.gradients[static_cast<std::size_t>(output)].reset();
+        const TensorId output = plan.gradient_storage[op.output];
+        const bool is_view = !op.inputs.empty() && plan.gradient_storage[op.inputs[0]] == output;
+        if (!is_view) state.gradients[output].reset();
     } else {
         state.kept_gradients[relative].reset();
     }
     // What sequence parallelism gathered a second time has no use below its enter.
-    if (model::gathers_tokens(op, context_)) state.tensors[static_cast<std::size_t>(op.output.index)].reset();
+    if (model::gathers_tokens(op, context_)) state.tensors[op.output].reset();
     const bool waits_for_weight = phase == ComputePhase::backward_input && !op.parameters.empty();
     if (!waits_for_weight) state.saved_contexts[relative].reset();
-    const std::vector<std::int32_t>& freed =
+    const std::vector<TensorId>& freed =
         phase == ComputePhase::backward_input ? own.free_after_input : own.free_after_backward;
-    for (const std::int32_t storage : freed) state.tensors[static_cast<std::size_t>(storage)].reset();
+    for (const TensorId storage : freed) state.tensors[storage].reset();
 }
 
 }  // namespace exec

@@ -47,14 +47,16 @@ private:
     // An array that is offloaded: a tensor's, or an operator's saved context.
     struct OffloadedArray {
         bool is_saved_context = false;
-        std::size_t index = 0, bytes = 0;
+        std::int32_t index = 0;  // of the operator relative to the stage, or of the storage
+        std::size_t bytes = 0;
         std::int32_t unit = 0;  // its first operator
         OffloadStore::Handle handle = 0;
     };
     // Tensors of one micro-batch in one virtual stage, by storage; saved_contexts and kept gradients by
     // operator relative to the stage.
     struct MicroBatch {
-        std::vector<BufferPointer> tensors, gradients, saved_contexts, kept_gradients;
+        core::IndexedVector<model::TensorId, BufferPointer> tensors, gradients;
+        std::vector<BufferPointer> saved_contexts, kept_gradients;
         // By attention operator, for other segments of the sequence: keys and values of a unit that will run
         // again, and what later segments leave as their gradient.
         std::vector<BufferPointer> key_values, key_value_gradients;
@@ -84,23 +86,20 @@ private:
     void finish_forward(MicroBatch& state, const StagePlan& plan, std::int32_t op, bool is_again);
     void finish_backward(MicroBatch& state, const StagePlan& plan, std::int32_t op,
                          schedule::ComputePhase phase);
-    const float* parameter(const MicroBatch& state, model::ParameterId id);
+    ConstTensorView parameter(const MicroBatch& state, model::ParameterId id);
+    TensorView parameter_gradient(model::ParameterId id);
     void send(const schedule::Instruction& instruction);
     void receive(const schedule::Instruction& instruction);
     void collective(const schedule::Instruction& instruction);
     void activation_collective(const schedule::Instruction& instruction);
     void tensor_collective(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
     void tensor_gradient_collective(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
-    PieceRange tensor_piece(const Buffer& whole) const;
-    char* address_of_piece(Buffer& whole) const;
-    void reduce_tensor(const schedule::Instruction& instruction, Buffer& buffer, core::DataType type,
-                       Tag tag);
+    TensorView tensor_piece(const TensorView& whole) const;
     void bucket_collective(const schedule::Instruction& instruction);
     void exchange_routed_tokens(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
     // Keys and values of a context-parallel group, and this rank's among them.
     struct KeyPieces {
-        std::size_t elements = 0;
-        float* own = nullptr;
+        TensorView all, own;
     };
     KeyPieces key_pieces(Buffer& all) const;
     void gather_keys(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
@@ -110,23 +109,18 @@ private:
     // Of a mixture's operators the dispatch.
     std::int32_t dispatch_of(const model::Operator& op) const;
     std::size_t activation_bytes(std::size_t elements) const {
-        return elements * static_cast<std::size_t>(core::size_of(context_.compute).value);
+        return elements * core::bytes_per_element(context_.compute);
     }
     bool has_exchanged_experts(const model::Operator& op) const {
         return context_.expert_parallel > 1 && op.kind == model::OperatorKind::experts;
     }
-    void reduce(const schedule::Instruction& instruction, core::DataType type, float* data, std::size_t count,
-                Tag key);
-    void reduce(const schedule::Instruction& instruction, const FlatArray& array, Tag key) {
-        reduce(instruction, array.type, array.data, array.count, key);
-    }
+    void reduce(const schedule::Instruction& instruction, TensorView data, Tag tag);
 
     MicroBatch& micro_batch(std::int32_t stage, std::int32_t micro_batch);
     void take_over_activations(std::int32_t stage, std::int32_t micro_batch);
     void take_over_gradients(std::int32_t stage, std::int32_t micro_batch);
     const StagePlan& plan_of(std::int32_t stage, std::int32_t micro_batch) const {
-        return stage_plans_[static_cast<std::size_t>(stage * program_.segments +
-                                                     program_.segment_of(micro_batch))];
+        return stage_plans_[stage * program_.segments + program_.segment_of(micro_batch)];
     }
     void add_earlier_segments(const MicroBatch& state, std::int32_t stage, std::int32_t op,
                               bool with_gradients, Operands& operands);
@@ -138,6 +132,10 @@ private:
     BufferPointer& gradient(MicroBatch& state, const StagePlan& plan,
                             model::TensorId id);  // made of zeros when absent
     void read_input(MicroBatch& state, const StagePlan& plan, model::TensorId id);
+    // Of an operator's input, output or their gradients.
+    TensorShape shape_of(const MicroBatch& state, const model::Operator& op, model::TensorId id) const;
+    TensorView view_of(const MicroBatch& state, const model::Operator& op, model::TensorId id,
+                       const BufferPointer& buffer) const;
     Operands operands(MicroBatch& state, std::int32_t stage, std::int32_t op);
     int peer_rank(std::int32_t pipeline) const;
 
@@ -156,11 +154,11 @@ private:
 
     std::vector<BucketState> buckets_;
     struct ParameterPosition {
-        std::size_t bucket = 0;
+        std::int32_t bucket = 0;
         std::int64_t offset = 0;
     };
-    std::vector<std::optional<ParameterPosition>>
-        parameter_positions_;  // by parameter; nothing for those of other ranks
+    // Nothing for parameters of other ranks.
+    core::IndexedVector<model::ParameterId, std::optional<ParameterPosition>> parameter_positions_;
     std::vector<std::vector<std::int32_t>>
         releases_;  // by instruction: buckets whose gathered parameters go after it
     std::vector<std::vector<MicroBatch>>
@@ -170,6 +168,7 @@ private:
     bool has_checked_ = false;  // the gradients of this step
     std::optional<double> loss_;
     const std::unique_ptr<OffloadStore> offload_;
+    core::IndexedVector<model::TensorId, TensorShape> shapes_;  // on this rank
 };
 
 }  // namespace exec

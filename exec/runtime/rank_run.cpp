@@ -5,6 +5,7 @@
 
 #include <fmt/core.h>
 
+#include "core/index/integers.h"
 #include "exec/checkpoint/training_state.h"
 #include "exec/cpu/backend.h"
 #include "exec/cpu/cores.h"
@@ -20,23 +21,21 @@ RunPreparation prepare_run(const schedule::Program& program, const model::ModelG
     RunPreparation result;
     std::vector<char> splits(program.stages.size(), 0), trains(program.stages.size(), 0);
     result.activities.resize(program.classes.size());
-    for (std::size_t c = 0; c < program.classes.size(); ++c)
+    for (const std::int32_t c : core::indices(program.classes))
         for (std::uint32_t i = 0; i < program.classes[c].instructions.size(); ++i) {
             const schedule::Instruction& instruction = program.classes[c].instructions[i];
-            result.activities[c].push_back(schedule::describe(program, static_cast<int>(c), i));
+            result.activities[c].push_back(schedule::describe(program, c, i));
             if (instruction.kind != InstructionKind::compute ||
                 instruction.phase == schedule::ComputePhase::forward)
                 continue;
-            trains[static_cast<std::size_t>(instruction.stage)] = 1;
-            if (instruction.phase == schedule::ComputePhase::backward_input)
-                splits[static_cast<std::size_t>(instruction.stage)] = 1;
+            trains[instruction.stage] = 1;
+            if (instruction.phase == schedule::ComputePhase::backward_input) splits[instruction.stage] = 1;
         }
     const model::SegmentGraphs segments(graph, program.segments);
     result.segments.assign(segments.begin(), segments.end());
-    for (std::size_t s = 0; s < program.stages.size(); ++s)
+    for (const std::int32_t s : core::indices(program.stages))
         for (const model::ModelGraph& segment : result.segments)
-            result.stage_plans.push_back(
-                make_stage_plan(segment, program, static_cast<std::int32_t>(s), !trains[s], splits[s]));
+            result.stage_plans.push_back(make_stage_plan(segment, program, s, !trains[s], splits[s]));
     return result;
 }
 
@@ -78,8 +77,7 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
                     const std::function<void(RankExecutor&)>& before_end) {
     RankRecord record;
     const EndOfActivity end_of_activity(communicator);
-    const auto rank_class =
-        static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(communicator.rank())]);
+    const auto rank_class = program.class_of_rank[communicator.rank()];
     const std::vector<std::string>& activities = preparation.activities[rank_class];
     // Other backends' libraries start threads of their own (NCCL's proxies), which would inherit the one
     // core.
@@ -107,7 +105,7 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
         }
         for (int step = 0; step < options.steps; ++step) {
             if (options.probes_speed) record.probes.push_back(probe_speed());
-            barrier(communicator, static_cast<std::uint64_t>(step));
+            barrier(communicator, step);
             record.begins.push_back(Clock::now());
             if (step + 1 == options.steps) executor.memory().start_samples(record.begins.back());
             record.steps.emplace_back().reserve(activities.size());
@@ -125,7 +123,7 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
                                 executor.buckets(), record.losses);
             }
         }
-        barrier(communicator, static_cast<std::uint64_t>(options.steps));
+        barrier(communicator, options.steps);
     } catch (const std::exception& failure) {
         // While the arrays that others may be reading are still there.
         communicator.give_up(fmt::format("rank {}: {}", communicator.rank(), failure.what()));
@@ -139,7 +137,7 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
     record.peak = executor.memory().peak();
     record.at_peak = executor.memory().at_peak();
     record.peak += backend.overhead();
-    record.at_peak[static_cast<std::size_t>(schedule::MemoryKind::overhead)] += backend.overhead();
+    record.at_peak[core::position_of(schedule::MemoryKind::overhead)] += backend.overhead();
     if (before_end) before_end(executor);
     return record;
 }
@@ -154,9 +152,9 @@ schedule::Timeline timeline_of(const schedule::Program& program, const std::vect
     const auto since = [&](Clock::time_point t) {
         return core::Seconds(std::chrono::duration<double>(t - origin).count());
     };
-    for (std::size_t rank = 0; rank < records.size(); ++rank) {
+    for (const std::int32_t rank : core::indices(records)) {
         timeline.class_of.push_back(program.class_of_rank[rank]);
-        timeline.rank.push_back(static_cast<std::int32_t>(rank));
+        timeline.rank.push_back(rank);
         std::vector<schedule::Span>& spans = timeline.spans.emplace_back();
         for (const InstructionTime& time : records[rank].steps[step])
             spans.push_back({time.instruction, since(time.start), since(time.end)});
@@ -185,7 +183,7 @@ RunResult assemble(const schedule::Program& program, std::vector<RankRecord> rec
         for (const RankRecord& record : records) {
             computing += record.step_computing[step];
             on_core += record.step_on_core[step];
-            if (!record.probes.empty()) probe += record.probes[step] / static_cast<double>(records.size());
+            if (!record.probes.empty()) probe += record.probes[step] / records.size();
             std::vector<core::Seconds>& spans = ranks.emplace_back();
             for (const InstructionTime& time : record.steps[step]) spans.push_back(time.on_core);
         }
@@ -202,8 +200,7 @@ RunResult assemble(const schedule::Program& program, std::vector<RankRecord> rec
     for (const RankRecord& record : records)
         probes.insert(probes.end(), record.probes.begin(), record.probes.end());
     if (!probes.empty()) {
-        std::nth_element(probes.begin(), probes.begin() + static_cast<std::ptrdiff_t>(probes.size() / 2),
-                         probes.end());
+        std::nth_element(probes.begin(), probes.begin() + (probes.size() / 2), probes.end());
         result.probe = core::Seconds(probes[probes.size() / 2]);
     }
     for (RankRecord& record : records) {

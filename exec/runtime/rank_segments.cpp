@@ -25,44 +25,42 @@ Packed packed(const model::Operator& attention, const model::CostContext& contex
 
 void RankExecutor::add_earlier_segments(const MicroBatch& state, std::int32_t stage, std::int32_t index,
                                         bool with_gradients, Operands& operands) {
-    const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
+    const model::Operator& op = graph_.operators[index];
     const Packed row = packed(op, context_);
     const std::int32_t first = state.position.micro_batch - state.position.segment;
-    const auto relative = static_cast<std::size_t>(index - plan_of(stage, first).operators.begin);
+    const std::int32_t relative = index - plan_of(stage, first).operators.begin;
     for (std::int32_t k = first; k < state.position.micro_batch; ++k) {
         MicroBatch& earlier = micro_batch(stage, k);
         if (const BufferPointer& copy = earlier.key_values[relative]) {
-            operands.earlier.push_back({copy->data(), row.key_values});
+            operands.earlier.push_back({copy->view(context_.compute), row.key_values});
         } else {
-            const BufferPointer& whole = earlier.tensors[static_cast<std::size_t>(
-                plan_of(stage, k).storage[static_cast<std::size_t>(op.inputs[0].index)])];
+            const BufferPointer& whole = earlier.tensors[plan_of(stage, k).storage[op.inputs[0]]];
             core::require(whole != nullptr, "keys and values of earlier segments are there");
-            operands.earlier.push_back(
-                {element_at(context_.compute, whole->data(), row.queries), row.columns()});
+            const TensorView all = whole->view(context_.compute);
+            operands.earlier.push_back({all.part(row.queries, all.elements() - row.queries), row.columns()});
         }
         if (!with_gradients) continue;
         BufferPointer& gradient = earlier.key_value_gradients[relative];
         if (!gradient) {
-            gradient = make_buffer(
-                account_, schedule::MemoryKind::activations,
-                static_cast<std::size_t>(model::key_value_bytes(graph_, op, context_).value + 0.5));
+            gradient = make_buffer(account_, schedule::MemoryKind::activations,
+                                   core::whole_bytes(model::key_value_bytes(graph_, op, context_)));
             backend_.fill_zero(gradient->data(), gradient->bytes());
         }
-        operands.earlier_gradients.push_back({gradient->data(), row.key_values});
+        operands.earlier_gradients.push_back({gradient->view(context_.compute), row.key_values});
     }
     if (with_gradients && state.key_value_gradients[relative])
-        operands.later_gradient = state.key_value_gradients[relative]->data();
+        operands.later_gradient = state.key_value_gradients[relative]->view(context_.compute);
 }
 
 void RankExecutor::keep_key_values(MicroBatch& state, const StagePlan& plan, std::int32_t index) {
     if (state.position.segment + 1 == program_.segments) return;
-    const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
-    const auto bytes = static_cast<std::size_t>(model::key_value_bytes(graph_, op, context_).value + 0.5);
-    BufferPointer& copy = state.key_values[static_cast<std::size_t>(index - plan.operators.begin)];
+    const model::Operator& op = graph_.operators[index];
+    const std::size_t bytes = core::whole_bytes(model::key_value_bytes(graph_, op, context_));
+    BufferPointer& copy = state.key_values[index - plan.operators.begin];
     copy = make_buffer(account_, schedule::MemoryKind::activations, bytes);
-    const BufferPointer& whole =
-        state.tensors[static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(op.inputs[0].index)])];
-    backend_.operators().pack_keys(model::OperatorId(index), whole->data(), copy->data());
+    const BufferPointer& whole = state.tensors[plan.storage[op.inputs[0]]];
+    backend_.operators().pack_keys(model::OperatorId(index), whole->view(context_.compute),
+                                   copy->view(context_.compute));
 }
 
 }  // namespace exec

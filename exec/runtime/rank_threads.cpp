@@ -17,7 +17,7 @@ void run_in_threads(int count, const std::function<void(int)>& work,
     std::vector<std::thread> threads;
     std::optional<std::string> failure;
     try {
-        threads.reserve(static_cast<std::size_t>(count));
+        threads.reserve(count);
         for (int i = 0; i < count; ++i) threads.emplace_back(work, i);
     } catch (const std::exception& error) {  // std::system_error, or no memory for it
         failure = fmt::format("starting a thread for rank {} of {}: {}", threads.size(), count, error.what());

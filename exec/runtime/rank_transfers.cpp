@@ -1,5 +1,6 @@
 // What a rank exchanges with others: boundary tensors, partial sums of tensor parallelism, buckets.
 #include "core/errors.h"
+#include "core/index/integers.h"
 #include "exec/runtime/rank_executor.h"
 #include "exec/transport/collective.h"
 
@@ -18,10 +19,19 @@ namespace {
 
 // Fields that tell concurrent messages between two ranks apart; a collective's rounds count up in the lowest
 // 12 bits.
-Tag tag_of(bool is_collective, std::uint64_t group, PayloadKind payload, std::uint64_t what,
-           std::uint64_t micro_batch) {
-    return static_cast<Tag>(is_collective) << 63 | group << 58 | static_cast<Tag>(payload) << 54 |
-           (what & 0xFFFFFF) << 28 | (micro_batch & 0xFFFF) << 12;
+// `what`: boundary, operator or parameter; neither it nor `micro_batch` is negative.
+Tag tag_of(Tag is_collective, Tag group, PayloadKind payload, std::int64_t what, std::int64_t micro_batch) {
+    const Tag kind = core::position_of(payload);
+    return is_collective << 63 | group << 58 | kind << 54 | (what & 0xFFFFFF) << 28 |
+           (micro_batch & 0xFFFF) << 12;
+}
+
+Tag message_tag(PayloadKind payload, std::int32_t boundary, std::int32_t micro_batch) {
+    return tag_of(0, 0, payload, boundary, micro_batch);
+}
+
+Tag collective_tag(const Instruction& instruction, std::int32_t what = 0, std::int32_t micro_batch = 0) {
+    return tag_of(1, core::position_of(instruction.group), instruction.payload, what, micro_batch);
 }
 
 }  // namespace
@@ -33,12 +43,9 @@ void RankExecutor::send(const Instruction& instruction) {
     const std::int32_t boundary = instruction.stage + (is_forward ? 1 : 0);
     if (is_forward) take_over_activations(instruction.stage, instruction.micro_batch);
     else take_over_gradients(instruction.stage, instruction.micro_batch);
-    Tag tag = tag_of(false, 0, instruction.payload, static_cast<std::uint64_t>(boundary),
-                     static_cast<std::uint64_t>(instruction.micro_batch));
-    for (const TensorId id : program_.tensor_lists[static_cast<std::size_t>(*instruction.tensors)]) {
-        const auto t = static_cast<std::size_t>(id.index);
-        const auto storage =
-            static_cast<std::size_t>(is_forward ? plan.storage[t] : plan.gradient_storage[t]);
+    Tag tag = message_tag(instruction.payload, boundary, instruction.micro_batch);
+    for (const TensorId id : program_.tensor_lists[*instruction.tensors]) {
+        const TensorId storage = is_forward ? plan.storage[id] : plan.gradient_storage[id];
         const BufferPointer buffer = is_forward ? state.tensors[storage] : gradient(state, plan, id);
         core::require(buffer != nullptr, "a tensor is there when it is sent");
         backend_.send(peer_rank(*instruction.peer), tag++, buffer);
@@ -52,21 +59,18 @@ void RankExecutor::receive(const Instruction& instruction) {
     const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
     const bool is_forward = instruction.payload == PayloadKind::activation;
     const std::int32_t boundary = instruction.stage + (is_forward ? 0 : 1);
-    Tag tag = tag_of(false, 0, instruction.payload, static_cast<std::uint64_t>(boundary),
-                     static_cast<std::uint64_t>(instruction.micro_batch));
-    for (const TensorId id : program_.tensor_lists[static_cast<std::size_t>(*instruction.tensors)]) {
+    Tag tag = message_tag(instruction.payload, boundary, instruction.micro_batch);
+    for (const TensorId id : program_.tensor_lists[*instruction.tensors]) {
         BufferPointer buffer = make_buffer(account_, MemoryKind::activations, bytes(id));
         backend_.receive(peer_rank(*instruction.peer), tag++, *buffer);
-        const auto t = static_cast<std::size_t>(id.index);
-        if (is_forward) state.tensors[static_cast<std::size_t>(plan.storage[t])] = std::move(buffer);
-        else state.gradients[static_cast<std::size_t>(plan.gradient_storage[t])] = std::move(buffer);
+        if (is_forward) state.tensors[plan.storage[id]] = std::move(buffer);
+        else state.gradients[plan.gradient_storage[id]] = std::move(buffer);
     }
 }
 
-void RankExecutor::reduce(const Instruction& instruction, core::DataType type, float* data, std::size_t count,
-                          Tag tag) {
+void RankExecutor::reduce(const Instruction& instruction, TensorView data, Tag tag) {
     const std::vector<int> members = schedule::members_of(program_, rank_, instruction);
-    if (members.size() > 1) backend_.collective(instruction, members, type, data, count, tag);
+    if (members.size() > 1) backend_.collective(instruction, members, data, tag);
 }
 
 void RankExecutor::collective(const Instruction& instruction) {
@@ -77,25 +81,19 @@ void RankExecutor::collective(const Instruction& instruction) {
         case PayloadKind::parameter_gradient: bucket_collective(instruction); break;
         case PayloadKind::loss: {
             const std::vector<int> members = schedule::members_of(program_, rank_, instruction);
-            if (members.size() > 1)
-                backend_.reduce_loss(
-                    instruction, members,
-                    tag_of(true, static_cast<std::uint64_t>(instruction.group), instruction.payload, 0, 0));
+            if (members.size() > 1) backend_.reduce_loss(instruction, members, collective_tag(instruction));
             break;
         }
         case PayloadKind::gradient_norm: {
             const std::vector<int> members = schedule::members_of(program_, rank_, instruction);
             if (members.size() > 1)
-                backend_.reduce_squares(
-                    instruction, members,
-                    tag_of(true, static_cast<std::uint64_t>(instruction.group), instruction.payload, 0, 0));
+                backend_.reduce_squares(instruction, members, collective_tag(instruction));
             break;
         }
         case PayloadKind::update_norm: {
-            const BucketState& bucket = buckets_[static_cast<std::size_t>(*instruction.bucket)];
+            const BucketState& bucket = buckets_[*instruction.bucket];
             reduce(instruction, bucket.update_sums(),
-                   tag_of(true, static_cast<std::uint64_t>(instruction.group), instruction.payload,
-                          static_cast<std::uint64_t>(bucket.bucket().parameters[0].index), 0));
+                   collective_tag(instruction, bucket.bucket().parameters[0].index));
             break;
         }
         case PayloadKind::none: core::require(false, "a collective carries something"); break;
@@ -106,9 +104,7 @@ void RankExecutor::collective(const Instruction& instruction) {
 // statistics.
 void RankExecutor::activation_collective(const Instruction& instruction) {
     MicroBatch& state = micro_batch(instruction.stage, instruction.micro_batch);
-    const Tag tag = tag_of(true, static_cast<std::uint64_t>(instruction.group), instruction.payload,
-                           static_cast<std::uint64_t>(instruction.operators.begin),
-                           static_cast<std::uint64_t>(instruction.micro_batch));
+    const Tag tag = collective_tag(instruction, instruction.operators.begin, instruction.micro_batch);
     if (instruction.collective == CollectiveKind::all_to_all)
         return exchange_routed_tokens(instruction, state, tag);
     if (instruction.group == GroupKind::context && instruction.collective == CollectiveKind::all_reduce)
@@ -121,52 +117,45 @@ void RankExecutor::activation_collective(const Instruction& instruction) {
     else tensor_gradient_collective(instruction, state, tag);
 }
 
-// This rank's piece of an array that its tensor-parallel group shares, in bytes.
-PieceRange RankExecutor::tensor_piece(const Buffer& whole) const {
-    return piece_range(whole.bytes(), context_.tensor_parallel, coordinates_.tensor, 1);
-}
-
-char* RankExecutor::address_of_piece(Buffer& whole) const {
-    return reinterpret_cast<char*>(whole.data()) + tensor_piece(whole).begin;
-}
-
-void RankExecutor::reduce_tensor(const Instruction& instruction, Buffer& buffer, core::DataType type,
-                                 Tag tag) {
-    reduce(instruction, type, buffer.data(),
-           buffer.bytes() / static_cast<std::size_t>(core::size_of(type).value), tag);
+// This rank's piece of an array that its tensor-parallel group shares.
+TensorView RankExecutor::tensor_piece(const TensorView& whole) const {
+    const PieceRange range = piece_range(whole.elements(), context_.tensor_parallel, coordinates_.tensor, 1);
+    return whole.part(range.begin, range.end - range.begin);
 }
 
 void RankExecutor::tensor_collective(const Instruction& instruction, MicroBatch& state, Tag tag) {
     const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
     const std::int32_t index = instruction.operators.begin;
-    const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
+    const model::Operator& op = graph_.operators[index];
     const core::DataType type = type_of(op.output);
     take_over_activations(instruction.stage, instruction.micro_batch);
-    const auto input = static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(op.inputs[0].index)]);
-    const auto output = static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(op.output.index)]);
+    const TensorId input = plan.storage[op.inputs[0]];
+    const TensorId output = plan.storage[op.output];
     if (op.kind == OperatorKind::loss_statistics) {
         const BufferPointer part = state.tensors[output];
         const BufferPointer all =
-            make_buffer(account_, MemoryKind::activations,
-                        part->bytes() * static_cast<std::size_t>(context_.tensor_parallel));
-        backend_.copy(address_of_piece(*all), part->data(), part->bytes());
-        reduce_tensor(instruction, *all, type, tag);
+            make_buffer(account_, MemoryKind::activations, part->bytes() * context_.tensor_parallel);
+        const TensorView whole = all->view(type);
+        backend_.copy(tensor_piece(whole).data(), part->data(), part->bytes());
+        reduce(instruction, whole, tag);
         state.tensors[output] = all;
         return;
     }
     if (instruction.collective == CollectiveKind::all_reduce) {
-        reduce_tensor(instruction, *state.tensors[input], type, tag);  // in place: the output is a view
+        reduce(instruction, state.tensors[input]->view(type), tag);  // in place: the output is a view
     } else if (instruction.collective == CollectiveKind::all_gather) {
-        Buffer& whole = *tensor(state, plan, op.output);
-        backend_.copy(address_of_piece(whole), state.tensors[input]->data(), state.tensors[input]->bytes());
-        reduce_tensor(instruction, whole, type, tag);
+        const TensorView whole = tensor(state, plan, op.output)->view(type);
+        backend_.copy(tensor_piece(whole).data(), state.tensors[input]->data(),
+                      state.tensors[input]->bytes());
+        reduce(instruction, whole, tag);
     } else {
         core::require(instruction.collective == CollectiveKind::reduce_scatter,
                       "activations are reduced, gathered or scattered");
-        const BufferPointer whole = state.tensors[input];
-        reduce_tensor(instruction, *whole, type, tag);
+        const BufferPointer kept = state.tensors[input];
+        const TensorView whole = kept->view(type);
+        reduce(instruction, whole, tag);
         Buffer& share = *tensor(state, plan, op.output);
-        backend_.copy(share.data(), address_of_piece(*whole), share.bytes());
+        backend_.copy(share.data(), tensor_piece(whole).data(), share.bytes());
     }
     const bool is_gathered_for_weights =
         instruction.phase == ComputePhase::recompute && !plan.plan_of(index).is_recomputed;
@@ -177,40 +166,32 @@ void RankExecutor::tensor_collective(const Instruction& instruction, MicroBatch&
 void RankExecutor::tensor_gradient_collective(const Instruction& instruction, MicroBatch& state, Tag tag) {
     const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
     const std::int32_t index = instruction.operators.begin;
-    const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
+    const model::Operator& op = graph_.operators[index];
     const core::DataType type = type_of(op.output);
     take_over_gradients(instruction.stage, instruction.micro_batch);
-    const auto output =
-        static_cast<std::size_t>(plan.gradient_storage[static_cast<std::size_t>(op.output.index)]);
-    const auto input =
-        static_cast<std::size_t>(plan.gradient_storage[static_cast<std::size_t>(op.inputs[0].index)]);
+    const TensorId output = plan.gradient_storage[op.output];
+    const TensorId input = plan.gradient_storage[op.inputs[0]];
     const BufferPointer dy = state.gradients[output];
     core::require(dy != nullptr, "a gradient is there before its collective");
     if (instruction.collective == CollectiveKind::all_gather) {
-        const BufferPointer whole = gradient(state, plan, op.inputs[0]);
-        backend_.copy(address_of_piece(*whole), dy->data(), dy->bytes());
-        reduce_tensor(instruction, *whole, type, tag);
+        const TensorView whole = gradient(state, plan, op.inputs[0])->view(type);
+        backend_.copy(tensor_piece(whole).data(), dy->data(), dy->bytes());
+        reduce(instruction, whole, tag);
     } else {
-        reduce_tensor(instruction, *dy, type, tag);
+        const TensorView whole = dy->view(type);
+        reduce(instruction, whole, tag);
         if (input != output) {
             const bool is_scattered = instruction.collective == CollectiveKind::reduce_scatter;
-            const PieceRange range = is_scattered ? tensor_piece(*dy) : PieceRange{0, dy->bytes()};
-            backend_.accumulate(
-                type,
-                static_cast<std::int64_t>((range.end - range.begin) /
-                                          static_cast<std::size_t>(core::size_of(type).value)),
-                reinterpret_cast<const char*>(dy->data()) + range.begin,
-                gradient(state, plan, op.inputs[0])->data());
+            backend_.accumulate(is_scattered ? tensor_piece(whole) : whole,
+                                gradient(state, plan, op.inputs[0])->view(type));
         }
     }
     finish_backward(state, plan, index, instruction.phase);
 }
 
 void RankExecutor::bucket_collective(const Instruction& instruction) {
-    BucketState& bucket = buckets_[static_cast<std::size_t>(*instruction.bucket)];
-    const Tag tag = tag_of(true, static_cast<std::uint64_t>(instruction.group), instruction.payload,
-                           static_cast<std::uint64_t>(bucket.bucket().parameters[0].index),
-                           static_cast<std::uint64_t>(instruction.on_shard));
+    BucketState& bucket = buckets_[*instruction.bucket];
+    const Tag tag = collective_tag(instruction, bucket.bucket().parameters[0].index, instruction.on_shard);
     if (instruction.payload == PayloadKind::parameter) {
         bucket.begin_gather();
         reduce(instruction, bucket.whole_parameters(), tag);

@@ -7,6 +7,7 @@
 
 #include <fmt/core.h>
 
+#include "core/index/integers.h"
 #include "exec/cpu/cores.h"
 #include "exec/cpu/kernels.h"
 #include "exec/cpu/thread_communicator.h"
@@ -26,7 +27,7 @@ public:
         result_.gradients.resize(graph.parameters.size());
         result_.parameters.resize(graph.parameters.size());
         for (std::size_t i = 0; i < graph.parameters.size(); ++i) {
-            const auto count = static_cast<std::size_t>(model::element_count(graph.parameters[i].shape));
+            const std::int64_t count = model::element_count(graph.parameters[i].shape);
             result_.gradients[i].resize(count);
             result_.parameters[i].resize(count);
             is_filled_[i].resize(count);
@@ -36,24 +37,20 @@ public:
     void add(BucketState& bucket, const ParameterShare& share) {
         const std::lock_guard lock(mutex_);
         for (const BucketState::Owned& own : bucket.owned()) {
-            const auto p = static_cast<std::size_t>(own.parameter.index);
+            const std::int32_t p = own.parameter.index;
             for (const ElementRun& run : element_runs(graph_.parameter(own.parameter), share)) {
                 const std::int64_t begin = std::max(run.local, own.first);
-                const std::int64_t end =
-                    std::min(run.local + run.count, own.first + static_cast<std::int64_t>(own.values.size()));
+                const std::int64_t end = std::min(run.local + run.count, own.first + std::ssize(own.values));
                 for (std::int64_t i = begin; i < end; ++i) {
-                    const auto at = static_cast<std::size_t>(run.global + i - run.local),
-                               from = static_cast<std::size_t>(i - own.first);
+                    const std::int64_t at = run.global + i - run.local, from = i - own.first;
                     const float value = own.values[from], gradient = own.gradients[from];
                     if (is_filled_[p][at]) {
                         constexpr double least_scale = 1e-6;  // smaller parameters differ by rounding alone
                         const double scale =
                             std::max(least_scale, std::abs(static_cast<double>(result_.parameters[p][at])));
-                        result_.largest_copy_difference =
-                            std::max(result_.largest_copy_difference,
-                                     std::abs(static_cast<double>(value) -
-                                              static_cast<double>(result_.parameters[p][at])) /
-                                         scale);
+                        result_.largest_copy_difference = std::max(
+                            result_.largest_copy_difference,
+                            std::abs(static_cast<double>(value) - result_.parameters[p][at]) / scale);
                     }
                     result_.parameters[p][at] = value;
                     result_.gradients[p][at] = gradient;
@@ -82,24 +79,23 @@ RunResult run(const schedule::Program& program, const model::ModelGraph& graph,
     std::optional<StateCollector> collector;
     if (options.keeps_state) collector.emplace(graph, state);
     cpu::ThreadNetwork network(ranks, options.time_limit, ranks <= cpu::available_cores());
-    std::vector<RankRecord> records(static_cast<std::size_t>(ranks));
+    std::vector<RankRecord> records(ranks);
     struct Failure {
         std::exception_ptr exception;
         bool was_stopped = false;
     };
-    std::vector<Failure> failures(static_cast<std::size_t>(ranks));
+    std::vector<Failure> failures(ranks);
 
     const auto work = [&](int rank) {
-        Failure& failure = failures[static_cast<std::size_t>(rank)];
+        Failure& failure = failures[rank];
         const std::unique_ptr<Communicator> communicator = network.communicator(rank);
         try {
-            records[static_cast<std::size_t>(rank)] =
-                run_rank(program, graph, inputs, options, *communicator, preparation, rank, ranks,
-                         [&](RankExecutor& executor) {
-                             if (!collector) return;
-                             for (BucketState& bucket : executor.buckets())
-                                 collector->add(bucket, executor.share());
-                         });
+            records[rank] = run_rank(program, graph, inputs, options, *communicator, preparation, rank, ranks,
+                                     [&](RankExecutor& executor) {
+                                         if (!collector) return;
+                                         for (BucketState& bucket : executor.buckets())
+                                             collector->add(bucket, executor.share());
+                                     });
         } catch (const Stopped&) {
             failure = {std::current_exception(), true};
         } catch (const std::exception& exception) {
@@ -142,17 +138,17 @@ StepTimes summarize(const RunResult& result, const std::vector<std::size_t>& ste
     }
     std::sort(times.begin(), times.end());
     const auto at = [&](double quantile) {
-        const double position = quantile * static_cast<double>(times.size() - 1);
+        const double position = quantile * (times.size() - 1);
         const auto low = static_cast<std::size_t>(position);
         const std::size_t high = std::min(low + 1, times.size() - 1);
-        return times[low] + (times[high] - times[low]) * (position - static_cast<double>(low));
+        return times[low] + (times[high] - times[low]) * (position - low);
     };
-    const auto measured = static_cast<int>(steps.size());
+    const auto measured = core::count_of(steps);
     return {at(0.5),
             times.front(),
             at(0.95),
             measured,
-            std::max(0, static_cast<int>(result.step_times.size()) - warm_up_steps - measured),
+            std::max(0, core::count_of(result.step_times) - warm_up_steps - measured),
             lost / measured};
 }
 

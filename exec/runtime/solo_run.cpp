@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "core/errors.h"
+#include "core/index/integers.h"
 #include "exec/cpu/kernels.h"
 #include "exec/runtime/rank_threads.h"
 #include "exec/transport/no_peers.h"
@@ -24,13 +25,13 @@ std::vector<RankRecord> run_alone(const schedule::Program& program, const model:
         NoPeers communicator(ranks[i], program.plan.layout.ranks());
         try {
             records[i] = run_rank(program, graph, inputs, options, communicator, preparation, index,
-                                  static_cast<int>(ranks.size()));
+                                  core::count_of(ranks));
         } catch (...) {
             failures[i] = std::current_exception();
         }
         cpu::free_scratch();
     };
-    run_in_threads(static_cast<int>(ranks.size()), work,
+    run_in_threads(core::count_of(ranks), work,
                    [](const std::string&) {});  // no rank waits for another: each comes to its end
     for (const std::exception_ptr& failure : failures)
         if (failure) std::rethrow_exception(failure);

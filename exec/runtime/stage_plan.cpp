@@ -12,6 +12,9 @@ using model::OperatorKind;
 namespace {
 
 class Planner {
+    template <class T>
+    using ByTensor = StagePlan::ByTensor<T>;
+
 public:
     Planner(const model::ModelGraph& graph, const schedule::Program& program, std::int32_t stage,
             bool is_forward_only, bool splits_backward)
@@ -19,11 +22,11 @@ public:
           program_(program),
           plan_(program.plan),
           context_(program.plan.cost_context()),
-          info_(program.stages[static_cast<std::size_t>(stage)]),
+          info_(program.stages[stage]),
           is_forward_only_(is_forward_only) {
         result_.operators = info_.operators;
         result_.splits_backward = splits_backward;
-        result_.plans.resize(static_cast<std::size_t>(info_.operators.size()));
+        result_.plans.resize(info_.operators.size());
     }
 
     StagePlan make() {
@@ -42,13 +45,9 @@ public:
     }
 
 private:
-    const model::Operator& op(std::int32_t i) const { return graph_.operators[static_cast<std::size_t>(i)]; }
-    StagePlan::OperatorPlan& plan_of(std::int32_t i) {
-        return result_.plans[static_cast<std::size_t>(i - info_.operators.begin)];
-    }
-    std::int32_t storage(model::TensorId tensor) const {
-        return result_.storage[static_cast<std::size_t>(tensor.index)];
-    }
+    const model::Operator& op(std::int32_t i) const { return graph_.operators[i]; }
+    StagePlan::OperatorPlan& plan_of(std::int32_t i) { return result_.plans[i - info_.operators.begin]; }
+    model::TensorId storage(model::TensorId tensor) const { return result_.storage[tensor]; }
 
     void find_storages() {
         const std::size_t tensors = graph_.tensors.size();
@@ -65,41 +64,35 @@ private:
         highest_saver_.assign(tensors, -1);
         lowest_again_.assign(tensors, -1);
         weights_need_.assign(tensors, 0);
-        for (std::size_t i = 0; i < tensors; ++i) {
-            const model::Tensor& tensor = graph_.tensors[i];
+        for (const model::TensorId id : graph_.tensors.ids()) {
+            const model::Tensor& tensor = graph_.tensor(id);
             const model::Operator& producer = graph_.op(tensor.producer);
             const bool is_crossing =
                 producer.kind == OperatorKind::parallel_enter || producer.kind == OperatorKind::parallel_exit;
             const bool is_view =
                 model::is_view(producer.kind) || (is_crossing && !context_.sequence_parallel);
-            const auto self = static_cast<std::int32_t>(i);
-            result_.storage[i] = is_view ? storage(producer.inputs[0]) : self;
+            result_.storage[id] = is_view ? storage(producer.inputs[0]) : id;
             // Beyond an enter each tensor-parallel rank has a part of the gradient; on this side, where other
             // operators contribute, the whole of it.
             const bool joins_parts = producer.kind == OperatorKind::parallel_enter &&
                                      context_.tensor_parallel > 1 &&
                                      graph_.tensor(producer.inputs[0]).consumers.size() > 1;
-            result_.gradient_storage[i] =
-                is_view && !joins_parts
-                    ? result_.gradient_storage[static_cast<std::size_t>(producer.inputs[0].index)]
-                    : self;
-            result_.has_gradient[i] =
-                model::has_gradient(graph_, model::TensorId(static_cast<std::int32_t>(i)));
+            result_.gradient_storage[id] =
+                is_view && !joins_parts ? result_.gradient_storage[producer.inputs[0]] : id;
+            result_.has_gradient[id] = model::has_gradient(graph_, id);
         }
         for (std::int32_t i = info_.operators.begin; i < info_.operators.end; ++i)
-            for (const model::TensorId tensor : op(i).inputs)
-                last_use_[static_cast<std::size_t>(storage(tensor))] = i;
+            for (const model::TensorId tensor : op(i).inputs) last_use_[storage(tensor)] = i;
     }
 
-    void mark(core::OptionalIndex list, std::vector<char>& marks) {
+    void mark(core::OptionalIndex list, ByTensor<char>& marks) {
         if (!list) return;
-        for (const model::TensorId tensor : program_.tensor_lists[static_cast<std::size_t>(*list)])
-            marks[static_cast<std::size_t>(storage(tensor))] = 1;
+        for (const model::TensorId tensor : program_.tensor_lists[*list]) marks[storage(tensor)] = 1;
     }
 
     // What backward of an operator reads: a gathered tensor is gathered again from its share.
-    std::vector<std::int32_t> saved_by(const model::SavedForBackward& saved) const {
-        std::vector<std::int32_t> result;
+    std::vector<model::TensorId> saved_by(const model::SavedForBackward& saved) const {
+        std::vector<model::TensorId> result;
         for (const model::TensorId tensor : saved.tensors) {
             const model::Operator& producer = graph_.op(graph_.tensor(tensor).producer);
             result.push_back(
@@ -108,25 +101,25 @@ private:
         return result;
     }
 
-    static void lower(std::vector<std::int32_t>& lowest, std::int32_t tensor, std::int32_t saver) {
-        std::int32_t& value = lowest[static_cast<std::size_t>(tensor)];
+    static void lower(ByTensor<std::int32_t>& lowest, model::TensorId tensor, std::int32_t saver) {
+        std::int32_t& value = lowest[tensor];
         value = value < 0 ? saver : std::min(value, saver);
     }
 
-    void raise(std::int32_t tensor, std::int32_t saver) {
-        std::int32_t& value = highest_saver_[static_cast<std::size_t>(tensor)];
+    void raise(model::TensorId tensor, std::int32_t saver) {
+        std::int32_t& value = highest_saver_[tensor];
         value = std::max(value, saver);
     }
 
     void plan_offload(model::OperatorRange unit) {
         StagePlan::UnitPlan& own = result_.units.emplace_back();
         own.operators = unit;
-        for (std::size_t t = 0; t < is_saved_.size(); ++t) {
+        for (const model::TensorId t : is_saved_.ids()) {
             const bool is_of_unit = is_saved_[t] && lowest_saver_[t] >= unit.begin &&
                                     highest_saver_[t] < unit.end && last_use_[t] < unit.end;
             if (is_of_unit && !result_.is_received[t] && !result_.is_sent[t] &&
                 graph_.op(graph_.tensors[t].producer).kind != OperatorKind::input)
-                own.storages.push_back(static_cast<std::int32_t>(t));
+                own.storages.push_back(t);
         }
     }
 
@@ -136,7 +129,7 @@ private:
             const model::SavedForBackward saved =
                 model::saved_for_backward(graph_, model::OperatorId(i), context_);
             StagePlan::OperatorPlan& own = plan_of(i);
-            own.saved_context_bytes = static_cast<std::size_t>(saved.saved_context.value + 0.5);
+            own.saved_context_bytes = core::whole_bytes(saved.saved_context);
             own.is_recomputed = again;
             own.is_recomputed_alone =
                 !again && !is_forward_only_ && schedule::is_recomputed(op(i), plan_.recompute);
@@ -144,13 +137,13 @@ private:
                 is_forward_only_ || again ||
                 (own.is_recomputed_alone && saved.recomputable_context.value > 0);
             if (is_forward_only_) continue;
-            for (const std::int32_t tensor : saved_by(saved)) {
-                if (!op(i).parameters.empty()) weights_need_[static_cast<std::size_t>(tensor)] = 1;
+            for (const model::TensorId tensor : saved_by(saved)) {
+                if (!op(i).parameters.empty()) weights_need_[tensor] = 1;
                 if (again) {
-                    is_kept_again_[static_cast<std::size_t>(tensor)] = 1;
+                    is_kept_again_[tensor] = 1;
                     lower(lowest_again_, tensor, i);
                 } else {
-                    is_saved_[static_cast<std::size_t>(tensor)] = 1;
+                    is_saved_[tensor] = 1;
                     lower(lowest_saver_, tensor, i);
                     raise(tensor, i);
                 }
@@ -158,7 +151,7 @@ private:
             if (again)
                 for (const model::TensorId tensor : op(i).inputs)
                     if (graph_.tensor(tensor).producer.index < unit.begin) {
-                        is_saved_[static_cast<std::size_t>(storage(tensor))] = 1;
+                        is_saved_[storage(tensor)] = 1;
                         lower(lowest_saver_, storage(tensor), unit.begin);
                         raise(storage(tensor), unit.begin);
                     }
@@ -169,21 +162,19 @@ private:
     // second time: their backward is done with it, but for weights of a split backward.
     void plan_recompute(model::OperatorRange unit) {
         if (is_forward_only_ || !schedule::is_recomputed(graph_, {"", unit}, plan_.recompute)) return;
-        std::vector<char> is_kept(graph_.tensors.size(), 0);
+        ByTensor<char> is_kept(graph_.tensors.size(), 0);
         for (std::int32_t i = unit.begin; i < unit.end; ++i) {
-            for (const model::TensorId tensor : op(i).inputs)
-                last_use_in_unit_[static_cast<std::size_t>(storage(tensor))] = i;
-            for (const std::int32_t tensor :
+            for (const model::TensorId tensor : op(i).inputs) last_use_in_unit_[storage(tensor)] = i;
+            for (const model::TensorId tensor :
                  saved_by(model::saved_for_backward(graph_, model::OperatorId(i), context_)))
-                is_kept[static_cast<std::size_t>(tensor)] = 1;
+                is_kept[tensor] = 1;
         }
         for (std::int32_t i = unit.begin; i < unit.end; ++i) {
-            const auto free_if_dead = [&](std::int32_t tensor) {
-                const auto t = static_cast<std::size_t>(tensor);
+            const auto free_if_dead = [&](model::TensorId t) {
                 const bool is_done = !is_saved_[t] || (lowest_saver_[t] >= unit.end &&
                                                        !(result_.splits_backward && weights_need_[t]));
                 if (is_done && !is_kept[t] && last_use_in_unit_[t] <= i)
-                    plan_of(i).free_after_recompute.push_back(tensor);
+                    plan_of(i).free_after_recompute.push_back(t);
             };
             for (const model::TensorId tensor : op(i).inputs) free_if_dead(storage(tensor));
             free_if_dead(storage(op(i).output));
@@ -192,21 +183,20 @@ private:
 
     void finish() {
         for (std::int32_t i = info_.operators.begin; i < info_.operators.end; ++i) {
-            const auto free_if_dead = [&](std::int32_t tensor) {
-                const auto t = static_cast<std::size_t>(tensor);
+            const auto free_if_dead = [&](model::TensorId t) {
                 if (!is_saved_[t] && !result_.is_sent[t] && last_use_[t] <= i)
-                    plan_of(i).free_after_forward.push_back(tensor);
+                    plan_of(i).free_after_forward.push_back(t);
             };
             for (const model::TensorId tensor : op(i).inputs) free_if_dead(storage(tensor));
             free_if_dead(storage(op(i).output));
         }
-        for (std::size_t t = 0; t < is_saved_.size(); ++t) {
+        for (const model::TensorId t : is_saved_.ids()) {
             const std::int32_t saver = is_saved_[t]        ? lowest_saver_[t]
                                        : is_kept_again_[t] ? lowest_again_[t]
                                                            : -1;
             if (saver < 0) continue;
-            plan_of(saver).free_after_backward.push_back(static_cast<std::int32_t>(t));
-            if (!weights_need_[t]) plan_of(saver).free_after_input.push_back(static_cast<std::int32_t>(t));
+            plan_of(saver).free_after_backward.push_back(t);
+            if (!weights_need_[t]) plan_of(saver).free_after_input.push_back(t);
         }
     }
 
@@ -217,8 +207,8 @@ private:
     const schedule::StageInfo& info_;
     const bool is_forward_only_;
     StagePlan result_;
-    std::vector<std::int32_t> last_use_, last_use_in_unit_, lowest_saver_, highest_saver_, lowest_again_;
-    std::vector<char> is_saved_, is_kept_again_, weights_need_;
+    ByTensor<std::int32_t> last_use_, last_use_in_unit_, lowest_saver_, highest_saver_, lowest_again_;
+    ByTensor<char> is_saved_, is_kept_again_, weights_need_;
 };
 
 }  // namespace

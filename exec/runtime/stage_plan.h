@@ -4,44 +4,45 @@
 
 #include <vector>
 
+#include "core/index/indexed_vector.h"
 #include "model/model_fwd.h"
 #include "model/operators/cost_context.h"
 #include "schedule/program/program.h"
 
 namespace exec {
 
-// Indexed by operator relative to the stage's begin, or by tensor. A storage is the tensor whose array others
-// share (views).
+// A storage is the tensor whose array others share (views).
 struct StagePlan {
+    template <class T>
+    using ByTensor = core::IndexedVector<model::TensorId, T>;
+
     model::OperatorRange operators;
     bool splits_backward = false;
 
-    std::vector<std::int32_t> storage;                 // by tensor: where its values lie
-    std::vector<std::int32_t> gradient_storage;        // by tensor: where its gradient lies
-    std::vector<char> has_gradient;                    // by tensor
-    std::vector<char> is_sent, is_received, is_saved;  // by storage
+    ByTensor<model::TensorId> storage;           // where its values lie
+    ByTensor<model::TensorId> gradient_storage;  // where its gradient lies
+    ByTensor<char> has_gradient;
+    ByTensor<char> is_sent, is_received, is_saved;  // by storage
 
     struct OperatorPlan {
         std::size_t saved_context_bytes = 0;
-        bool is_recomputed = false;                    // its unit runs forward again before its backward
-        bool is_recomputed_alone = false;              // selective: only this operator does
-        std::vector<std::int32_t> free_after_forward;  // storages
-        std::vector<std::int32_t> free_after_recompute;
-        std::vector<std::int32_t> free_after_backward;
-        std::vector<std::int32_t>
-            free_after_input;  // backward_input of a split backward: what weights do not need
+        bool is_recomputed = false;                       // its unit runs forward again before its backward
+        bool is_recomputed_alone = false;                 // selective: only this operator does
+        std::vector<model::TensorId> free_after_forward;  // storages
+        std::vector<model::TensorId> free_after_recompute;
+        std::vector<model::TensorId> free_after_backward;
+        // backward_input of a split backward: what weights do not need
+        std::vector<model::TensorId> free_after_input;
         bool drops_saved_context_after_forward = false;
     };
-    std::vector<OperatorPlan> plans;
+    std::vector<OperatorPlan> plans;  // by operator relative to the stage's begin
     // Offload: storages that may leave after a unit's forward (schedule/plan/memory.h, offloadable).
     struct UnitPlan {
         model::OperatorRange operators;
-        std::vector<std::int32_t> storages;
+        std::vector<model::TensorId> storages;
     };
     std::vector<UnitPlan> units;
-    const OperatorPlan& plan_of(std::int32_t op) const {
-        return plans[static_cast<std::size_t>(op - operators.begin)];
-    }
+    const OperatorPlan& plan_of(std::int32_t op) const { return plans[op - operators.begin]; }
 };
 
 StagePlan make_stage_plan(const model::ModelGraph& graph, const schedule::Program& program,

@@ -14,6 +14,7 @@
 
 #include "cluster/build_topology.h"
 #include "core/errors.h"
+#include "core/index/integers.h"
 #include "exec/cpu/cores.h"
 #include "exec/transport/collective.h"
 #include "exec/transport/exchange.h"
@@ -43,7 +44,7 @@ public:
     double seconds(const std::vector<int>& members, std::size_t floats, int repetitions, int times_each = 1,
                    double quantile = 0.25) {
         ProcessCommunicator& communicator = world_.communicator();
-        const auto size = static_cast<int>(members.size());
+        const auto size = core::count_of(members);
         const schedule::Rounds rounds = schedule::find_collective_algorithm("ring")->rounds(
             schedule::CollectiveKind::all_reduce, std::max(2, size), std::max(2, size));
         std::vector<float> data(floats, 1.0f);
@@ -65,7 +66,7 @@ public:
             if (i > 0) times.push_back(slowest);  // the first one finds connections and caches cold
         }
         std::sort(times.begin(), times.end());
-        return times[static_cast<std::size_t>(static_cast<double>(times.size()) * quantile)];
+        return times[static_cast<std::size_t>(times.size() * quantile)];
     }
 
 private:
@@ -92,8 +93,8 @@ LinkProfile measure_links(World& world) {
         const std::size_t large = 1 << 20;
         const double small_time = clock.seconds(members, 2, 5, 50),
                      large_time = clock.seconds(members, large, 9);
-        links.within_bandwidth = core::BytesPerSecond(static_cast<double>(large) * float_bytes /
-                                                      std::max(shortest_seconds, large_time - small_time));
+        links.within_bandwidth =
+            core::BytesPerSecond(large * float_bytes / std::max(shortest_seconds, large_time - small_time));
         links.within_latency = core::Seconds(small_time / 2);
     }
     if (hosts > 1) {
@@ -110,13 +111,13 @@ LinkProfile measure_links(World& world) {
         constexpr double long_transfer_seconds = 0.6, least_small_seconds = 1e-6;
         constexpr double least_large = 5 << 16, most_large = 1 << 22;
         const double small_time = clock.seconds(members, small, 7, 1, 0.5);
-        const double wanted = std::clamp(
-            static_cast<double>(small) * long_transfer_seconds / std::max(least_small_seconds, small_time),
-            least_large, most_large);
+        const double wanted =
+            std::clamp(small * long_transfer_seconds / std::max(least_small_seconds, small_time), least_large,
+                       most_large);
         const auto large = static_cast<std::size_t>(std::stoll(broadcast_text(
             world.communicator(), tag_size, fmt::format("{:.0f}", wanted))));  // rank 0 knows the slowest
         const double large_time = clock.seconds(members, large, 7, 1, 0.5);
-        const double bytes = static_cast<double>(large - small) * float_bytes * 2 * (n - 1) / n * here;
+        const double bytes = (large - small) * float_bytes * 2 * (n - 1) / n * here;
         links.between_bandwidth =
             core::BytesPerSecond(bytes / std::max(shortest_seconds, large_time - small_time));
         links.between_latency = core::Seconds(latency);

@@ -40,10 +40,10 @@ ProcessCommunicator::ProcessCommunicator(std::unique_ptr<Wire> wire, std::vector
       names_(std::move(names)),
       time_limit_(time_limit),
       spins_(spins),
-      answers_(static_cast<std::size_t>(size_)),
-      has_answered_(static_cast<std::size_t>(size_), 0),
-      has_left_(static_cast<std::size_t>(size_), 0),
-      is_lost_(static_cast<std::size_t>(size_), 0) {
+      answers_(size_),
+      has_answered_(size_, 0),
+      has_left_(size_, 0),
+      is_lost_(size_, 0) {
     background_ = std::thread([this] { work_in_background(); });
 }
 
@@ -92,9 +92,7 @@ void ProcessCommunicator::receive(int peer, Tag tag, std::span<float> into, Arri
     };
     auto found = std::find_if(messages_.begin(), messages_.end(), matches);
     Message* message = found == messages_.end() ? nullptr : &*found;
-    const auto what_for = [&] {
-        return fmt::format("for a message of {}", names_[static_cast<std::size_t>(peer)]);
-    };
+    const auto what_for = [&] { return fmt::format("for a message of {}", names_[peer]); };
     if (message) {
         message->is_taken = true;
         wait_until(lock, peer, [&] { return message->is_complete; }, what_for);
@@ -115,8 +113,8 @@ void ProcessCommunicator::receive(int peer, Tag tag, std::span<float> into, Arri
     if (message->is_direct) return;
     lock.unlock();
     if (arrival == Arrival::adds)
-        cpu::kernels().accumulate(static_cast<std::int64_t>(into.size()),
-                                  reinterpret_cast<const float*>(message->own.data()), into.data());
+        cpu::kernels().accumulate(std::ssize(into), reinterpret_cast<const float*>(message->own.data()),
+                                  into.data());
     else std::memcpy(into.data(), message->own.data(), into.size_bytes());
     lock.lock();
     if (unused_.size() < most_unused_buffers) unused_.push_back(std::move(message->own));
@@ -132,7 +130,7 @@ bool ProcessCommunicator::move_messages() {
     const auto end = [&](const std::string& why) {
         is_abandoned_ = true;
         is_stopped_ = true;
-        if (reason_.empty()) reason_ = fmt::format("{}: {}", names_[static_cast<std::size_t>(rank_)], why);
+        if (reason_.empty()) reason_ = fmt::format("{}: {}", names_[rank_], why);
         wire_->abandon(*this);
         return false;
     };
@@ -150,8 +148,7 @@ void ProcessCommunicator::give_up(const std::string& reason) {
     stop_all(reason);
     // Its connection closing next is no news.
     for (int peer = 0; peer < size_; ++peer)
-        if (peer != rank_ && !is_abandoned_ && !is_lost_[static_cast<std::size_t>(peer)])
-            send_control(peer, FrameKind::goodbye, "");
+        if (peer != rank_ && !is_abandoned_ && !is_lost_[peer]) send_control(peer, FrameKind::goodbye, "");
     // The news should be on its way before this end of the wire is let go.
     const Clock::time_point deadline = after(core::milliseconds(20));
     while (!is_abandoned_ && Clock::now() < deadline) {
@@ -258,8 +255,7 @@ void ProcessCommunicator::stop_all(const std::string& reason) {
     is_stopped_ = true;
     reason_ = reason;
     for (int peer = 0; peer < size_; ++peer)
-        if (peer != rank_ && !is_lost_[static_cast<std::size_t>(peer)])
-            send_control(peer, FrameKind::stop, reason);
+        if (peer != rank_ && !is_lost_[peer]) send_control(peer, FrameKind::stop, reason);
 }
 
 void ProcessCommunicator::stop(const std::string& reason) {
@@ -279,13 +275,12 @@ std::string ProcessCommunicator::activity_text() {
 
 void ProcessCommunicator::ask(std::unique_lock<std::mutex>& lock, const std::vector<int>& peers) {
     for (const int peer : peers) {
-        has_answered_[static_cast<std::size_t>(peer)] = 0;
+        has_answered_[peer] = 0;
         send_control(peer, FrameKind::ask, "");
     }
     const Clock::time_point deadline = after(core::seconds(1));
     const auto all_answered = [&] {
-        return std::all_of(peers.begin(), peers.end(),
-                           [&](int peer) { return has_answered_[static_cast<std::size_t>(peer)] != 0; });
+        return std::all_of(peers.begin(), peers.end(), [&](int peer) { return has_answered_[peer] != 0; });
     };
     while (!all_answered() && !is_stopped_ && Clock::now() < deadline) {
         if (move_messages()) continue;
@@ -301,8 +296,7 @@ void ProcessCommunicator::time_out(std::unique_lock<std::mutex>& lock, const std
     for (int peer = 0; peer < size_; ++peer)
         if (peer != rank_) others.push_back(peer);
     ask(lock, others);
-    std::string text = fmt::format("{} waited {} {}", names_[static_cast<std::size_t>(rank_)],
-                                   core::format(time_limit_), what_for);
+    std::string text = fmt::format("{} waited {} {}", names_[rank_], core::format(time_limit_), what_for);
     for (int r = 0; r < size_; ++r) {
         const auto i = static_cast<std::size_t>(r);
         if (r == rank_) text += fmt::format("\n  {} is at: {}", names_[i], activity_text());
@@ -359,7 +353,7 @@ void ProcessCommunicator::wait_until(std::unique_lock<std::mutex>& lock, int sen
         if (idle_rounds % rounds_per_clock != 0 || Clock::now() <= deadline) continue;
         if (!is_patient_ || sender < 0) time_out(lock, what_for());
         ask(lock, {sender});
-        if (!has_answered_[static_cast<std::size_t>(sender)]) time_out(lock, what_for());
+        if (!has_answered_[sender]) time_out(lock, what_for());
         deadline = after(time_limit_);
         idle_rounds = 0;
     }
@@ -368,7 +362,7 @@ void ProcessCommunicator::wait_until(std::unique_lock<std::mutex>& lock, int sen
 bool ProcessCommunicator::is_speaker() {
     const std::lock_guard lock(mutex_);
     for (int peer = 0; peer < rank_; ++peer)
-        if (!is_lost_[static_cast<std::size_t>(peer)]) return false;
+        if (!is_lost_[peer]) return false;
     return true;
 }
 
@@ -377,8 +371,7 @@ void ProcessCommunicator::leave(core::Seconds patience) {
     if (is_leaving_) return;
     is_leaving_ = true;
     for (int peer = 0; peer < size_; ++peer)
-        if (peer != rank_ && !is_lost_[static_cast<std::size_t>(peer)])
-            send_control(peer, FrameKind::goodbye, "");
+        if (peer != rank_ && !is_lost_[peer]) send_control(peer, FrameKind::goodbye, "");
     const auto everybody_left = [&] {
         for (int peer = 0; peer < size_; ++peer) {
             const auto p = static_cast<std::size_t>(peer);

@@ -116,7 +116,7 @@ void shift(RankRecord& record, Clock::duration by) {
 std::vector<Clock::duration> clock_differences(World& world) {
     constexpr int exchanges = 16;
     ProcessCommunicator& communicator = world.communicator();
-    std::vector<Clock::duration> result(static_cast<std::size_t>(world.size()), Clock::duration::zero());
+    std::vector<Clock::duration> result(world.size(), Clock::duration::zero());
     for (int peer = 1; peer < world.size(); ++peer) {
         const auto p = static_cast<std::size_t>(peer);
         // On one host all processes read the same clock.
@@ -153,7 +153,7 @@ World::World(const Launch& launch, core::Seconds time_limit) : transport_(launch
     for (std::size_t r = 0; r < hosts_.size(); ++r)
         names.push_back(different.size() > 1 ? fmt::format("rank {} on {}", r, hosts_[r])
                                              : fmt::format("rank {}", r));
-    const std::string& here = hosts_[static_cast<std::size_t>(wire->rank())];
+    const std::string& here = hosts_[wire->rank()];
     // A launcher that binds every rank to one core has seen to it that there is one for each, if the machine
     // has them.
     const int cores = cpu::available_cores() == 1 ? static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN))
@@ -170,13 +170,11 @@ int World::host_count() const {
 }
 
 int World::ranks_here() const {
-    return static_cast<int>(
-        std::count(hosts_.begin(), hosts_.end(), hosts_[static_cast<std::size_t>(rank())]));
+    return static_cast<int>(std::count(hosts_.begin(), hosts_.end(), hosts_[rank()]));
 }
 
 int World::rank_on_host() const {
-    return static_cast<int>(
-        std::count(hosts_.begin(), hosts_.begin() + rank(), hosts_[static_cast<std::size_t>(rank())]));
+    return static_cast<int>(std::count(hosts_.begin(), hosts_.begin() + rank(), hosts_[rank()]));
 }
 
 int World::number_of_first(Tag tag, int number) {

@@ -38,8 +38,7 @@ LayerRecipe recipe(const DecoderDescription& d, std::int64_t layer) {
     r.attention.deviation = r.mlp.deviation = d.deviation;
     // GPT-2 (Radford et al. 2019, section 2.3) scales the layers that write to the residual stream by
     // 1/sqrt(their number).
-    r.attention.output_deviation = r.mlp.output_deviation =
-        d.deviation / std::sqrt(2.0 * static_cast<double>(d.layers));
+    r.attention.output_deviation = r.mlp.output_deviation = d.deviation / std::sqrt(2.0 * d.layers);
     r.mlp.width = d.ffn;
     r.mlp.activation = d.activation;
     r.mlp.has_bias = d.has_mlp_bias;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/errors.h"
+#include "core/index/integers.h"
 
 namespace model {
 
@@ -52,24 +53,24 @@ GraphBuilder::GraphBuilder(std::string name, std::string family) {
 }
 
 void GraphBuilder::begin_unit(std::string name) {
-    const auto next = static_cast<std::int32_t>(graph_.operators.size());
+    const auto next = core::count_of(graph_.operators);
     if (!graph_.units.empty()) graph_.units.back().operators.end = next;
     graph_.units.push_back({std::move(name), {next, next}});
 }
 
 void GraphBuilder::open(std::string name) {
-    const auto next = static_cast<std::int32_t>(graph_.operators.size());
-    const auto id = static_cast<std::int32_t>(graph_.modules.size());
+    const auto next = core::count_of(graph_.operators);
+    const auto id = core::count_of(graph_.modules);
     prefix_ += name + ".";
     graph_.modules.push_back({std::move(name), open_modules_.back(), {}, {next, next}});
-    graph_.modules[static_cast<std::size_t>(open_modules_.back())].children.push_back(id);
+    graph_.modules[open_modules_.back()].children.push_back(id);
     open_modules_.push_back(id);
 }
 
 void GraphBuilder::close() {
     core::require(open_modules_.size() > 1, "a builder closes only modules it opened");
-    Module& module = graph_.modules[static_cast<std::size_t>(open_modules_.back())];
-    module.operators.end = static_cast<std::int32_t>(graph_.operators.size());
+    Module& module = graph_.modules[open_modules_.back()];
+    module.operators.end = core::count_of(graph_.operators);
     prefix_.resize(prefix_.size() - module.name.size() - 1);
     open_modules_.pop_back();
 }
@@ -79,7 +80,7 @@ std::string GraphBuilder::path_of(const std::string& name) const { return prefix
 ParameterId GraphBuilder::parameter(const std::string& name, Parameter description) {
     description.name = path_of(name);
     graph_.parameters.push_back(std::move(description));
-    return ParameterId(static_cast<std::int32_t>(graph_.parameters.size()) - 1);
+    return ParameterId(core::count_of(graph_.parameters) - 1);
 }
 
 Tensor GraphBuilder::like(TensorId x) const {
@@ -94,10 +95,10 @@ TensorId GraphBuilder::append(OperatorKind kind, const std::string& name, std::v
                               std::vector<ParameterId> parameters, Tensor output,
                               const Attributes& attributes) {
     core::require(!graph_.units.empty(), "a builder begins a unit before it adds operators");
-    const OperatorId id(static_cast<std::int32_t>(graph_.operators.size()));
-    const TensorId result(static_cast<std::int32_t>(graph_.tensors.size()));
+    const OperatorId id(core::count_of(graph_.operators));
+    const TensorId result(core::count_of(graph_.tensors));
     for (TensorId tensor : inputs) {
-        auto& consumers = graph_.tensors[static_cast<std::size_t>(tensor.index)].consumers;
+        auto& consumers = graph_.tensors[tensor.index].consumers;
         if (consumers.empty() || consumers.back() != id) consumers.push_back(id);
     }
     output.name = path_of(name);
@@ -110,13 +111,13 @@ TensorId GraphBuilder::append(OperatorKind kind, const std::string& name, std::v
     op.output = result;
     op.parameters = std::move(parameters);
     op.attributes = attributes;
-    op.unit = static_cast<std::int32_t>(graph_.units.size()) - 1;
+    op.unit = core::count_of(graph_.units) - 1;
     op.in_parallel_region = in_region_;
     op.in_attention_core = kind == OperatorKind::attention;
 
-    const auto leaf = static_cast<std::int32_t>(graph_.modules.size());
+    const auto leaf = core::count_of(graph_.modules);
     graph_.modules.push_back({name, open_modules_.back(), {}, {id.index, id.index + 1}});
-    graph_.modules[static_cast<std::size_t>(open_modules_.back())].children.push_back(leaf);
+    graph_.modules[open_modules_.back()].children.push_back(leaf);
     graph_.tensors.push_back(std::move(output));
     graph_.operators.push_back(std::move(op));
     return result;
@@ -183,7 +184,7 @@ TensorId GraphBuilder::linear(const std::string& name, TensorId x, std::int64_t 
     Attributes attributes;
     attributes.has_bias = options.has_bias;
     attributes.input_scale = options.input_scale;
-    const int last = static_cast<int>(result_shape.size()) - 1;
+    const int last = core::count_of(result_shape) - 1;
     Tensor output = options.split == Split::column
                         ? activation(std::move(result_shape), TensorSplit::split, last)
                     : options.split == Split::row ? activation(std::move(result_shape), TensorSplit::partial)
@@ -265,7 +266,7 @@ TensorId GraphBuilder::conv2d(const std::string& name, TensorId x, std::int64_t 
     attributes.has_bias = has_bias;
     const std::vector<std::int64_t> in = shape(x);
     // He initialisation over the fan-out, as torchvision does for ResNet (arXiv 1502.01852).
-    const double deviation = std::sqrt(2.0 / static_cast<double>(channels * kernel * kernel));
+    const double deviation = std::sqrt(2.0 / (channels * kernel * kernel));
     std::vector<ParameterId> parameters{
         parameter(name + ".weight", weight({channels, in[0], kernel, kernel}, deviation))};
     if (has_bias) parameters.push_back(parameter(name + ".bias", constant(channels, Initialization::zeros)));
@@ -419,7 +420,7 @@ TensorId GraphBuilder::loss(TensorId logits, TensorId labels) {
 }
 
 ModelGraph GraphBuilder::finish() {
-    const auto end = static_cast<std::int32_t>(graph_.operators.size());
+    const auto end = core::count_of(graph_.operators);
     while (open_modules_.size() > 1) close();
     graph_.modules[0].operators = {0, end};
     if (!graph_.units.empty()) graph_.units.back().operators.end = end;

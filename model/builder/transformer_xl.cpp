@@ -58,8 +58,7 @@ void adaptive_loss(GraphBuilder& builder, TensorId x, const std::vector<Cluster>
         TensorId y = x;
         if (c > 0) {
             rows = std::max<std::int64_t>(
-                1,
-                static_cast<std::int64_t>(cluster_shares[c] * static_cast<double>(d.sequence_length) + 0.5));
+                1, static_cast<std::int64_t>(cluster_shares[c] * d.sequence_length + 0.5));
             y = builder.select_positions("select", x,
                                          builder.input("positions", {rows}, core::DataType::int64));
         }

@@ -30,13 +30,12 @@ Sizes sizes_of(const ModelGraph& graph, const Operator& op, const CostContext& c
     const std::int64_t key_rows =
         memory.rows * context.context_parallel + (op.attributes.has_relative_positions ? output.rows : 0);
     if (op.attributes.has_relative_positions) s.width = graph.parameter(op.parameters[0]).shape[1];
-    const double row = 2.0 * static_cast<double>(s.shape.kv_heads * s.shape.head_dimension) * s.element;
-    s.own_key_value = static_cast<double>(key_rows) * row;
-    s.key_value = s.own_key_value + static_cast<double>(context.micro_batch * graph.first_token()) * row;
-    s.statistics = fp32_bytes * static_cast<double>(output.rows) * static_cast<double>(s.shape.heads);
+    const double row = 2.0 * (s.shape.kv_heads * s.shape.head_dimension) * s.element;
+    s.own_key_value = key_rows * row;
+    s.key_value = s.own_key_value + (context.micro_batch * graph.first_token()) * row;
+    s.statistics = fp32_bytes * output.rows * s.shape.heads;
     if (op.attributes.has_relative_bias)
-        s.bias = static_cast<double>(s.shape.heads) * static_cast<double>(s.shape.queries) *
-                 static_cast<double>(s.shape.keys) * s.element;
+        s.bias = static_cast<double>(s.shape.heads) * s.shape.queries * s.shape.keys * s.element;
     return s;
 }
 
@@ -50,8 +49,7 @@ Kernel flash_kernel(const Sizes& s, bool is_backward) {
     kernel.is_causal = s.shape.is_causal;
     kernel.visible_share = s.shape.visible_share;
     // Forward two products; backward five: the scores again, dV, dP, dQ, dK (arXiv 2307.08691, section 3.1).
-    kernel.flops =
-        core::Flops((is_backward ? 10.0 : 4.0) * s.scores * static_cast<double>(s.shape.head_dimension));
+    kernel.flops = core::Flops((is_backward ? 10.0 : 4.0) * s.scores * s.shape.head_dimension);
     const double inputs = s.query + s.key_value;
     kernel.read = core::Bytes(is_backward ? inputs + 2 * s.output + s.statistics + s.bias : inputs + s.bias);
     kernel.written = core::Bytes(is_backward ? inputs : s.output + s.statistics);

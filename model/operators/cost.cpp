@@ -1,5 +1,6 @@
 #include "model/operators/cost.h"
 
+#include "core/index/integers.h"
 #include "model/operators/attention_cost.h"
 #include "model/operators/element_bytes.h"
 #include "model/operators/kernel_list.h"
@@ -138,7 +139,7 @@ private:
     bool backward_input() const { return phase == Phase::backward_input; }
     double bytes(TensorId tensor) const { return tensor_bytes(graph, tensor, context).value; }
     double parameter_bytes(std::size_t i) const {
-        return static_cast<double>(parameter_elements(graph, op.parameters[i], context)) * size;
+        return parameter_elements(graph, op.parameters[i], context) * size;
     }
     // A dropout that only a residual addition reads.
     bool is_fused_into_add() const { return is_fused_into_add(op); }
@@ -209,7 +210,7 @@ private:
     }
 
     void position_embedding() {
-        const double rows = y / static_cast<double>(context.micro_batch);
+        const double rows = y / context.micro_batch;
         if (forward()) memory("position_embedding", x + rows, y);
         if (phase == Phase::backward_weight) memory("position_embedding_gradient", y, rows);
     }
@@ -239,8 +240,7 @@ private:
     }
 
     void norm(const char* what, double statistics_per_row) {
-        const double statistics =
-            statistics_per_row * static_cast<double>(rank_matrix(graph, op.output, context).rows);
+        const double statistics = statistics_per_row * rank_matrix(graph, op.output, context).rows;
         double parameters = 0;
         for (std::size_t i = 0; i < op.parameters.size(); ++i) parameters += parameter_bytes(i);
         if (forward()) memory(what, x + parameters, y + statistics);
@@ -258,8 +258,7 @@ private:
         kernel.kernel_y = a.kernel_y;
         kernel.kernel_x = a.kernel_x;
         kernel.stride = a.stride;
-        kernel.flops = core::Flops(2.0 * static_cast<double>(outputs) * static_cast<double>(out[0]) *
-                                   static_cast<double>(in[0] * area));
+        kernel.flops = core::Flops(2.0 * outputs * out[0] * (in[0] * area));
         const double weight = parameter_bytes(0);
         if (forward()) {
             convolve(kernel, "convolution", outputs, out[0], in[0] * area, x + weight, y);
@@ -290,13 +289,11 @@ private:
     // evenly.
     void mixture() {
         const MixtureShape s = mixture_shape(graph, op, context);
-        const double routed = static_cast<double>(s.routed_tokens) * static_cast<double>(s.hidden) * size;
-        const double first = static_cast<double>(s.routed_tokens) * static_cast<double>(s.first_width) * size,
-                     inner = static_cast<double>(s.routed_tokens) * static_cast<double>(s.width) * size;
-        const double router =
-                         static_cast<double>(s.tokens) * static_cast<double>(op.attributes.experts) * size,
-                     choices =
-                         static_cast<double>(s.routed_tokens) * (fp32_bytes + index_bytes);  // weight, expert
+        const double routed = static_cast<double>(s.routed_tokens) * s.hidden * size;
+        const double first = static_cast<double>(s.routed_tokens) * s.first_width * size,
+                     inner = static_cast<double>(s.routed_tokens) * s.width * size;
+        const double router = static_cast<double>(s.tokens) * op.attributes.experts * size,
+                     choices = s.routed_tokens * (fp32_bytes + index_bytes);  // weight, expert
         const std::int64_t experts = op.attributes.experts;
         if (op.kind == OperatorKind::router) {
             if (forward()) {
@@ -409,10 +406,8 @@ private:
         kernel.kernel_y = a.kernel_y;
         kernel.kernel_x = a.kernel_x;
         kernel.stride = a.stride;
-        kernel.flops = core::Flops(2.0 * static_cast<double>(a.groups) *
-                                   static_cast<double>(a.is_transposed ? pixels_in : pixels_out) *
-                                   static_cast<double>(channels_in) * static_cast<double>(channels_out) *
-                                   static_cast<double>(area));
+        kernel.flops = core::Flops(2.0 * a.groups * (a.is_transposed ? pixels_in : pixels_out) * channels_in *
+                                   channels_out * area);
         if (forward()) {
             convolve(kernel, "convolution", pixels_out, channels_out, channels_in * area, x + bytes_of_weight,
                      y);
@@ -509,9 +504,7 @@ PhaseCost phase_cost(const ModelGraph& graph, OperatorRange range, Phase phase, 
 }
 
 core::Flops forward_flops_per_sample(const ModelGraph& graph) {
-    return phase_cost(graph, {0, static_cast<std::int32_t>(graph.operators.size())}, Phase::forward,
-                      CostContext{})
-        .flops;
+    return phase_cost(graph, {0, core::count_of(graph.operators)}, Phase::forward, CostContext{}).flops;
 }
 
 }  // namespace model

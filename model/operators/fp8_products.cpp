@@ -4,6 +4,7 @@
 
 #include <fmt/core.h>
 
+#include "core/index/integers.h"
 #include "model/operators/rank_share.h"
 
 namespace model {
@@ -45,11 +46,10 @@ std::string fp8_summary(const ModelGraph& graph, const CostContext& context) {
     int all = 0, low = 0;
     std::map<std::string, std::pair<std::string, int>>
         others;  // by reason: the first one's name, and how many
-    for (std::size_t i = 0; i < graph.operators.size(); ++i) {
+    for (const std::int32_t i : core::indices(graph.operators)) {
         if (graph.operators[i].kind != OperatorKind::linear) continue;
         ++all;
-        const std::optional<core::Unsupported> unsupported =
-            fp8_unsupported(graph, OperatorId(static_cast<std::int32_t>(i)), context);
+        const std::optional<core::Unsupported> unsupported = fp8_unsupported(graph, OperatorId(i), context);
         if (!unsupported) {
             ++low;
             continue;

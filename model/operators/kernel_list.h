@@ -24,8 +24,7 @@ inline Kernel product_kernel(const char* what, std::int64_t batch, std::int64_t 
     kernel.m = m;
     kernel.n = n;
     kernel.k = k;
-    const double b = static_cast<double>(batch), x = static_cast<double>(m), y = static_cast<double>(n),
-                 z = static_cast<double>(k);
+    const double b = batch, x = m, y = n, z = k;
     kernel.flops = core::Flops(2 * b * x * y * z);
     kernel.read = core::Bytes(b * (x * z + z * y) * size);
     kernel.written = core::Bytes(b * x * y * size);

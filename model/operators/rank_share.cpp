@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/index/integers.h"
 #include "model/operators/element_bytes.h"
 
 namespace model {
@@ -17,7 +18,7 @@ RankMatrix rank_matrix(const ModelGraph& graph, TensorId id, const CostContext& 
     const Tensor& tensor = graph.tensor(id);
     std::vector<std::int64_t> shape = tensor.shape;
     if (tensor.split == TensorSplit::split) {
-        std::int64_t& extent = shape[static_cast<std::size_t>(*tensor.split_dimension)];
+        std::int64_t& extent = shape[*tensor.split_dimension];
         extent = share(extent, context.tensor_parallel);
     }
     // Context parallelism: every array over tokens is divided along them; ids and labels have no other
@@ -41,7 +42,7 @@ core::Bytes tensor_bytes(const ModelGraph& graph, TensorId tensor, const CostCon
 }
 
 std::int64_t rank_extent(const Parameter& parameter, int dimension, const CostContext& context) {
-    const std::int64_t extent = parameter.shape[static_cast<std::size_t>(dimension)];
+    const std::int64_t extent = parameter.shape[dimension];
     if (parameter.is_expert && dimension == 0) return share(extent, context.expert_parallel);
     return dimension == parameter.split_dimension ? share(extent, context.tensor_parallel) : extent;
 }
@@ -49,7 +50,7 @@ std::int64_t rank_extent(const Parameter& parameter, int dimension, const CostCo
 std::int64_t parameter_elements(const ModelGraph& graph, ParameterId id, const CostContext& context) {
     const Parameter& parameter = graph.parameter(id);
     std::int64_t count = 1;
-    for (int dimension = 0; dimension < static_cast<int>(parameter.shape.size()); ++dimension)
+    for (int dimension = 0; dimension < core::count_of(parameter.shape); ++dimension)
         count *= rank_extent(parameter, dimension, context);
     return count;
 }
@@ -86,7 +87,7 @@ AttentionShape attention_shape(const ModelGraph& graph, const Operator& op, cons
     // from both ends see half of every square.
     if (shape.is_causal && context.context_parallel > 1) shape.visible_share = 0.5;
     else if (shape.is_causal && shape.queries <= shape.keys)
-        shape.visible_share = 1 - 0.5 * static_cast<double>(shape.queries) / static_cast<double>(shape.keys);
+        shape.visible_share = 1 - 0.5 * shape.queries / shape.keys;
     shape.batch = context.micro_batch * windows * shape.heads;
     return shape;
 }
@@ -128,27 +129,26 @@ bool sums_choices(const Operator& op, const CostContext& context) {
 bool weight_gradients_read_parameters(const Operator& op) { return op.kind == OperatorKind::attention; }
 
 core::Bytes choices_bytes(const Operator& router) {
-    return core::Bytes(fp32_bytes * static_cast<double>(router.attributes.experts));
+    return core::Bytes(fp32_bytes * router.attributes.experts);
 }
 
 core::Bytes exchanged_bytes(const ModelGraph& graph, const Operator& op, const CostContext& context) {
     const MixtureShape shape = mixture_shape(graph, op, context);
-    return core::Bytes(static_cast<double>(shape.routed_tokens) * static_cast<double>(shape.hidden) *
+    return core::Bytes(static_cast<double>(shape.routed_tokens) * shape.hidden *
                        core::size_of(context.compute).value);
 }
 
 core::Bytes gathered_key_bytes(const ModelGraph& graph, const Operator& attention,
                                const CostContext& context) {
     const AttentionShape shape = attention_shape(graph, attention, context);
-    const double rows =
-        static_cast<double>(rank_matrix(graph, attention.output, context).rows * context.context_parallel);
-    return core::Bytes(rows * static_cast<double>(2 * shape.kv_heads * shape.head_dimension) *
+    const double rows = rank_matrix(graph, attention.output, context).rows * context.context_parallel;
+    return core::Bytes(rows * (2 * shape.kv_heads * shape.head_dimension) *
                        core::size_of(context.compute).value);
 }
 
 std::int64_t expert_capacity(const Attributes& a, std::int64_t tokens) {
     if (a.capacity_factor <= 0) return tokens;
-    const double even = static_cast<double>(tokens * a.experts_per_token) / static_cast<double>(a.experts);
+    const double even = static_cast<double>(tokens * a.experts_per_token) / a.experts;
     return std::min<std::int64_t>(tokens, static_cast<std::int64_t>(std::ceil(a.capacity_factor * even)));
 }
 

@@ -10,7 +10,7 @@ std::int64_t share(std::int64_t extent, int degree);
 // [rows, last] of an activation on this rank, micro-batch included.
 struct RankMatrix {
     std::int64_t rows = 0, columns = 0;
-    double elements() const { return static_cast<double>(rows) * static_cast<double>(columns); }
+    double elements() const { return static_cast<double>(rows) * columns; }
 };
 RankMatrix rank_matrix(const ModelGraph& graph, TensorId tensor, const CostContext& context);
 // Weight [outputs, inputs] on this rank.
@@ -23,9 +23,7 @@ struct AttentionShape {
     std::int64_t batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, head_dimension = 0;
     bool is_causal = false;
     double visible_share = 1;  // share of the scores that a causal mask leaves
-    double scores() const {
-        return static_cast<double>(batch) * static_cast<double>(queries) * static_cast<double>(keys);
-    }
+    double scores() const { return static_cast<double>(batch) * queries * keys; }
 };
 AttentionShape attention_shape(const ModelGraph& graph, const Operator& op, const CostContext& context);
 // Shares of a mixture on one rank. Every token is routed once to each expert that it chooses. With experts

@@ -52,9 +52,9 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
         case OperatorKind::softmax: keep(op.output); break;
         case OperatorKind::normalization:
             keep(op.inputs[0]);
-            saved.saved_context = core::Bytes(
-                mean_and_deviation_bytes * y.elements() /
-                static_cast<double>(graph.tensor(op.output).shape.back()));  // as a layer norm: per row
+            saved.saved_context =
+                core::Bytes(mean_and_deviation_bytes * y.elements() /
+                            graph.tensor(op.output).shape.back());  // as a layer norm: per row
             break;
         case OperatorKind::reduce:
         case OperatorKind::pooling:
@@ -73,17 +73,16 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
             break;
         case OperatorKind::layer_norm:
             keep(op.inputs[0]);
-            saved.saved_context = core::Bytes(mean_and_deviation_bytes * static_cast<double>(y.rows));
+            saved.saved_context = core::Bytes(mean_and_deviation_bytes * y.rows);
             break;
         case OperatorKind::rms_norm:
             keep(op.inputs[0]);
             // The reciprocal root of each row's mean square.
-            saved.saved_context = core::Bytes(fp32_bytes * static_cast<double>(y.rows));
+            saved.saved_context = core::Bytes(fp32_bytes * y.rows);
             break;
         case OperatorKind::batch_norm:
             keep(op.inputs[0]);
-            saved.saved_context =
-                core::Bytes(mean_and_deviation_bytes * static_cast<double>(graph.tensor(op.output).shape[0]));
+            saved.saved_context = core::Bytes(mean_and_deviation_bytes * graph.tensor(op.output).shape[0]);
             break;
         case OperatorKind::attention: {
             for (TensorId input : op.inputs) keep(input);
@@ -91,8 +90,7 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
             if (context.attention == AttentionImplementation::flash) {
                 keep(op.output);
                 saved.saved_context =
-                    core::Bytes(fp32_bytes * static_cast<double>(y.rows) *
-                                static_cast<double>(shape.heads));  // logarithm of the sum of exponentials
+                    core::Bytes(fp32_bytes * y.rows * shape.heads);  // logarithm of the sum of exponentials
             } else {
                 // Probabilities. With dropout also its mask, and the dropped probabilities, which multiply
                 // the values.
@@ -126,8 +124,7 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
             // First product and its activation (for the weights' gradient).
             const MixtureShape s = mixture_shape(graph, op, context);
             saved.saved_context =
-                core::Bytes(static_cast<double>(s.routed_tokens) * size *
-                            (static_cast<double>(s.first_width) + static_cast<double>(s.width)));
+                core::Bytes(s.routed_tokens * size * (static_cast<double>(s.first_width) + s.width));
             break;
         }
         case OperatorKind::combine:

@@ -17,8 +17,7 @@ double attention_workspace(const ModelGraph& graph, const Operator& op, Phase ph
     if (context.attention == AttentionImplementation::flash) {
         if (is_forward) return 0;
         const RankMatrix output = rank_matrix(graph, op.output, context);
-        return fp32_bytes * output.elements() +
-               fp32_bytes * static_cast<double>(output.rows) * static_cast<double>(shape.heads);
+        return fp32_bytes * output.elements() + fp32_bytes * output.rows * shape.heads;
     }
     // Raw (scaled, masked) scores stay referenced while probabilities, mask and dropped probabilities are
     // made.
@@ -100,7 +99,7 @@ core::Bytes kernel_workspace(const ModelGraph& graph, OperatorId id, Phase phase
     if (phase != Phase::backward_weight || !rules.has_own_weight_gradients) return core::Bytes(0);
     double elements = 0;
     for (const ParameterId parameter : op.parameters)
-        elements += static_cast<double>(parameter_elements(graph, parameter, context));
+        elements += parameter_elements(graph, parameter, context);
     return core::Bytes(elements * core::size_of(context.compute).value);
 }
 

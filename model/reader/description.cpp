@@ -203,15 +203,11 @@ std::optional<ModelGraph> decoder(TableReader& reader, const Preset& preset, con
     }
     if (diagnostics.error_count() != errors) return std::nullopt;
 
-    const double mixtures =
-        d.experts > 0 ? std::floor(static_cast<double>(d.layers) / static_cast<double>(d.expert_interval))
-                      : 0;
-    const double per_expert = static_cast<double>(d.hidden) * static_cast<double>(d.ffn) * 3;
-    const double about = mixtures * per_expert * static_cast<double>(d.experts) +
-                         (static_cast<double>(d.layers) - mixtures) * per_expert +
-                         4.0 * static_cast<double>(d.layers) * static_cast<double>(d.hidden) *
-                             static_cast<double>(d.heads * d.head_dimension) +
-                         2.0 * static_cast<double>(d.vocabulary) * static_cast<double>(d.hidden);
+    const double mixtures = d.experts > 0 ? std::floor(static_cast<double>(d.layers) / d.expert_interval) : 0;
+    const double per_expert = static_cast<double>(d.hidden) * d.ffn * 3;
+    const double about = mixtures * per_expert * d.experts + (d.layers - mixtures) * per_expert +
+                         4.0 * d.layers * d.hidden * (d.heads * d.head_dimension) +
+                         2.0 * d.vocabulary * d.hidden;
     if (about > most_parameters) {
         reader.error(
             "hidden",
@@ -456,7 +452,7 @@ std::optional<ModelGraph> convnet(TableReader& reader, const std::string& name) 
     if (diagnostics.error_count() != errors) return std::nullopt;
     if (d.convolutions.size() + d.dense.size() > 1000)
         reader.error("convolutions", "more than 1000 layers", "check the lists for slips");
-    if (static_cast<std::int64_t>(d.convolutions.size()) * (d.kernel - 1) >= d.image_size)
+    if (std::ssize(d.convolutions) * (d.kernel - 1) >= d.image_size)
         reader.error("convolutions",
                      fmt::format("{} valid convolutions of kernel {} leave nothing of an image of {}",
                                  d.convolutions.size(), d.kernel, d.image_size),

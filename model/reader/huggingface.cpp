@@ -189,9 +189,7 @@ void gptj(ConfigMapper& m) {
         m.refuse("rotary_dim",
                  fmt::format("rotary_dim = {} is more than the head dimension, {}", rotary, head_dimension),
                  "choose at most the head dimension");
-    else
-        m.put("rotary_fraction", static_cast<double>(rotary) / static_cast<double>(head_dimension),
-              "rotary_dim");
+    else m.put("rotary_fraction", static_cast<double>(rotary) / head_dimension, "rotary_dim");
     m.expect_class("CausalLM");
 }
 
@@ -439,7 +437,7 @@ void vit(ConfigMapper& m, const Value& config) {
         m.refuse("hidden_act", fmt::format("hidden_act = {} is not supported", core::in_quotes(activation)),
                  "supported: gelu");
     if (const Value* labels = config.find("id2label"); labels && labels->is_table() && labels->size() >= 2)
-        m.put("classes", static_cast<std::int64_t>(labels->size()), "id2label");
+        m.put("classes", std::ssize(*labels), "id2label");
     else {
         m.put("classes", std::int64_t(1000), "id2label");
         m.assume("the config states no labels: 1000 classes (ImageNet-1k)");

@@ -42,9 +42,9 @@ public:
         for (std::int32_t local = 0; local < k_; ++local) {
             std::vector<RingMember> members = rail_ring(local);
             for (std::int32_t node = 0; node < m_; ++node) {
-                members[static_cast<std::size_t>(node)].pieces.clear();
+                members[node].pieces.clear();
                 for (std::int32_t other = 0; other < k_; ++other)
-                    members[static_cast<std::size_t>(node)].pieces.push_back(piece(other, node));
+                    members[node].pieces.push_back(piece(other, node));
             }
             append_ring_all_gather(result_, members, first);
         }

@@ -2,32 +2,31 @@
 // All-reduce is a reduce-scatter and an all-gather of n
 // - 1 rounds each, so each rank sends 2 (n - 1)/n of the payload, the least possible (Patarasuk and Yuan
 // 2009; nccl-tests doc/PERFORMANCE.md).
+#include "core/index/integers.h"
 #include "schedule/collective/ring_steps.h"
 
 namespace schedule {
 
 void append_ring_reduce_scatter(Rounds& rounds, const std::vector<RingMember>& members,
                                 std::size_t first_round) {
-    const auto n = static_cast<std::int32_t>(members.size());
+    const auto n = core::count_of(members);
     for (std::int32_t step = 0; step < n - 1; ++step)
         for (std::int32_t r = 0; r < n; ++r) {
             // Piece r goes round once, starting behind its owner: its sum is complete when it arrives at rank
             // r.
-            const RingMember& owner = members[static_cast<std::size_t>(((r - 1 - step) % n + n) % n)];
-            append_pieces(rounds, first_round + static_cast<std::size_t>(step),
-                          members[static_cast<std::size_t>(r)].rank,
-                          members[static_cast<std::size_t>((r + 1) % n)].rank, owner.pieces, true);
+            const RingMember& owner = members[((r - 1 - step) % n + n) % n];
+            append_pieces(rounds, first_round + step, members[r].rank, members[(r + 1) % n].rank,
+                          owner.pieces, true);
         }
 }
 
 void append_ring_all_gather(Rounds& rounds, const std::vector<RingMember>& members, std::size_t first_round) {
-    const auto n = static_cast<std::int32_t>(members.size());
+    const auto n = core::count_of(members);
     for (std::int32_t step = 0; step < n - 1; ++step)
         for (std::int32_t r = 0; r < n; ++r) {
-            const RingMember& owner = members[static_cast<std::size_t>(((r - step) % n + n) % n)];
-            append_pieces(rounds, first_round + static_cast<std::size_t>(step),
-                          members[static_cast<std::size_t>(r)].rank,
-                          members[static_cast<std::size_t>((r + 1) % n)].rank, owner.pieces, false);
+            const RingMember& owner = members[((r - step) % n + n) % n];
+            append_pieces(rounds, first_round + step, members[r].rank, members[(r + 1) % n].rank,
+                          owner.pieces, false);
         }
 }
 
@@ -63,7 +62,7 @@ Rounds ring_rounds(CollectiveKind kind, int group_size, int) {
             // A pipelined chain: piece k leaves rank r in round r + k.
             for (std::int32_t r = 0; r + 1 < group_size; ++r)
                 for (std::int32_t piece = 0; piece < group_size; ++piece)
-                    append_pieces(result, static_cast<std::size_t>(r + piece), r, r + 1, {piece}, false);
+                    append_pieces(result, r + piece, r, r + 1, {piece}, false);
             break;
         case CollectiveKind::all_to_all:
             // In round t ranks r and t - r exchange, which reaches every pair once and never overwrites what

@@ -8,7 +8,7 @@ namespace {
 
 Rounds tree_rounds(CollectiveKind kind, int group_size, int) {
     Rounds result;
-    result.owned_piece.assign(static_cast<std::size_t>(group_size), 0);
+    result.owned_piece.assign(group_size, 0);
     // Up: in the round of distance d, ranks that are odd multiples of d send to the even multiple below them.
     if (kind == CollectiveKind::all_reduce)
         for (std::int32_t distance = 1; distance < group_size; distance *= 2) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/index/integers.h"
 #include "model/operators/cost.h"
 
 namespace schedule {
@@ -32,9 +33,9 @@ std::vector<ParameterUse> uses_of(const model::ModelGraph& graph, const Plan& pl
     std::vector<ParameterUse> uses(graph.parameters.size());
     for (std::size_t s = 0; s < stages.size(); ++s)
         for (std::int32_t i = stages[s].operators.begin; i < stages[s].operators.end; ++i) {
-            const model::Operator& op = graph.operators[static_cast<std::size_t>(i)];
+            const model::Operator& op = graph.operators[i];
             for (const model::ParameterId id : op.parameters) {
-                ParameterUse& use = uses[static_cast<std::size_t>(id.index)];
+                ParameterUse& use = uses[id.index];
                 if (std::find(use.ranks.begin(), use.ranks.end(), stages[s].rank) == use.ranks.end())
                     use.ranks.push_back(stages[s].rank);
                 use.is_expert = graph.parameter(id).is_expert && plan.layout.expert > 1;
@@ -77,8 +78,7 @@ public:
         if (uses.empty()) uses = use.stages;
         else merge(uses[0], use.stages[0]);
         // DDP closes a bucket once it has reached its size; sharded parameters stay together by unit.
-        const core::Bytes size =
-            static_cast<double>(bucket.elements) * core::size_of(plan_.precision.gradients);
+        const core::Bytes size = bucket.elements * core::size_of(plan_.precision.gradients);
         if (!plan_.shards(Sharding::parameters) && size >= plan_.gradient_bucket) close();
     }
     void close() { is_open_ = false; }
@@ -112,14 +112,12 @@ RankBuckets buckets_of_rank(const model::ModelGraph& graph, const Plan& plan,
         alone(graph, plan, result);
     // Bidirectional schedules: what only the copies of one stage use stays together. Their ranks name the
     // buckets in one order, that of the stages.
-    const std::int32_t stages_of_copy = static_cast<std::int32_t>(stages.size()) / directions;
+    const std::int32_t stages_of_copy = core::count_of(stages) / directions;
     const auto is_of_copies = [&](const ParameterUse& use) {
         if (directions == 1 || use.stages.size() != 1 || use.stages[0].units.size() != 1) return false;
         std::vector<std::int32_t> ranks;
         for (int d = 0; d < directions; ++d)
-            ranks.push_back(
-                stages[static_cast<std::size_t>(use.stages[0].stage % stages_of_copy + d * stages_of_copy)]
-                    .rank);
+            ranks.push_back(stages[use.stages[0].stage % stages_of_copy + d * stages_of_copy].rank);
         std::sort(ranks.begin(), ranks.end());
         return ranks == use.ranks;
     };
@@ -129,14 +127,13 @@ RankBuckets buckets_of_rank(const model::ModelGraph& graph, const Plan& plan,
     };
     std::vector<std::size_t> order(stages.size());
     for (std::size_t i = 0; i < order.size(); ++i)
-        order[i] = i / static_cast<std::size_t>(directions) +
-                   i % static_cast<std::size_t>(directions) * static_cast<std::size_t>(stages_of_copy);
+        order[i] = i / directions + i % directions * stages_of_copy;
     for (const std::size_t s : order) {
         if (stages[s].rank != rank) continue;
         for (std::int32_t i = stages[s].operators.end - 1; i >= stages[s].operators.begin; --i) {
-            const model::Operator& op = graph.operators[static_cast<std::size_t>(i)];
+            const model::Operator& op = graph.operators[i];
             for (auto id = op.parameters.rbegin(); id != op.parameters.rend(); ++id) {
-                const ParameterUse& use = uses[static_cast<std::size_t>(id->index)];
+                const ParameterUse& use = uses[id->index];
                 if (!is_alone(use) && use.stages[0].lowest_operator == i)
                     (use.is_expert ? of_experts : use.is_partial ? partial : whole).add(*id, use);
             }
@@ -145,9 +142,9 @@ RankBuckets buckets_of_rank(const model::ModelGraph& graph, const Plan& plan,
         partial.close();
         of_experts.close();
     }
-    for (std::size_t i = 0; i < uses.size(); ++i) {
+    for (const std::int32_t i : core::indices(uses)) {
         if (uses[i].stages.empty() || !is_alone(uses[i])) continue;
-        alone.add(model::ParameterId(static_cast<std::int32_t>(i)), uses[i]);
+        alone.add(model::ParameterId(i), uses[i]);
         alone.close();
     }
     for (ParameterBucket& bucket : result.buckets) {

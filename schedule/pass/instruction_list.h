@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <vector>
 
+#include "core/index/integers.h"
 #include "schedule/program/program.h"
 
 namespace schedule {
@@ -21,7 +22,7 @@ public:
     std::uint32_t buffer(MemoryKind kind, core::Bytes bytes) {
         if (bytes.value <= 0) return no_buffer;
         program_.buffers.push_back({kind, bytes, false});
-        return static_cast<std::uint32_t>(program_.buffers.size() - 1);
+        return core::narrow<std::uint32_t>(program_.buffers.size() - 1);
     }
     void persistent(MemoryKind kind, core::Bytes bytes) {
         if (bytes.value > 0) program_.buffers.push_back({kind, bytes, true});
@@ -39,7 +40,7 @@ public:
     }
     std::uint32_t append(Instruction instruction);
 
-    std::uint32_t size() const { return static_cast<std::uint32_t>(program_.instructions.size()); }
+    std::uint32_t size() const { return core::narrow<std::uint32_t>(program_.instructions.size()); }
     const Instruction& operator[](std::uint32_t index) const { return program_.instructions[index]; }
 
 private:

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/errors.h"
+#include "core/index/integers.h"
 #include "schedule/schedule_cells.h"
 
 namespace schedule {
@@ -77,7 +78,7 @@ Schedule with_transfers(const Schedule& original) {
         result.actions[rank].push_back(transfer);
         transfer.kind = is_forward ? ActionKind::receive_forward : ActionKind::receive_backward;
         transfer.stage = to;
-        result.actions[static_cast<std::size_t>(receiver)].push_back(transfer);
+        result.actions[receiver].push_back(transfer);
     };
     std::vector<std::size_t> heads(schedule.actions.size(), 0);
     for (bool has_moved = true; has_moved;) {
@@ -87,9 +88,7 @@ Schedule with_transfers(const Schedule& original) {
             std::size_t& head = heads[rank];
             if (head == list.size()) continue;
             const std::size_t end = head + slot_length(list, head);
-            if (!std::all_of(list.begin() + static_cast<std::ptrdiff_t>(head),
-                             list.begin() + static_cast<std::ptrdiff_t>(end), is_ready))
-                continue;
+            if (!std::all_of(list.begin() + head, list.begin() + end, is_ready)) continue;
             for (std::size_t i = head; i < end; ++i) put(rank, list[i]);
             for (std::size_t i = head; i < end; ++i) send(rank, list[i]);
             head = end;
@@ -121,15 +120,14 @@ Schedule with_sharded_parameters(const Schedule& original, int most_gathered) {
             end = begin + slot_length(list, begin);
             // Both stages of an overlapped slot are needed at once, even where the limit is one.
             std::vector<StageOfDirection> next;
-            for (std::size_t i = begin;
-                 i < list.size() && (i < end || static_cast<int>(next.size()) < most_gathered); ++i)
+            for (std::size_t i = begin; i < list.size() && (i < end || core::count_of(next) < most_gathered);
+                 ++i)
                 if (std::find(next.begin(), next.end(), stage_of(list[i])) == next.end())
                     next.push_back(stage_of(list[i]));
             free_all_but(next);
             for (const StageOfDirection& stage : next)
                 if (gathered.insert(stage).second) out.push_back(whole_stage(ActionKind::unshard, stage));
-            out.insert(out.end(), list.begin() + static_cast<std::ptrdiff_t>(begin),
-                       list.begin() + static_cast<std::ptrdiff_t>(end));
+            out.insert(out.end(), list.begin() + begin, list.begin() + end);
         }
         free_all_but({});
     }
@@ -147,8 +145,7 @@ Schedule with_gradient_reductions(const Schedule& schedule) {
         std::vector<Action> out;
         for (std::size_t begin = 0, end = 0; begin < list.size(); begin = end) {
             end = begin + slot_length(list, begin);
-            out.insert(out.end(), list.begin() + static_cast<std::ptrdiff_t>(begin),
-                       list.begin() + static_cast<std::ptrdiff_t>(end));
+            out.insert(out.end(), list.begin() + begin, list.begin() + end);
             for (std::size_t i = begin; i < end; ++i) {
                 const bool completes =
                     list[i].kind == ActionKind::backward || list[i].kind == ActionKind::backward_weight;

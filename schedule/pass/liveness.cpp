@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/index/integers.h"
 #include "model/operators/rank_share.h"
 #include "model/segment.h"
 #include "schedule/pass/recompute.h"
@@ -33,19 +34,17 @@ StageLiveness::StageLiveness(const model::ModelGraph& graph, model::OperatorRang
     for (std::size_t i = 0; i < tensors; ++i) {
         const model::Operator& producer = graph.op(graph.tensors[i].producer);
         // Tensors are numbered in order of production, so the input's storage is known.
-        storage_[i] = is_shared(producer) ? storage_[static_cast<std::size_t>(producer.inputs[0].index)]
-                                          : static_cast<Index>(i);
+        storage_[i] = is_shared(producer) ? storage_[producer.inputs[0].index] : static_cast<Index>(i);
     }
     units_ = units_of(graph, stage);
     for (const model::OperatorRange unit : units_)
         unit_is_recomputed_.push_back(is_recomputed(graph, {"", unit}, plan.recompute));
     for (const model::TensorId tensor : model::tensors_crossing(graph, stage.begin))
-        is_received_[static_cast<std::size_t>(storage(tensor))] = 1;
+        is_received_[storage(tensor)] = 1;
     for (const model::TensorId tensor : model::tensors_crossing(graph, stage.end))
-        is_sent_[static_cast<std::size_t>(storage(tensor))] = 1;
+        is_sent_[storage(tensor)] = 1;
     for (Index i = stage.begin; i < stage.end; ++i)
-        for (const model::TensorId tensor : op(i).inputs)
-            last_use_[static_cast<std::size_t>(storage(tensor))] = i;
+        for (const model::TensorId tensor : op(i).inputs) last_use_[storage(tensor)] = i;
     find_saved();
 }
 
@@ -57,7 +56,7 @@ bool StageLiveness::is_shared(const model::Operator& op) const {
 }
 
 double StageLiveness::bytes(Index tensor) const {
-    double& known = bytes_[static_cast<std::size_t>(tensor)];
+    double& known = bytes_[tensor];
     if (known < 0) known = model::tensor_bytes(graph_, model::TensorId(tensor), context_).value;
     return known;
 }
@@ -77,41 +76,40 @@ void StageLiveness::touch(Index i, model::Phase phase) {
 }
 
 void StageLiveness::hold(Index tensor) {
-    if (is_held_[static_cast<std::size_t>(tensor)]) return;
-    is_held_[static_cast<std::size_t>(tensor)] = 1;
-    if (is_saved_[static_cast<std::size_t>(tensor)]) saved_held_ += bytes(tensor);
+    if (is_held_[tensor]) return;
+    is_held_[tensor] = 1;
+    if (is_saved_[tensor]) saved_held_ += bytes(tensor);
     take(bytes(tensor));
 }
 
 void StageLiveness::release(Index tensor) {
-    if (!is_held_[static_cast<std::size_t>(tensor)]) return;
-    is_held_[static_cast<std::size_t>(tensor)] = 0;
-    if (is_saved_[static_cast<std::size_t>(tensor)]) saved_held_ -= bytes(tensor);
+    if (!is_held_[tensor]) return;
+    is_held_[tensor] = 0;
+    if (is_saved_[tensor]) saved_held_ -= bytes(tensor);
     drop(bytes(tensor));
 }
 
 void StageLiveness::find_saved() {
-    info_.resize(static_cast<std::size_t>(stage_.size()));
+    info_.resize(stage_.size());
     const auto save = [&](Index tensor, Index saver) {
-        is_saved_[static_cast<std::size_t>(tensor)] = 1;
-        Index& lowest = lowest_saver_[static_cast<std::size_t>(tensor)];
+        is_saved_[tensor] = 1;
+        Index& lowest = lowest_saver_[tensor];
         lowest = lowest < 0 ? saver : std::min(lowest, saver);
-        highest_saver_[static_cast<std::size_t>(tensor)] =
-            std::max(highest_saver_[static_cast<std::size_t>(tensor)], saver);
+        highest_saver_[tensor] = std::max(highest_saver_[tensor], saver);
     };
     for (std::size_t u = 0; u < units_.size(); ++u) {
         const model::OperatorRange unit = units_[u];
         for (Index i = unit.begin; i < unit.end; ++i) {
             const model::SavedForBackward needs =
                 model::saved_for_backward(graph_, model::OperatorId(i), context_);
-            OperatorInfo& own = info_[static_cast<std::size_t>(i - stage_.begin)];
+            OperatorInfo& own = info_[i - stage_.begin];
             own.saved_context = needs.saved_context.value;
             own.recomputable = is_recomputed(op(i), plan_.recompute) ? needs.recomputable_context.value : 0;
             for (const model::TensorId tensor : needs.tensors) {
                 const model::Operator& producer = graph_.op(graph_.tensor(tensor).producer);
                 own.saved.push_back(
                     storage(model::gathers_tokens(producer, context_) ? producer.inputs[0] : tensor));
-                if (!op(i).parameters.empty()) weights_need_[static_cast<std::size_t>(own.saved.back())] = 1;
+                if (!op(i).parameters.empty()) weights_need_[own.saved.back()] = 1;
             }
             if (is_forward_only_) continue;
             if (op(i).kind == OperatorKind::attention && graph_.segments > 1) {
@@ -149,8 +147,7 @@ void StageLiveness::run_forward(model::OperatorRange range, const std::vector<ch
         if (keeps_saved_contexts) saved_held_ += saved_context - info(i).recomputable;
         drop(gathered);
         const auto free_if_dead = [&](Index tensor) {
-            if (!kept[static_cast<std::size_t>(tensor)] && last_use[static_cast<std::size_t>(tensor)] <= i)
-                release(tensor);
+            if (!kept[tensor] && last_use[tensor] <= i) release(tensor);
         };
         for (const model::TensorId tensor : op(i).inputs) free_if_dead(storage(tensor));
         free_if_dead(output);
@@ -170,13 +167,13 @@ double StageLiveness::gathered_bytes(Index i) const {
 
 core::Bytes StageLiveness::offloadable(model::OperatorRange unit, bool for_weight) const {
     double sum = 0;
-    for (std::size_t t = 0; t < is_saved_.size(); ++t) {
+    for (const std::int32_t t : core::indices(is_saved_)) {
         if (for_weight && !is_held_[t]) continue;
         const bool is_of_unit = is_saved_[t] && lowest_saver_[t] >= unit.begin &&
                                 highest_saver_[t] < unit.end && last_use_[t] < unit.end;
         if (is_of_unit && !is_received_[t] && !is_sent_[t] &&
             graph_.op(graph_.tensors[t].producer).kind != OperatorKind::input)
-            sum += bytes(static_cast<Index>(t));
+            sum += bytes(t);
     }
     if (!is_recomputed(graph_, {"", unit}, plan_.recompute))
         for (Index i = unit.begin; i < unit.end; ++i)
@@ -206,10 +203,8 @@ void StageLiveness::run_unit_backward(model::OperatorRange unit, bool is_split) 
                     std::find(own.saved.begin(), own.saved.end(),
                               storage(model::storage_of(graph_, tensor))) != own.saved.end())
                     hold(input);
-                if (!model::has_gradient(graph_, tensor) ||
-                    has_gradient_held_[static_cast<std::size_t>(input)])
-                    continue;
-                has_gradient_held_[static_cast<std::size_t>(input)] = 1;
+                if (!model::has_gradient(graph_, tensor) || has_gradient_held_[input]) continue;
+                has_gradient_held_[input] = 1;
                 take(bytes(input));
             }
             // The last segment of a sequence is the first to leave gradients for the keys and values of the
@@ -233,7 +228,7 @@ void StageLiveness::run_unit_backward(model::OperatorRange unit, bool is_split) 
             if (!again) saved_held_ -= own.saved_context - own.recomputable;
         }
         for (const Index tensor : own.saved)
-            if (lowest_saver_[static_cast<std::size_t>(tensor)] == i) release(tensor);
+            if (lowest_saver_[tensor] == i) release(tensor);
     }
 }
 
@@ -251,14 +246,12 @@ void StageLiveness::run_backward(bool is_split) {
                                (lowest_saver[tensor] < unit.end || (is_split && weights_need_[tensor]));
             std::vector<Index> last_use(is_saved_.size(), -1);
             for (Index i = unit.begin; i < unit.end; ++i)
-                for (const model::TensorId tensor : op(i).inputs)
-                    last_use[static_cast<std::size_t>(storage(tensor))] = i;
+                for (const model::TensorId tensor : op(i).inputs) last_use[storage(tensor)] = i;
             const std::vector<char> stays = kept;
             for (Index i = unit.end - 1; i >= unit.begin; --i)
                 for (const Index tensor : info(i).saved) {
-                    if (!stays[static_cast<std::size_t>(tensor)])
-                        lowest_saver_[static_cast<std::size_t>(tensor)] = i;
-                    kept[static_cast<std::size_t>(tensor)] = 1;
+                    if (!stays[tensor]) lowest_saver_[tensor] = i;
+                    kept[tensor] = 1;
                 }
             const double saved_before = saved_held_;
             run_forward(unit, kept, last_use, true, true);
@@ -267,14 +260,12 @@ void StageLiveness::run_backward(bool is_split) {
         if (is_split)  // what an operator with parameters saved stays until backward_weight
             for (Index i = unit.begin; i < unit.end; ++i)
                 if (!op(i).parameters.empty())
-                    for (const Index tensor : info(i).saved)
-                        lowest_saver_[static_cast<std::size_t>(tensor)] = -2;
+                    for (const Index tensor : info(i).saved) lowest_saver_[tensor] = -2;
         run_unit_backward(unit, is_split);
         // The inputs from which a unit was recomputed go when the lowest unit that reads them is done.
         if (unit_is_recomputed_[u])
-            for (std::size_t tensor = 0; tensor < lowest_saver_.size(); ++tensor)
-                if (is_saved_[tensor] && lowest_saver_[tensor] == unit.begin)
-                    release(static_cast<Index>(tensor));
+            for (const std::int32_t tensor : core::indices(lowest_saver_))
+                if (is_saved_[tensor] && lowest_saver_[tensor] == unit.begin) release(tensor);
     }
     lowest_saver_ = lowest_saver;
 }
@@ -282,8 +273,8 @@ void StageLiveness::run_backward(bool is_split) {
 StageLiveness::BoundaryBytes StageLiveness::boundary_bytes() const {
     BoundaryBytes result;
     result.saved = saved_contexts_;
-    for (std::size_t i = 0; i < is_saved_.size(); ++i) {
-        const auto tensor = static_cast<Index>(i);
+    for (const std::int32_t i : core::indices(is_saved_)) {
+        const auto tensor = i;
         if (is_saved_[i]) result.saved += bytes(tensor);
         if (is_received_[i]) {
             (is_saved_[i] ? result.received_saved : result.received) += bytes(tensor);
@@ -300,12 +291,12 @@ StageLiveness::BoundaryBytes StageLiveness::boundary_bytes() const {
 void StageLiveness::find_forward(const BoundaryBytes& boundary, ActivationFootprint& result) {
     // Tensors from the stage before and from the data loader are held at the start.
     std::vector<char> kept = is_saved_;
-    for (std::size_t i = 0; i < kept.size(); ++i) {
+    for (const std::int32_t i : core::indices(kept)) {
         if (is_sent_[i]) kept[i] = 1;
         const model::OperatorId producer = graph_.tensors[i].producer;
         const bool is_data = graph_.op(producer).kind == OperatorKind::input &&
                              producer.index < stage_.begin && last_use_[i] >= 0;
-        if (is_received_[i] || is_data) hold(static_cast<Index>(i));
+        if (is_received_[i] || is_data) hold(i);
     }
     for (std::size_t u = 0; u < units_.size(); ++u)
         run_forward(units_[u], kept, last_use_, !is_forward_only_ && !unit_is_recomputed_[u], false);
@@ -328,11 +319,11 @@ void StageLiveness::begin_backward() {
     const double left_by_later = graph_.has_later_segments() ? key_values_ : 0;
     held_ = saved_contexts_ + left_by_later;
     saved_held_ = saved_contexts_;
-    for (std::size_t i = 0; i < is_saved_.size(); ++i) {
-        if (is_saved_[i]) hold(static_cast<Index>(i));
+    for (const std::int32_t i : core::indices(is_saved_)) {
+        if (is_saved_[i]) hold(i);
         if (is_sent_[i]) {
             has_gradient_held_[i] = 1;
-            held_ += bytes(static_cast<Index>(i));
+            held_ += bytes(i);
         }
     }
     peak_ = held_;
@@ -365,8 +356,8 @@ void StageLiveness::find_split_backward(const BoundaryBytes& boundary, Activatio
     // Held now: saved tensors that backward_weight reads, recomputed ones, kept output gradients and the
     // gradients for the stage before.
     double saved_for_weight = 0;
-    for (std::size_t i = 0; i < is_saved_.size(); ++i)
-        if (is_saved_[i] && is_held_[i]) saved_for_weight += bytes(static_cast<Index>(i));
+    for (const std::int32_t i : core::indices(is_saved_))
+        if (is_saved_[i] && is_held_[i]) saved_for_weight += bytes(i);
     for (std::size_t u = 0; u < units_.size(); ++u)
         for (Index i = units_[u].begin; i < units_[u].end; ++i)
             if (!unit_is_recomputed_[u] && !op(i).parameters.empty())

@@ -27,11 +27,11 @@ private:
         bool copies_key_value = false;  // ... which later segments need and nothing else keeps
     };
 
-    Index storage(model::TensorId tensor) const { return storage_[static_cast<std::size_t>(tensor.index)]; }
+    Index storage(model::TensorId tensor) const { return storage_[tensor.index]; }
     double bytes(Index tensor) const;
     bool is_shared(const model::Operator& op) const;
-    const model::Operator& op(Index i) const { return graph_.operators[static_cast<std::size_t>(i)]; }
-    const OperatorInfo& info(Index i) const { return info_[static_cast<std::size_t>(i - stage_.begin)]; }
+    const model::Operator& op(Index i) const { return graph_.operators[i]; }
+    const OperatorInfo& info(Index i) const { return info_[i - stage_.begin]; }
 
     void take(double bytes);
     void drop(double bytes) { held_ -= bytes; }

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "model/segment.h"
 #include "schedule/pass/rank_lowering.h"
 #include "schedule/pipeline/registry.h"
@@ -147,12 +148,11 @@ Program skeleton(const Plan& plan, const Schedule& order, const Schedule& given)
     program.directions = given.directions;
     program.segments = given.segments;
     program.micro_batches_per_update = micro_batches_per_update(order);
-    program.stages.resize(static_cast<std::size_t>(order.stages));
-    for (int s = 0; s < order.stages; ++s)
-        program.stages[static_cast<std::size_t>(s)].rank = rank_of_stage(order, s);
-    program.class_of_rank.resize(static_cast<std::size_t>(plan.layout.ranks()));
+    program.stages.resize(order.stages);
+    for (int s = 0; s < order.stages; ++s) program.stages[s].rank = rank_of_stage(order, s);
+    program.class_of_rank.resize(plan.layout.ranks());
     for (int rank = 0; rank < plan.layout.ranks(); ++rank)
-        program.class_of_rank[static_cast<std::size_t>(rank)] = coordinates_of(plan.layout, rank).pipeline;
+        program.class_of_rank[rank] = coordinates_of(plan.layout, rank).pipeline;
     return program;
 }
 
@@ -162,7 +162,7 @@ Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& 
               const LowerOptions& options) {
     core::require(given.ranks == plan.layout.pipeline && given.stages == plan.stages(),
                   "the schedule has the plan's pipeline shape");
-    core::require(static_cast<int>(plan.partition.first_units.size()) == given.stages,
+    core::require(core::count_of(plan.partition.first_units) == given.stages,
                   "the plan's partition is complete");
     const Schedule order = in_one_direction(given);
     Program program = skeleton(plan, order, given);
@@ -173,21 +173,20 @@ Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& 
     // Stages and boundaries: consecutive, covering all units; one tensor list per boundary that something
     // crosses.
     const std::vector<std::int32_t>& first = plan.partition.first_units;
-    const auto units = static_cast<std::int32_t>(graph.units.size());
+    const auto units = core::count_of(graph.units);
     core::require(first.front() == 0, "the first stage begins with the first unit");
     for (std::size_t s = 0; s < program.stages.size(); ++s) {
         const std::size_t of_copy = s % first.size();
         const std::int32_t begin = first[of_copy],
                            end = of_copy + 1 < first.size() ? first[of_copy + 1] : units;
         core::require(begin < end && end <= units, "every stage has a unit");
-        program.stages[s].operators = {graph.units[static_cast<std::size_t>(begin)].operators.begin,
-                                       graph.units[static_cast<std::size_t>(end - 1)].operators.end};
+        program.stages[s].operators = {graph.units[begin].operators.begin,
+                                       graph.units[end - 1].operators.end};
         if (of_copy == 0) continue;
         std::vector<model::TensorId> tensors =
             model::tensors_crossing(graph, program.stages[s].operators.begin);
         if (tensors.empty()) continue;
-        program.stages[s - 1].sends = program.stages[s].receives =
-            static_cast<std::int32_t>(program.tensor_lists.size());
+        program.stages[s - 1].sends = program.stages[s].receives = core::count_of(program.tensor_lists);
         program.tensor_lists.push_back(std::move(tensors));
     }
 
@@ -214,7 +213,7 @@ Program lower_compute_only(const Schedule& given) {
     Program program = skeleton(plan, order, given);
     program.micro_batches_per_update = 0;  // without operators there is nothing to update
     const std::vector<std::vector<ActivationFootprint>> footprints(
-        program.stages.size(), std::vector<ActivationFootprint>(static_cast<std::size_t>(program.segments)));
+        program.stages.size(), std::vector<ActivationFootprint>(program.segments));
     for (int rank = 0; rank < order.ranks; ++rank)
         program.classes.push_back(RankLowering(program, nullptr, order, {}, footprints, rank).lower());
     return program;

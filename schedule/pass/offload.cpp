@@ -4,6 +4,7 @@
 // ended. A unit whose saved tensors would be loaded right after the copy out keeps them (memory.h, leaves).
 #include <algorithm>
 
+#include "core/index/integers.h"
 #include "schedule/pass/rank_lowering.h"
 
 namespace schedule {
@@ -12,28 +13,25 @@ void RankLowering::plan_offload() {
     if (!graph_ || !trains_ || plan_.offload == Offload::none) return;
     offloaded_.resize(stages_.size());
     for (std::size_t s = 0; s < stages_.size(); ++s)
-        offloaded_[s].resize(static_cast<std::size_t>(order_.micro_batches) *
-                             stages_[s].footprints->front().offloadable.size());
-    for (const Action& action : order_.actions[static_cast<std::size_t>(rank_)]) {
+        offloaded_[s].resize(order_.micro_batches * stages_[s].footprints->front().offloadable.size());
+    for (const Action& action : order_.actions[rank_]) {
         const bool is_forward = action.kind == ActionKind::forward;
         if (!is_forward && action.kind != ActionKind::backward && action.kind != ActionKind::backward_input &&
             action.kind != ActionKind::backward_weight)
             continue;
-        const auto units =
-            static_cast<std::int32_t>(local(action.stage).footprints->front().offloadable.size());
+        const auto units = core::count_of(local(action.stage).footprints->front().offloadable);
         for (std::int32_t i = 0; i < units; ++i) {
             const UnitTask task{action.stage, action.micro_batch, is_forward ? i : units - 1 - i,
                                 action.kind};
             OffloadedUnit& entry = offloaded(task.stage, task.micro_batch, task.unit);
-            if (is_forward) entry.forward = static_cast<std::int64_t>(unit_tasks_.size());
-            if (task.reads_first()) entry.backward = static_cast<std::int64_t>(unit_tasks_.size());
+            if (is_forward) entry.forward = unit_tasks_.size();
+            if (task.reads_first()) entry.backward = unit_tasks_.size();
             unit_tasks_.push_back(task);
         }
     }
     for (const UnitTask& task : unit_tasks_) {
         OffloadedUnit& entry = offloaded(task.stage, task.micro_batch, task.unit);
-        const core::Bytes bytes =
-            local(task.stage).footprints->front().offloadable[static_cast<std::size_t>(task.unit)].bytes;
+        const core::Bytes bytes = local(task.stage).footprints->front().offloadable[task.unit].bytes;
         entry.leaves =
             bytes.value > 0 && leaves(entry.forward, entry.backward, plan_.activation_loading_horizon);
     }
@@ -41,23 +39,19 @@ void RankLowering::plan_offload() {
 
 RankLowering::OffloadedUnit& RankLowering::offloaded(std::int32_t stage, std::int32_t micro_batch,
                                                      std::int32_t unit) {
-    const auto s = static_cast<std::size_t>(local_of_[static_cast<std::size_t>(stage)]);
-    return offloaded_[s][static_cast<std::size_t>(micro_batch) *
-                             stages_[s].footprints->front().offloadable.size() +
-                         static_cast<std::size_t>(unit)];
+    const std::int32_t s = local_of_[stage];
+    return offloaded_[s][micro_batch * stages_[s].footprints->front().offloadable.size() + unit];
 }
 
 core::Bytes RankLowering::for_weight(const LocalStage& stage, std::int32_t unit) {
-    return stage.splits_backward
-               ? stage.footprints->front().offloadable[static_cast<std::size_t>(unit)].for_weight
-               : core::Bytes(0);
+    return stage.splits_backward ? stage.footprints->front().offloadable[unit].for_weight : core::Bytes(0);
 }
 
 RankLowering::Offloaded RankLowering::offloaded_bytes(const LocalStage& stage, std::int32_t micro_batch) {
     Offloaded sum;
     if (offloaded_.empty()) return sum;
-    for (std::size_t u = 0; u < stage.footprints->front().offloadable.size(); ++u) {
-        const auto unit = static_cast<std::int32_t>(u);
+    for (const std::int32_t u : core::indices(stage.footprints->front().offloadable)) {
+        const auto unit = u;
         if (!offloaded(stage.index, micro_batch, unit).leaves) continue;
         sum.all += stage.footprints->front().offloadable[u].bytes;
         sum.for_weight += for_weight(stage, unit);
@@ -67,8 +61,7 @@ RankLowering::Offloaded RankLowering::offloaded_bytes(const LocalStage& stage, s
 
 std::uint32_t RankLowering::append_copy(const LocalStage& stage, std::int32_t micro_batch, std::int32_t unit,
                                         bool loads) {
-    const ActivationFootprint::UnitSaved& saved =
-        stage.footprints->front().offloadable[static_cast<std::size_t>(unit)];
+    const ActivationFootprint::UnitSaved& saved = stage.footprints->front().offloadable[unit];
     Instruction copy;
     copy.kind = InstructionKind::copy;
     copy.stream = Stream::copy;
@@ -87,19 +80,17 @@ void RankLowering::begin_unit(const LocalStage& stage, std::int32_t micro_batch,
     if (offloaded_.empty()) return;
     ++unit_task_;
     const std::int64_t ahead = unit_task_ + plan_.activation_loading_horizon;
-    if (ahead < static_cast<std::int64_t>(unit_tasks_.size()))
-        load(unit_tasks_[static_cast<std::size_t>(ahead)]);
+    if (ahead < std::ssize(unit_tasks_)) load(unit_tasks_[ahead]);
     OffloadedUnit& entry = offloaded(stage.index, micro_batch, unit);
     if (!entry.leaves) return;
-    const ActionKind pass = unit_tasks_[static_cast<std::size_t>(unit_task_)].pass;
+    const ActionKind pass = unit_tasks_[unit_task_].pass;
     if (pass != ActionKind::forward) {
         pending_.push_back(entry.loaded);
         if (pass != ActionKind::backward_weight) loaded_.push_back(entry.loaded_for_input);
         if (pass != ActionKind::backward_input) loaded_.push_back(entry.loaded_for_weight);
     } else {
         entry.buffer =
-            list_.buffer(MemoryKind::activations,
-                         stage.footprints->front().offloadable[static_cast<std::size_t>(unit)].bytes);
+            list_.buffer(MemoryKind::activations, stage.footprints->front().offloadable[unit].bytes);
         list_.take(entry.buffer);
     }
 }
@@ -117,7 +108,7 @@ void RankLowering::load(const UnitTask& task) {
     if (!task.reads_first() || !entry.leaves) return;
     const LocalStage& stage = local(task.stage);
     const core::Bytes weight = for_weight(stage, task.unit),
-                      all = stage.footprints->front().offloadable[static_cast<std::size_t>(task.unit)].bytes;
+                      all = stage.footprints->front().offloadable[task.unit].bytes;
     entry.loaded_for_input = list_.buffer(MemoryKind::activations, all - weight);
     entry.loaded_for_weight = list_.buffer(MemoryKind::activations, weight);
     list_.take(entry.loaded_for_input);

@@ -1,5 +1,7 @@
 #include "schedule/pass/rank_lowering.h"
 
+#include "core/index/integers.h"
+
 #include <algorithm>
 
 namespace schedule {
@@ -28,7 +30,7 @@ RankProgram RankLowering::lower() {
         zero.kind = InstructionKind::zero_gradients;
         last_step_ = list_.append(zero);
     }
-    const std::vector<Action>& actions = order_.actions[static_cast<std::size_t>(rank_)];
+    const std::vector<Action>& actions = order_.actions[rank_];
     for (std::size_t i = 0; i < actions.size(); ++i) {
         const Action& action = actions[i];
         switch (action.kind) {
@@ -64,18 +66,18 @@ RankProgram RankLowering::lower() {
 }
 
 void RankLowering::find_last_backwards() {
-    const std::vector<Action>& actions = order_.actions[static_cast<std::size_t>(rank_)];
+    const std::vector<Action>& actions = order_.actions[rank_];
     completes_gradients_.assign(actions.size(), 0);
     std::vector<std::int64_t> latest(program_.stages.size(), -1);
     const auto mark = [&] {
         for (std::int64_t& position : latest) {
-            if (position >= 0) completes_gradients_[static_cast<std::size_t>(position)] = 1;
+            if (position >= 0) completes_gradients_[position] = 1;
             position = -1;
         }
     };
     for (std::size_t i = 0; i < actions.size(); ++i) {
         if (actions[i].kind == ActionKind::backward || actions[i].kind == ActionKind::backward_weight)
-            latest[static_cast<std::size_t>(actions[i].stage)] = static_cast<std::int64_t>(i);
+            latest[actions[i].stage] = i;
         if (actions[i].kind == ActionKind::optimizer_step && is_asynchronous()) mark();
     }
     mark();
@@ -87,16 +89,16 @@ void RankLowering::prepare() {
     full_gradient_.assign(buckets_.buckets.size(), no_buffer);
     local_of_.assign(program_.stages.size(), -1);
     find_last_backwards();
-    version_of_.assign(static_cast<std::size_t>(order_.micro_batches), 0);
+    version_of_.assign(order_.micro_batches, 0);
     replaced_parameters_.resize(version_of_.size());
-    const auto micro_batches = static_cast<std::size_t>(order_.micro_batches);
-    const std::vector<Action>& actions = order_.actions[static_cast<std::size_t>(rank_)];
-    for (std::size_t s = 0; s < program_.stages.size(); ++s) {
+    const int micro_batches = order_.micro_batches;
+    const std::vector<Action>& actions = order_.actions[rank_];
+    for (const std::int32_t s : core::indices(program_.stages)) {
         const StageInfo& info = program_.stages[s];
         if (info.rank != rank_) continue;
-        local_of_[s] = static_cast<std::int32_t>(stages_.size());
+        local_of_[s] = core::count_of(stages_);
         LocalStage stage;
-        stage.index = static_cast<std::int32_t>(s);
+        stage.index = s;
         stage.footprints = &footprints_[s];
         stage.has_before = !program_.is_first_stage(stage.index) && (!graph_ || info.receives);
         stage.has_after = !program_.is_last_stage(stage.index) && (!graph_ || info.sends);
@@ -105,7 +107,7 @@ void RankLowering::prepare() {
         const auto message = [&](core::OptionalIndex tensors) {
             core::Bytes bytes;
             if (tensors)
-                for (const model::TensorId tensor : program_.tensor_lists[static_cast<std::size_t>(*tensors)])
+                for (const model::TensorId tensor : program_.tensor_lists[*tensors])
                     bytes += model::tensor_bytes(*graph_, tensor, plan_.cost_context());
             return bytes;
         };
@@ -125,7 +127,7 @@ void RankLowering::prepare() {
 }
 
 void RankLowering::prepare_recipes(LocalStage& stage) {
-    const StageInfo& info = program_.stages[static_cast<std::size_t>(stage.index)];
+    const StageInfo& info = program_.stages[stage.index];
     if (!graph_) {
         const auto bare = [](ComputePhase phase) {
             Recipe recipe(1);
@@ -143,13 +145,13 @@ void RankLowering::prepare_recipes(LocalStage& stage) {
     stage.forward = maker.forward();
     if (!trains_) return;
 
-    const auto operators = static_cast<std::size_t>(info.operators.size());
+    const std::int32_t operators = info.operators.size();
     Reductions every, last, begins;
     if (options_.has_optimizer && plan_.layout.data > 1) {
         every.resize(operators);
         last.resize(operators);
         begins.resize(operators);
-        for (std::size_t b = 0; b < buckets_.buckets.size(); ++b) {
+        for (const std::int32_t b : core::indices(buckets_.buckets)) {
             // Of stages in one direction the lowest runs backward last; stages of two directions see other
             // micro-batches each.
             const std::vector<BucketUse>& uses = buckets_.uses[b];
@@ -160,14 +162,14 @@ void RankLowering::prepare_recipes(LocalStage& stage) {
                                    });
             if (own == uses.end() || own->stage != stage.index) continue;
             const BucketUse& use = *own;
-            const auto lowest = static_cast<std::size_t>(use.lowest_operator - info.operators.begin);
-            const auto highest = static_cast<std::size_t>(use.highest_operator - info.operators.begin);
+            const std::int32_t lowest = use.lowest_operator - info.operators.begin;
+            const std::int32_t highest = use.highest_operator - info.operators.begin;
             if (reduces_every_micro_batch(b)) {
-                every[lowest].push_back(static_cast<std::int32_t>(b));
-                last[lowest].push_back(static_cast<std::int32_t>(b));
-                if (has_gradient_of_the_pass(b)) begins[highest].push_back(static_cast<std::int32_t>(b));
+                every[lowest].push_back(b);
+                last[lowest].push_back(b);
+                if (has_gradient_of_the_pass(b)) begins[highest].push_back(b);
             } else if (plan_.overlaps_gradient_reduction && !is_reduced_at_the_end(b)) {
-                last[lowest].push_back(static_cast<std::int32_t>(b));
+                last[lowest].push_back(b);
             }
         }
     }
@@ -180,16 +182,15 @@ void RankLowering::prepare_recipes(LocalStage& stage) {
 
 void RankLowering::make_room(std::int32_t index, std::int32_t micro_batch, PayloadKind payload) {
     LocalStage& stage = local(index);
-    const auto k = static_cast<std::size_t>(micro_batch);
     const ActivationFootprint& f = footprint(stage, micro_batch);
     if (payload == PayloadKind::activation) {
-        stage.received[k] = list_.buffer(MemoryKind::activations, f.received);
-        stage.received_saved[k] = list_.buffer(MemoryKind::activations, f.received_saved);
-        takes_.push_back(stage.received[k]);
-        takes_.push_back(stage.received_saved[k]);
+        stage.received[micro_batch] = list_.buffer(MemoryKind::activations, f.received);
+        stage.received_saved[micro_batch] = list_.buffer(MemoryKind::activations, f.received_saved);
+        takes_.push_back(stage.received[micro_batch]);
+        takes_.push_back(stage.received_saved[micro_batch]);
     } else {
-        stage.received_gradient[k] = list_.buffer(MemoryKind::activations, f.received_gradient);
-        takes_.push_back(stage.received_gradient[k]);
+        stage.received_gradient[micro_batch] = list_.buffer(MemoryKind::activations, f.received_gradient);
+        takes_.push_back(stage.received_gradient[micro_batch]);
     }
 }
 
@@ -198,7 +199,7 @@ void RankLowering::make_room(std::int32_t index, std::int32_t micro_batch, Paylo
 Instruction RankLowering::message(const LocalStage& stage, std::int32_t micro_batch, PayloadKind payload,
                                   bool sends) const {
     const bool is_forward = payload == PayloadKind::activation, crosses_end = is_forward == sends;
-    const StageInfo& info = program_.stages[static_cast<std::size_t>(stage.index)];
+    const StageInfo& info = program_.stages[stage.index];
     Instruction message;
     message.kind = sends ? InstructionKind::send : InstructionKind::receive;
     message.stream = sends ? Stream::pipeline_send : Stream::pipeline_receive;
@@ -207,7 +208,7 @@ Instruction RankLowering::message(const LocalStage& stage, std::int32_t micro_ba
     message.payload = payload;
     message.stage = stage.index;
     message.micro_batch = micro_batch;
-    message.peer = program_.stages[static_cast<std::size_t>(stage.index + (crosses_end ? 1 : -1))].rank;
+    message.peer = program_.stages[stage.index + (crosses_end ? 1 : -1)].rank;
     message.tensors = crosses_end ? info.sends : info.receives;
     message.bytes = crosses_end ? stage.message_after : stage.message_before;
     return message;
@@ -249,11 +250,10 @@ void RankLowering::send(LocalStage& stage, std::int32_t micro_batch, PayloadKind
 }
 
 void RankLowering::lower_forward(LocalStage& stage, std::int32_t micro_batch) {
-    const auto k = static_cast<std::size_t>(micro_batch);
     const ActivationFootprint& f = footprint(stage, micro_batch);
     arrive(stage, micro_batch, PayloadKind::activation);
     const std::uint32_t sent = depart(stage, micro_batch, PayloadKind::activation);
-    version_of_[k] = updates_done_;
+    version_of_[micro_batch] = updates_done_;
     ++forwards_done_;
     // With a split backward, what weights do not need is given back before the rest. What arrived counts to
     // the part that can hold it.
@@ -263,64 +263,66 @@ void RankLowering::lower_forward(LocalStage& stage, std::int32_t micro_batch) {
     const core::Bytes for_input = f.saved - for_weight - f.reused - away.all;
     const int earlier = program_.segment_of(micro_batch);  // segments of the sequence
     for (int i = 1; i <= earlier && f.reused.value > 0; ++i)
-        takes_.push_back(stage.reused[k - static_cast<std::size_t>(i)] =
+        takes_.push_back(stage.reused[micro_batch - i] =
                              list_.buffer(MemoryKind::activations, f.reused / earlier));
     const bool arrived_for_input = for_input >= f.received_saved;
-    stage.saved[k] =
+    stage.saved[micro_batch] =
         list_.buffer(MemoryKind::activations, arrived_for_input ? for_input - f.received_saved : for_input);
-    stage.saved_for_weight[k] =
+    stage.saved_for_weight[micro_batch] =
         list_.buffer(MemoryKind::activations, arrived_for_input ? for_weight : for_weight - f.received_saved);
     const std::uint32_t transient = list_.buffer(MemoryKind::workspace, f.forward_transient);
-    run(stage.forward, stage, micro_batch, {stage.saved[k], stage.saved_for_weight[k], transient},
-        {transient, stage.received[k]});
-    stage.received[k] = no_buffer;
+    run(stage.forward, stage, micro_batch,
+        {stage.saved[micro_batch], stage.saved_for_weight[micro_batch], transient},
+        {transient, stage.received[micro_batch]});
+    stage.received[micro_batch] = no_buffer;
     if (!arrived_for_input)
-        std::swap(stage.received_saved[k], stage.received[k]);  // it stays until backward_weight
+        std::swap(stage.received_saved[micro_batch],
+                  stage.received[micro_batch]);  // it stays until backward_weight
     if (graph_ && program_.is_last_stage(stage.index)) loss_ready_ = last_step_;
     send(stage, micro_batch, PayloadKind::activation, sent);
 }
 
 void RankLowering::lower_backward(LocalStage& stage, std::int32_t micro_batch, bool is_last) {
-    const auto k = static_cast<std::size_t>(micro_batch);
     arrive(stage, micro_batch, PayloadKind::activation_gradient);
     const std::uint32_t sent = depart(stage, micro_batch, PayloadKind::activation_gradient);
     const std::uint32_t transient =
         list_.buffer(MemoryKind::workspace, footprint(stage, micro_batch).backward_transient);
-    gives_back_too_ = std::move(replaced_parameters_[k]);
+    gives_back_too_ = std::move(replaced_parameters_[micro_batch]);
     ++backwards_done_;
     const ActivationFootprint& f = footprint(stage, micro_batch);
     const int earlier = program_.segment_of(micro_batch);
     for (int i = 1; i <= earlier && earlier + 1 == program_.segments;
          ++i)  // the last segment of the sequence goes first
-        takes_.push_back(stage.key_value_gradient[k - static_cast<std::size_t>(i)] = list_.buffer(
+        takes_.push_back(stage.key_value_gradient[micro_batch - i] = list_.buffer(
                              MemoryKind::activations, f.key_value_gradient - f.reused / earlier));
     completes_gradients_now_ = is_last;
     run(is_last ? stage.last_backward : stage.backward, stage, micro_batch, {transient},
-        {transient, stage.saved[k], stage.saved_for_weight[k], stage.received_saved[k], stage.received[k],
-         stage.received_gradient[k], stage.key_value_gradient[k], stage.reused[k]});
+        {transient, stage.saved[micro_batch], stage.saved_for_weight[micro_batch],
+         stage.received_saved[micro_batch], stage.received[micro_batch], stage.received_gradient[micro_batch],
+         stage.key_value_gradient[micro_batch], stage.reused[micro_batch]});
     send(stage, micro_batch, PayloadKind::activation_gradient, sent);
 }
 
 void RankLowering::lower_input(LocalStage& stage, std::int32_t micro_batch) {
-    const auto k = static_cast<std::size_t>(micro_batch);
     arrive(stage, micro_batch, PayloadKind::activation_gradient);
     const std::uint32_t sent = depart(stage, micro_batch, PayloadKind::activation_gradient);
     const std::uint32_t transient =
         list_.buffer(MemoryKind::workspace, footprint(stage, micro_batch).input_transient);
-    stage.kept_for_weight[k] =
+    stage.kept_for_weight[micro_batch] =
         list_.buffer(MemoryKind::activations, footprint(stage, micro_batch).kept_for_weight);
-    run(stage.input, stage, micro_batch, {transient, stage.kept_for_weight[k]},
-        {transient, stage.saved[k], stage.received_saved[k], stage.received_gradient[k]});
+    run(stage.input, stage, micro_batch, {transient, stage.kept_for_weight[micro_batch]},
+        {transient, stage.saved[micro_batch], stage.received_saved[micro_batch],
+         stage.received_gradient[micro_batch]});
     send(stage, micro_batch, PayloadKind::activation_gradient, sent);
 }
 
 void RankLowering::lower_weight(LocalStage& stage, std::int32_t micro_batch, bool is_last) {
-    const auto k = static_cast<std::size_t>(micro_batch);
     const std::uint32_t transient =
         list_.buffer(MemoryKind::workspace, footprint(stage, micro_batch).weight_transient);
     completes_gradients_now_ = is_last;
     run(is_last ? stage.last_weight : stage.weight, stage, micro_batch, {transient},
-        {transient, stage.saved_for_weight[k], stage.received[k], stage.kept_for_weight[k]});
+        {transient, stage.saved_for_weight[micro_batch], stage.received[micro_batch],
+         stage.kept_for_weight[micro_batch]});
 }
 
 void RankLowering::take_all() {
@@ -330,10 +332,9 @@ void RankLowering::take_all() {
 
 void RankLowering::gather(const StepGroup& group, std::uint32_t after) {
     for (const std::int32_t bucket : group.gathers) {
-        const ParameterBucket& b = result_.buckets[static_cast<std::size_t>(bucket)];
-        const std::uint32_t buffer =
-            list_.buffer(MemoryKind::parameters,
-                         static_cast<double>(b.padded_elements) * core::size_of(plan_.precision.parameters));
+        const ParameterBucket& b = result_.buckets[bucket];
+        const std::uint32_t buffer = list_.buffer(
+            MemoryKind::parameters, b.padded_elements * core::size_of(plan_.precision.parameters));
         list_.take(buffer);
         next_gathered_.push_back(buffer);
         next_gathers_.push_back(bucket_collective(bucket, CollectiveKind::all_gather,
@@ -404,10 +405,10 @@ void RankLowering::run_step(const Step& step, const LocalStage& stage, std::int3
     instruction.operators = step.operators;
     if (step.kind == Step::Kind::compute) {
         for (const std::int32_t bucket : step.begins) {
-            const ParameterBucket& b = result_.buckets[static_cast<std::size_t>(bucket)];
-            std::uint32_t& buffer = full_gradient_[static_cast<std::size_t>(bucket)];
-            buffer = list_.buffer(MemoryKind::gradients, static_cast<double>(b.padded_elements) *
-                                                             core::size_of(plan_.precision.gradients));
+            const ParameterBucket& b = result_.buckets[bucket];
+            std::uint32_t& buffer = full_gradient_[bucket];
+            buffer = list_.buffer(MemoryKind::gradients,
+                                  b.padded_elements * core::size_of(plan_.precision.gradients));
             list_.take(buffer);
         }
         for (const std::uint32_t index : pending_) list_.wait_for(index);

@@ -44,12 +44,10 @@ private:
 
     void prepare();
     void prepare_recipes(LocalStage& stage);
-    LocalStage& local(std::int32_t stage) {
-        return stages_[static_cast<std::size_t>(local_of_[static_cast<std::size_t>(stage)])];
-    }
+    LocalStage& local(std::int32_t stage) { return stages_[local_of_[stage]]; }
 
     const ActivationFootprint& footprint(const LocalStage& stage, std::int32_t micro_batch) const {
-        return (*stage.footprints)[static_cast<std::size_t>(program_.segment_of(micro_batch))];
+        return (*stage.footprints)[program_.segment_of(micro_batch)];
     }
     void lower_forward(LocalStage& stage, std::int32_t micro_batch);
     void lower_backward(LocalStage& stage, std::int32_t micro_batch, bool is_last);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/index/integers.h"
 #include "model/operators/rank_share.h"
 #include "schedule/pass/recompute.h"
 
@@ -51,11 +52,11 @@ std::vector<std::int32_t> RecipeMaker::gathers_of(OperatorRange unit) const {
     std::vector<std::int32_t> gathers;
     if (!plan_.shards(Sharding::parameters)) return gathers;
     const std::int32_t unit_index = op(unit.begin).unit;
-    for (std::size_t b = 0; b < buckets_.uses.size(); ++b)
+    for (const std::int32_t b : core::indices(buckets_.uses))
         for (const BucketUse& use : buckets_.uses[b])
             if (buckets_.buckets[b].pieces > 1 && use.stage == stage_index_ &&
                 std::binary_search(use.units.begin(), use.units.end(), unit_index))
-                gathers.push_back(static_cast<std::int32_t>(b));
+                gathers.push_back(b);
     return gathers;
 }
 
@@ -63,8 +64,7 @@ std::vector<std::int32_t> RecipeMaker::gathers_of(OperatorRange unit) const {
 std::vector<std::int32_t> RecipeMaker::gathers_for_weight(OperatorRange unit) const {
     std::vector<std::int32_t> gathers;
     for (const std::int32_t bucket : gathers_of(unit)) {
-        const std::vector<model::ParameterId>& held =
-            buckets_.buckets[static_cast<std::size_t>(bucket)].parameters;
+        const std::vector<model::ParameterId>& held = buckets_.buckets[bucket].parameters;
         bool is_read = false;
         for (std::int32_t i = unit.begin; i < unit.end; ++i)
             for (const model::ParameterId parameter : op(i).parameters)
@@ -133,7 +133,7 @@ void RecipeMaker::append_backward(std::vector<Step>& steps, OperatorRange unit, 
     };
     for (std::int32_t i = unit.end - 1; i >= unit.begin; --i) {
         const model::Operator& current = op(i);
-        const auto within = static_cast<std::size_t>(i - stage_.operators.begin);
+        const std::int32_t within = i - stage_.operators.begin;
         if (has_input_part && model::gathers_keys(op(i), context_)) {
             flush(i + 1);
             steps.push_back(
@@ -262,8 +262,7 @@ Recipe RecipeMaker::backward(ComputePhase phase, const Reductions& reductions,
         }
         if (marks) {
             flush();
-            recipe.back().steps.push_back(
-                mark(Step::Kind::unit, static_cast<std::size_t>(units.rend() - unit - 1)));
+            recipe.back().steps.push_back(mark(Step::Kind::unit, units.rend() - unit - 1));
         }
         if (runs_again(*unit)) {
             flush();

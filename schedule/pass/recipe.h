@@ -52,7 +52,7 @@ public:
     Recipe backward(ComputePhase phase, const Reductions& reductions, const Reductions& begins) const;
 
 private:
-    const model::Operator& op(std::int32_t i) const { return graph_.operators[static_cast<std::size_t>(i)]; }
+    const model::Operator& op(std::int32_t i) const { return graph_.operators[i]; }
     Step mark(Step::Kind kind, std::size_t unit) const;
     std::vector<std::int32_t> gathers_of(model::OperatorRange unit) const;
     std::vector<std::int32_t> gathers_for_weight(model::OperatorRange unit) const;

@@ -10,7 +10,7 @@ bool is_recomputed(const model::ModelGraph& graph, const model::Unit& unit, Reco
     if (recompute != Recompute::full) return false;
     bool has_input = false, continues = false;
     for (std::int32_t i = unit.operators.begin; i < unit.operators.end; ++i) {
-        const model::Operator& op = graph.operators[static_cast<std::size_t>(i)];
+        const model::Operator& op = graph.operators[i];
         if (op.kind == model::OperatorKind::embedding || op.kind == model::OperatorKind::cross_entropy)
             return false;
         has_input = has_input || op.kind == model::OperatorKind::input;

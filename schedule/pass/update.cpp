@@ -1,6 +1,7 @@
 // Around the passes of a rank: what it holds from start to end, how gradients are reduced, and the update.
 #include <algorithm>
 
+#include "core/index/integers.h"
 #include "schedule/pass/rank_lowering.h"
 
 namespace schedule {
@@ -12,7 +13,7 @@ bool RankLowering::is_reduced_at_the_end(std::size_t bucket) const {
 
 std::uint32_t RankLowering::bucket_collective(std::int32_t bucket, CollectiveKind kind, GroupKind group,
                                               PayloadKind payload, bool on_shard, std::uint32_t after) {
-    const ParameterBucket& b = result_.buckets[static_cast<std::size_t>(bucket)];
+    const ParameterBucket& b = result_.buckets[bucket];
     const core::Bytes size = core::size_of(payload == PayloadKind::parameter ? plan_.precision.parameters
                                                                              : plan_.precision.gradients);
     Instruction instruction;
@@ -24,14 +25,13 @@ std::uint32_t RankLowering::bucket_collective(std::int32_t bucket, CollectiveKin
     instruction.bucket = bucket;
     instruction.on_shard = on_shard;
     instruction.stage = b.stage;
-    instruction.bytes =
-        static_cast<double>(on_shard ? b.padded_elements / b.pieces : b.padded_elements) * size;
+    instruction.bytes = (on_shard ? b.padded_elements / b.pieces : b.padded_elements) * size;
     list_.wait_for(after);
     return list_.append(instruction);
 }
 
 bool RankLowering::reduce(std::int32_t bucket, std::uint32_t after) {
-    const ParameterBucket& b = result_.buckets[static_cast<std::size_t>(bucket)];
+    const ParameterBucket& b = result_.buckets[bucket];
     const BucketGroups groups = groups_of(plan_.layout, b);
     if (groups.size == 1) return false;
     if (b.pieces == 1) {
@@ -39,14 +39,14 @@ bool RankLowering::reduce(std::int32_t bucket, std::uint32_t after) {
                                           PayloadKind::parameter_gradient, false, after);
         return true;
     }
-    std::uint32_t& full = full_gradient_[static_cast<std::size_t>(bucket)];
+    std::uint32_t& full = full_gradient_[bucket];
     list_.give_back(full);
     full = no_buffer;
     last_on_data_ = bucket_collective(bucket, CollectiveKind::reduce_scatter, groups.shard,
                                       PayloadKind::parameter_gradient, false, after);
     // Hybrid sharding adds the pieces up over the replicas once per step (MiCS, arXiv 2205.00119,
     // section 3.4: two-hop gradient synchronisation).
-    const auto index = static_cast<std::size_t>(bucket);
+    const std::int32_t index = bucket;
     const bool sums_replicas = !reduces_every_micro_batch(index) ||
                                (completes_gradients_now_ && sums_replicas_beside_backward(index));
     if (sums_replicas && b.pieces < groups.size)
@@ -64,10 +64,10 @@ void RankLowering::finish_reductions() {
                                                    PayloadKind::parameter_gradient, on_shard, after);
     };
     for (const bool tied : {false, true})
-        for (std::size_t b = 0; b < buckets_.buckets.size(); ++b) {
+        for (const std::int32_t b : core::indices(buckets_.buckets)) {
             const ParameterBucket& bucket = buckets_.buckets[b];
             if (bucket.tied_ranks.empty() == tied) continue;
-            const auto index = static_cast<std::int32_t>(b);
+            const auto index = b;
             const bool on_shard = reduces_every_micro_batch(b);
             const BucketGroups groups = groups_of(plan_.layout, bucket);
             std::uint32_t after = ready;
@@ -98,7 +98,7 @@ std::uint32_t RankLowering::sum_scalars(GroupKind group, PayloadKind payload, co
     sum.payload = payload;
     sum.bytes = bytes;
     sum.bucket = bucket;
-    if (bucket) sum.stage = result_.buckets[static_cast<std::size_t>(*bucket)].stage;
+    if (bucket) sum.stage = result_.buckets[*bucket].stage;
     list_.wait_for(after);
     return list_.append(sum);
 }
@@ -137,13 +137,12 @@ void RankLowering::update_between(std::int32_t index) {
     // its backward, the last to read them.
     const std::int32_t newest = forwards_done_ - 1;
     std::vector<std::uint32_t> replaced;
-    if (forwards_done_ > backwards_done_ && version_of_[static_cast<std::size_t>(newest)] == updates_done_)
+    if (forwards_done_ > backwards_done_ && version_of_[newest] == updates_done_)
         for (const ParameterBucket& bucket : result_.buckets)
             replaced.push_back(list_.buffer(
-                MemoryKind::parameters,
-                static_cast<double>(bucket.padded_elements) * core::size_of(plan_.precision.parameters)));
+                MemoryKind::parameters, bucket.padded_elements * core::size_of(plan_.precision.parameters)));
     for (const std::uint32_t buffer : replaced) takes_.push_back(buffer);
-    if (!replaced.empty()) replaced_parameters_[static_cast<std::size_t>(newest)] = std::move(replaced);
+    if (!replaced.empty()) replaced_parameters_[newest] = std::move(replaced);
     take_all();
     const std::uint32_t first = list_.size();
     update();
@@ -160,7 +159,7 @@ void RankLowering::update_between(std::int32_t index) {
 // LAMB: the sums of this rank's part of a bucket, added up over every group that divides it. Returns the
 // instruction that the step of the bucket waits for.
 std::uint32_t RankLowering::take_update_norms(std::int32_t index, std::uint32_t sums) {
-    const ParameterBucket& bucket = result_.buckets[static_cast<std::size_t>(index)];
+    const ParameterBucket& bucket = result_.buckets[index];
     Instruction norm;
     norm.kind = InstructionKind::update_norm;
     norm.bucket = index;
@@ -209,7 +208,7 @@ void RankLowering::update() {
 void RankLowering::add_persistent() {
     double parameters = 0, gradients = 0, states = 0;
     for (std::size_t b = 0; b < result_.buckets.size(); ++b) {
-        const auto whole = static_cast<double>(result_.buckets[b].padded_elements);
+        const double whole = result_.buckets[b].padded_elements;
         const double pieces = result_.buckets[b].pieces;
         const auto share = [&](Sharding what) { return plan_.sharding >= what ? whole / pieces : whole; };
         parameters += share(Sharding::parameters);

@@ -63,17 +63,17 @@ public:
 
 private:
     Action of(ActionKind kind, int phase, int micro_batch) const {
-        Action action = phases_[static_cast<std::size_t>(phase)];
+        Action action = phases_[phase];
         action.kind = kind;
         action.micro_batch = micro_batch;
         return action;
     }
     void forward(int phase, bool overlaps = false) {
-        list_.push_back(of(ActionKind::forward, phase, forwards_[static_cast<std::size_t>(phase)]++));
+        list_.push_back(of(ActionKind::forward, phase, forwards_[phase]++));
         list_.back().overlaps_next = overlaps;
     }
     void backward(int phase, bool splits) {
-        const int micro_batch = backwards_[static_cast<std::size_t>(phase)]++;
+        const int micro_batch = backwards_[phase]++;
         list_.push_back(of(splits ? ActionKind::backward_input : ActionKind::backward, phase, micro_batch));
         if (splits) weights_.push_back(of(ActionKind::backward_weight, phase, micro_batch));
     }
@@ -110,7 +110,7 @@ Schedule generate_dualpipe(const PipelineShape& shape) {
         const bool is_second_half = rank >= shape.ranks / 2;
         const std::array<Action, 2> phases = is_second_half ? std::array{up, down} : std::array{down, up};
         const int half_rank = is_second_half ? shape.ranks - 1 - rank : rank;
-        schedule.actions[static_cast<std::size_t>(rank)] =
+        schedule.actions[rank] =
             RankBuilder(phases, shape.ranks / 2, half_rank, schedule.micro_batches).build();
     }
     return schedule;
@@ -129,8 +129,7 @@ Schedule generate_dualpipe_v(const PipelineShape& shape) {
         Action first, second;
         first.stage = rank;
         second.stage = 2 * shape.ranks - 1 - rank;
-        schedule.actions[static_cast<std::size_t>(rank)] =
-            RankBuilder({first, second}, shape.ranks, rank, shape.micro_batches).build();
+        schedule.actions[rank] = RankBuilder({first, second}, shape.ranks, rank, shape.micro_batches).build();
     }
     return schedule;
 }

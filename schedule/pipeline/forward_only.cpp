@@ -13,8 +13,7 @@ Schedule generate(const PipelineShape& shape) {
     const int group = shape.group_size > 0 ? shape.group_size : shape.ranks;
     for (int rank = 0; rank < shape.ranks; ++rank)
         for (const ChunkStep& step : grouped_order(shape.micro_batches, shape.chunks, group))
-            schedule.actions[static_cast<std::size_t>(rank)].push_back(
-                forward_of(step.chunk * shape.ranks + rank, step.micro_batch));
+            schedule.actions[rank].push_back(forward_of(step.chunk * shape.ranks + rank, step.micro_batch));
     return schedule;
 }
 

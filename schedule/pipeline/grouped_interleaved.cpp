@@ -41,8 +41,7 @@ Schedule generate(const PipelineShape& shape) {
                 slots.push_back({start + first_gradient + 1, backward_weight_of(stage, k)});
             }
         std::sort(slots.begin(), slots.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-        for (const auto& [slot, action] : slots)
-            schedule.actions[static_cast<std::size_t>(rank)].push_back(action);
+        for (const auto& [slot, action] : slots) schedule.actions[rank].push_back(action);
     }
     return schedule;
 }

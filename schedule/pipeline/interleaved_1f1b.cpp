@@ -37,17 +37,17 @@ Schedule generate(const PipelineShape& shape) {
     const int group = group_of(shape), total = shape.chunks * shape.micro_batches;
     const std::vector<ChunkStep> order = grouped_order(shape.micro_batches, shape.chunks, group);
     for (int rank = 0; rank < shape.ranks; ++rank) {
-        std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
+        std::vector<Action>& list = schedule.actions[rank];
         const int warm_up = shape.chunks == 1
                                 ? std::min(shape.ranks - 1 - rank, total)
                                 : std::min(2 * (shape.ranks - 1 - rank) + (shape.chunks - 1) * group, total);
         auto forward = [&](int k) {
-            const ChunkStep& step = order[static_cast<std::size_t>(k)];
+            const ChunkStep& step = order[k];
             list.push_back(forward_of(step.chunk * shape.ranks + rank, step.micro_batch));
         };
         // Backwards pass through the chunks in the opposite direction, in the same groups.
         auto backward = [&](int k) {
-            const ChunkStep& step = order[static_cast<std::size_t>(k)];
+            const ChunkStep& step = order[k];
             list.push_back(
                 backward_of((shape.chunks - 1 - step.chunk) * shape.ranks + rank, step.micro_batch));
         };

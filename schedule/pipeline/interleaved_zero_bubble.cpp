@@ -25,15 +25,15 @@ Schedule generate(const PipelineShape& shape) {
     const int group = shape.micro_batches / rounds_of(shape), total = shape.chunks * shape.micro_batches;
     const std::vector<ChunkStep> order = grouped_order(shape.micro_batches, shape.chunks, group);
     for (int rank = 0; rank < shape.ranks; ++rank) {
-        std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
+        std::vector<Action>& list = schedule.actions[rank];
         const int warm_up = std::min((shape.chunks - 1) * group + shape.ranks - 1 - rank, total);
         auto forward = [&](int k) {
-            const ChunkStep& step = order[static_cast<std::size_t>(k)];
+            const ChunkStep& step = order[k];
             list.push_back(forward_of(step.chunk * shape.ranks + rank, step.micro_batch));
         };
         int weights = 0;
         auto backward = [&](ActionKind kind, int k) {
-            const ChunkStep& step = order[static_cast<std::size_t>(k)];
+            const ChunkStep& step = order[k];
             list.push_back({kind, (shape.chunks - 1 - step.chunk) * shape.ranks + rank, step.micro_batch});
         };
         for (int k = 0; k < warm_up; ++k) forward(k);

@@ -10,7 +10,7 @@ namespace {
 Schedule generate(const PipelineShape& shape) {
     Schedule schedule = empty_schedule("looped-bfs", shape);
     for (int rank = 0; rank < shape.ranks; ++rank) {
-        std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
+        std::vector<Action>& list = schedule.actions[rank];
         for (int chunk = 0; chunk < shape.chunks; ++chunk)
             for (int micro_batch = 0; micro_batch < shape.micro_batches; ++micro_batch)
                 list.push_back(forward_of(chunk * shape.ranks + rank, micro_batch));

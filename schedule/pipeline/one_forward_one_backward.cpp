@@ -12,7 +12,7 @@ namespace {
 Schedule generate(const PipelineShape& shape) {
     Schedule schedule = empty_schedule("1f1b", shape);
     for (int rank = 0; rank < shape.ranks; ++rank) {
-        std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
+        std::vector<Action>& list = schedule.actions[rank];
         const int warm_up = std::min(shape.ranks - 1 - rank, shape.micro_batches);
         for (int k = 0; k < warm_up; ++k) list.push_back(forward_of(rank, k));
         for (int k = 0; k + warm_up < shape.micro_batches; ++k) {

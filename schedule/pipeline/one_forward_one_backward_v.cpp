@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/index/integers.h"
 #include "schedule/pipeline/generators.h"
 #include "schedule/pipeline/order.h"
 
@@ -22,10 +23,8 @@ bool is_down(int pass) { return pass == forward_down || pass == backward_down; }
 // First slot of each pass by rank, modulo the period, then laid out so that each follows what it needs. A
 // pass of every third rank waits three slots: two slots of backward on three ranks fill the period.
 std::vector<std::array<int, passes>> first_slots(int ranks) {
-    std::vector<std::array<int, passes>> residue(static_cast<std::size_t>(ranks));
-    auto at = [&](int rank, int pass) -> int& {
-        return residue[static_cast<std::size_t>(rank)][static_cast<std::size_t>(pass)];
-    };
+    std::vector<std::array<int, passes>> residue(ranks);
+    auto at = [&](int rank, int pass) -> int& { return residue[rank][pass]; };
     int slot = 0;
     for (int r = 0; r < ranks; ++r) at(r, forward_down) = ++slot;
     for (int r = ranks - 1; r >= 0; --r) at(r, forward_up) = ++slot;
@@ -42,13 +41,13 @@ std::vector<std::array<int, passes>> first_slots(int ranks) {
     for (int r = 0; r < ranks; ++r) place_backward(r, backward_down);
     for (int r = ranks - 1; r >= 0; --r) place_backward(r, backward_up);
 
-    std::vector<std::array<int, passes>> first(static_cast<std::size_t>(ranks));
+    std::vector<std::array<int, passes>> first(ranks);
     int next = period;  // a free period ahead, into which the start is compacted
     for (int pass = 0; pass < passes; ++pass)
         for (int i = 0; i < ranks; ++i) {
             const int rank = is_down(pass) ? i : ranks - 1 - i;
             next += ((at(rank, pass) - next) % period + period) % period;
-            first[static_cast<std::size_t>(rank)][static_cast<std::size_t>(pass)] = next++;
+            first[rank][pass] = next++;
         }
     return first;
 }
@@ -63,13 +62,11 @@ public:
         int length = 0;
         for (const auto& rank : first)
             length = std::max(length, rank[backward_up] + period * micro_batches + 2);
-        cells_.assign(static_cast<std::size_t>(ranks),
-                      std::vector<std::int8_t>(static_cast<std::size_t>(length), nothing));
+        cells_.assign(ranks, std::vector<std::int8_t>(length, nothing));
         for (int r = 0; r < ranks; ++r)
             for (int pass = 0; pass < passes; ++pass)
                 for (int k = 0; k < micro_batches; ++k) {
-                    const int slot =
-                        first[static_cast<std::size_t>(r)][static_cast<std::size_t>(pass)] + period * k;
+                    const int slot = first[r][pass] + period * k;
                     at(r, slot) = static_cast<std::int8_t>(pass);
                     if (is_backward(pass)) at(r, slot + 1) = static_cast<std::int8_t>(pass + 2);
                 }
@@ -77,8 +74,8 @@ public:
 
     void compact() {
         count_held();
-        done_.assign(static_cast<std::size_t>(p_), {});
-        const auto length = static_cast<int>(cells_.front().size());
+        done_.assign(p_, {});
+        const auto length = core::count_of(cells_.front());
         for (int slot = 0; slot < length; ++slot)
             for (int r = 0; r < p_; ++r)
                 if (at(r, slot) != nothing) move_forward(r, slot);
@@ -95,13 +92,9 @@ public:
     }
 
 private:
-    std::int8_t& at(int rank, int slot) {
-        return cells_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(slot)];
-    }
+    std::int8_t& at(int rank, int slot) { return cells_[rank][slot]; }
     bool is_free(int rank, int slot) { return at(rank, slot) == nothing; }
-    std::vector<int>& done(int rank, int cell) {
-        return done_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(cell)];
-    }
+    std::vector<int>& done(int rank, int cell) { return done_[rank][cell]; }
 
     void count_held() {
         for (const auto& rank : cells_) {
@@ -140,12 +133,12 @@ private:
         while (to < from && !is_free(rank, to)) ++to;
         if (cell < passes && is_backward(cell))
             while (to < from && !(is_free(rank, to) && is_free(rank, to + 1))) ++to;
-        std::vector<int>& held = held_[static_cast<std::size_t>(rank)];
+        std::vector<int>& held = held_[rank];
         const bool is_forward = cell == forward_down || cell == forward_up;
         if (is_forward && to < from) {
             const int soonest = to;
             to = from;
-            while (to > soonest && held[static_cast<std::size_t>(to - 1)] < most_) --to;
+            while (to > soonest && held[to - 1] < most_) --to;
             while (to < from && !is_free(rank, to)) ++to;
         }
         done(rank, cell).push_back(to);
@@ -153,7 +146,7 @@ private:
         at(rank, to) = static_cast<std::int8_t>(cell);
         at(rank, from) = nothing;
         const int change = is_forward ? 1 : cell >= passes ? -1 : 0;
-        for (int slot = to; slot < from; ++slot) held[static_cast<std::size_t>(slot)] += change;
+        for (int slot = to; slot < from; ++slot) held[slot] += change;
     }
 
     int p_, m_, most_ = 0;
@@ -169,11 +162,10 @@ Schedule generate(const PipelineShape& shape) {
     const std::vector<std::vector<int>> orders = grid.orders();
     for (int r = 0; r < shape.ranks; ++r) {
         std::array<int, passes> next{};
-        for (const int pass : orders[static_cast<std::size_t>(r)]) {
+        for (const int pass : orders[r]) {
             const int stage = pass == forward_down || pass == backward_up ? r : 2 * shape.ranks - 1 - r,
-                      k = next[static_cast<std::size_t>(pass)]++;
-            schedule.actions[static_cast<std::size_t>(r)].push_back(is_backward(pass) ? backward_of(stage, k)
-                                                                                      : forward_of(stage, k));
+                      k = next[pass]++;
+            schedule.actions[r].push_back(is_backward(pass) ? backward_of(stage, k) : forward_of(stage, k));
         }
     }
     return schedule;

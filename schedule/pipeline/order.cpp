@@ -11,7 +11,7 @@ Schedule empty_schedule(const std::string& name, const PipelineShape& shape, Sta
     schedule.stages = shape.stages();
     schedule.micro_batches = shape.micro_batches;
     schedule.placement = placement;
-    schedule.actions.resize(static_cast<std::size_t>(shape.ranks));
+    schedule.actions.resize(shape.ranks);
     return schedule;
 }
 

@@ -17,7 +17,7 @@ Schedule stream(const char* name, const PipelineShape& shape, int update_period,
     Schedule schedule = empty_schedule(name, shape);
     schedule.weight_versions = weight_versions;
     for (int rank = 0; rank < shape.ranks; ++rank) {
-        std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
+        std::vector<Action>& list = schedule.actions[rank];
         const int warm_up = std::min(shape.ranks - 1 - rank, shape.micro_batches);
         for (int k = 0; k < warm_up; ++k) list.push_back(forward_of(rank, k));
         for (int k = 0; k < shape.micro_batches; ++k) {

@@ -4,12 +4,13 @@
 
 #include <algorithm>
 
+#include "core/index/integers.h"
 #include "schedule/pipeline/generators.h"
 
 namespace schedule {
 
 RelativeStageCost PipelineShape::cost(int stage) const {
-    if (!stage_costs.empty()) return stage_costs[static_cast<std::size_t>(stage)];
+    if (!stage_costs.empty()) return stage_costs[stage];
     return {.forward = forward, .backward_input = backward_input, .backward_weight = backward_weight};
 }
 
@@ -61,7 +62,7 @@ std::optional<core::Unsupported> unsupported(const PipelineSchedule& schedule, c
                                                    schedule.least_chunks == 1 ? "" : "s", shape.chunks)
                                      : fmt::format("{} needs {} or more chunks per rank, not {}",
                                                    schedule.name, schedule.least_chunks, shape.chunks)};
-    if (!shape.stage_costs.empty() && static_cast<int>(shape.stage_costs.size()) != shape.stages())
+    if (!shape.stage_costs.empty() && core::count_of(shape.stage_costs) != shape.stages())
         return core::Unsupported{fmt::format("times of {} stages for {} stages ({} ranks with {} chunks)",
                                              shape.stage_costs.size(), shape.stages(), shape.ranks,
                                              shape.chunks)};

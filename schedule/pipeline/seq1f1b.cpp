@@ -15,7 +15,7 @@ Schedule generate(const PipelineShape& shape) {
     const int segments = schedule.segments = shape.segments > 0 ? shape.segments : default_segments;
     const int total = segments * shape.micro_batches;
     for (int rank = 0; rank < shape.ranks; ++rank) {
-        std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
+        std::vector<Action>& list = schedule.actions[rank];
         auto put = [&](ActionKind kind, int k) {
             const int segment = kind == ActionKind::forward ? k % segments : segments - 1 - k % segments;
             list.push_back({kind, rank, k / segments, static_cast<std::int16_t>(segment)});

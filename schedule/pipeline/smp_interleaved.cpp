@@ -50,7 +50,7 @@ public:
         : shape_(shape),
           schedule_(empty_schedule("interleaved", shape)),
           scale_(greatest_time(shape)),
-          servers_(static_cast<std::size_t>(shape.ranks)),
+          servers_(shape.ranks),
           active_limit_(shape.active_micro_batches > 0 ? shape.active_micro_batches : shape.ranks + 2) {}
 
     Schedule run() {
@@ -87,7 +87,7 @@ private:
         return greatest;
     }
 
-    Server& server(int rank) { return servers_[static_cast<std::size_t>(rank)]; }
+    Server& server(int rank) { return servers_[rank]; }
 
     void admit(Tick now) {
         while (admitted_ < shape_.micro_batches && admitted_ - finished_ < active_limit_)
@@ -151,7 +151,7 @@ private:
             if (action.micro_batch == device.forward_micro_batch) --device.forwards_left;
         }
         device.is_busy = true;
-        schedule_.actions[static_cast<std::size_t>(rank)].push_back(action);
+        schedule_.actions[rank].push_back(action);
         const RelativeStageCost cost = shape_.cost(action.stage);
         const double duration =
             action.kind == ActionKind::forward ? cost.forward : cost.backward_input + cost.backward_weight;

@@ -8,6 +8,7 @@
 #include <array>
 #include <limits>
 
+#include "core/index/integers.h"
 #include "schedule/pipeline/generators.h"
 #include "schedule/pipeline/order.h"
 
@@ -31,11 +32,10 @@ struct Start {
 
 std::vector<Start> starts_of(const std::vector<Slots>& ranks) {
     std::vector<Start> starts;
-    for (std::size_t r = 0; r < ranks.size(); ++r)
-        for (std::size_t pass = 0; pass < ranks[r].size(); ++pass)
-            for (std::size_t k = 0; k < ranks[r][pass].size(); ++k)
-                starts.push_back(
-                    {ranks[r][pass][k], static_cast<int>(r), static_cast<int>(pass), static_cast<int>(k)});
+    for (const std::int32_t r : core::indices(ranks))
+        for (const std::int32_t pass : core::indices(ranks[r]))
+            for (const std::int32_t k : core::indices(ranks[r][pass]))
+                starts.push_back({ranks[r][pass][k], r, pass, k});
     std::sort(starts.begin(), starts.end());
     return starts;
 }
@@ -50,8 +50,7 @@ int last_slot(const Slots& rank) {
 std::vector<std::int8_t> passes_by_slot(const Slots& rank) {
     std::vector<std::int8_t> by_slot(static_cast<std::size_t>(last_slot(rank)) + 1, -1);
     for (std::size_t pass = 0; pass < rank.size(); ++pass)
-        for (const int slot : rank[pass])
-            by_slot[static_cast<std::size_t>(slot)] = static_cast<std::int8_t>(pass);
+        for (const int slot : rank[pass]) by_slot[slot] = static_cast<std::int8_t>(pass);
     return by_slot;
 }
 
@@ -65,13 +64,13 @@ void put_weights(Slots& rank, bool tells_chunks_apart) {
         rank[weight + kind].push_back(slot);
         --waiting[kind];
     };
-    for (std::size_t slot = 0; slot < by_slot.size(); ++slot) {
+    for (const std::int32_t slot : core::indices(by_slot)) {
         if (by_slot[slot] >= gradient_down)
             ++waiting[tells_chunks_apart && by_slot[slot] == gradient_up ? 1 : 0];
-        else if (by_slot[slot] < 0 && waiting[0] > 0) put(0, static_cast<int>(slot));
-        else if (by_slot[slot] < 0 && waiting[1] > 0) put(1, static_cast<int>(slot));
+        else if (by_slot[slot] < 0 && waiting[0] > 0) put(0, slot);
+        else if (by_slot[slot] < 0 && waiting[1] > 0) put(1, slot);
     }
-    auto slot = static_cast<int>(by_slot.size());
+    auto slot = core::count_of(by_slot);
     for (const std::size_t kind : {0u, 1u})
         while (waiting[kind] > 0) put(kind, slot++);
 }
@@ -95,8 +94,8 @@ int peak_of(const Slots& rank) {
 // The slot after the last of what a pass needs: the pass of its neighbour, the one before it on its rank, its
 // own kind of the micro-batch before.
 int earliest_slot(const std::vector<Slots>& ranks, const Start& start) {
-    const Slots& own = ranks[static_cast<std::size_t>(start.rank)];
-    const auto pass = static_cast<std::size_t>(start.pass), k = static_cast<std::size_t>(start.micro_batch);
+    const Slots& own = ranks[start.rank];
+    const int pass = start.pass, k = start.micro_batch;
     int last = -1;
     if (start.pass == weight) {
         std::vector<int> gradients = own[gradient_down];
@@ -106,8 +105,7 @@ int earliest_slot(const std::vector<Slots>& ranks, const Start& start) {
     } else {
         const bool is_down = start.pass == forward_down || start.pass == gradient_down;
         const int neighbour = is_down ? start.rank - 1 : start.rank + 1;
-        if (neighbour >= 0 && neighbour < static_cast<int>(ranks.size()))
-            last = ranks[static_cast<std::size_t>(neighbour)][pass][k];
+        if (neighbour >= 0 && neighbour < core::count_of(ranks)) last = ranks[neighbour][pass][k];
         if (start.pass > 0) last = std::max(last, own[pass - 1][k]);
     }
     if (k > 0) last = std::max(last, own[pass][k - 1]);
@@ -118,11 +116,10 @@ int earliest_slot(const std::vector<Slots>& ranks, const Start& start) {
 void squeeze(std::vector<Slots>& ranks) {
     std::vector<int> free_from(ranks.size(), 0);
     for (const Start& start : starts_of(ranks)) {
-        int& free = free_from[static_cast<std::size_t>(start.rank)];
+        int& free = free_from[start.rank];
         // A weight stays behind its gradient, which its rank's own order sees to.
         const int ready = start.pass == weight ? 0 : earliest_slot(ranks, start);
-        ranks[static_cast<std::size_t>(start.rank)][static_cast<std::size_t>(start.pass)]
-             [static_cast<std::size_t>(start.micro_batch)] = std::max(free, ready);
+        ranks[start.rank][start.pass][start.micro_batch] = std::max(free, ready);
         free = std::max(free, ready) + 1;
     }
 }
@@ -136,24 +133,23 @@ void compact(std::vector<Slots>& ranks, bool has_weights) {
     for (const Slots& rank : ranks) most = std::max(most, peak_of(rank));
     std::vector<std::vector<bool>> taken;
     for (const Slots& rank : ranks) taken.emplace_back(static_cast<std::size_t>(last_slot(rank)) + 1, false);
-    const auto last_micro_batch = static_cast<int>(ranks.front()[forward_down].size()) - 1;
+    const auto last_micro_batch = core::count_of(ranks.front()[forward_down]) - 1;
     enum { starting, steady, ending } phase = starting;
     for (const Start& start : starts_of(ranks)) {
         const auto r = static_cast<std::size_t>(start.rank);
-        int& slot =
-            ranks[r][static_cast<std::size_t>(start.pass)][static_cast<std::size_t>(start.micro_batch)];
+        int& slot = ranks[r][start.pass][start.micro_batch];
         if (phase == starting && start.pass == gradient_up && start.rank == 0) phase = steady;
         const bool stays = phase == steady || (phase == starting && !has_weights);
         if (phase == steady && start.pass == forward_down && start.micro_batch == last_micro_batch)
             phase = ending;
         if (!stays)
             for (int earlier = earliest_slot(ranks, start); earlier < start.slot; ++earlier) {
-                if (taken[r][static_cast<std::size_t>(earlier)]) continue;
+                if (taken[r][earlier]) continue;
                 slot = earlier;
                 if (peak_of(ranks[r]) <= most) break;
                 slot = start.slot;
             }
-        taken[r][static_cast<std::size_t>(slot)] = true;
+        taken[r][slot] = true;
     }
     if (!has_weights)
         for (Slots& rank : ranks) put_weights(rank, false);
@@ -197,7 +193,7 @@ Schedule generate(const char* name, const PipelineShape& shape, std::vector<Slot
         const ActionKind kind = start.pass <= forward_up    ? ActionKind::forward
                                 : start.pass <= gradient_up ? ActionKind::backward_input
                                                             : ActionKind::backward_weight;
-        schedule.actions[static_cast<std::size_t>(start.rank)].push_back(
+        schedule.actions[start.rank].push_back(
             {kind, is_first_chunk ? start.rank : 2 * shape.ranks - 1 - start.rank, start.micro_batch});
     }
     return schedule;

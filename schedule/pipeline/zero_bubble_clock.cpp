@@ -79,9 +79,9 @@ private:
         double start = 0, bubble = 0, held = 0;
     };
 
-    Stage& at(int stage) { return stages_[static_cast<std::size_t>(stage)]; }
-    const Stage& at(int stage) const { return stages_[static_cast<std::size_t>(stage)]; }
-    const RelativeStageCost& cost(int stage) const { return costs_[static_cast<std::size_t>(stage)]; }
+    Stage& at(int stage) { return stages_[stage]; }
+    const Stage& at(int stage) const { return stages_[stage]; }
+    const RelativeStageCost& cost(int stage) const { return costs_[stage]; }
 
     int next_stage() const {
         int best = -1;
@@ -97,17 +97,13 @@ private:
         const int k = at(stage).forwards;
         if (k >= shape_.micro_batches) return never;
         if (stage == 0) return 0;
-        return k < at(stage - 1).forwards
-                   ? at(stage - 1).forward_ends[static_cast<std::size_t>(k)] + shape_.transfer
-                   : never;
+        return k < at(stage - 1).forwards ? at(stage - 1).forward_ends[k] + shape_.transfer : never;
     }
     double input_arrival(int stage) const {
         const int k = at(stage).inputs;
         if (k >= at(stage).forwards) return never;
-        if (stage + 1 == shape_.ranks) return at(stage).forward_ends[static_cast<std::size_t>(k)];
-        return k < at(stage + 1).inputs
-                   ? at(stage + 1).input_ends[static_cast<std::size_t>(k)] + shape_.transfer
-                   : never;
+        if (stage + 1 == shape_.ranks) return at(stage).forward_ends[k];
+        return k < at(stage + 1).inputs ? at(stage + 1).input_ends[k] + shape_.transfer : never;
     }
     bool has_room(int stage) const {
         return at(stage).held + std::max(0.0, cost(stage).memory_forward) <= limit_;
@@ -209,7 +205,7 @@ bool OrderFigures::is_better_than(const OrderFigures& other) const {
 }
 
 OrderFigures play_order(const PipelineShape& shape, const ActionLists& lists, double memory_limit) {
-    const auto ranks = static_cast<std::size_t>(shape.ranks);
+    const std::size_t ranks = shape.ranks;
     std::vector<std::vector<double>> forward_ends(ranks), input_ends(ranks);
     std::vector<double> time(ranks, 0), start(ranks, -1), held(ranks, 0);
     std::vector<std::size_t> head(ranks, 0);
@@ -219,7 +215,7 @@ OrderFigures play_order(const PipelineShape& shape, const ActionLists& lists, do
             for (; head[r] < lists[r].size(); ++head[r], has_moved = true) {
                 const Action& action = lists[r][head[r]];
                 const RelativeStageCost cost = shape.cost(action.stage);
-                const auto k = static_cast<std::size_t>(action.micro_batch);
+                const std::size_t k = action.micro_batch;
                 double begin = time[r];
                 if (action.kind == ActionKind::forward && r > 0) {
                     if (forward_ends[r - 1].size() <= k) break;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/index/integers.h"
 #include "schedule/pipeline/order.h"
 #include "schedule/pipeline/zero_bubble_orders.h"
 #include "schedule/rounding.h"
@@ -67,12 +68,12 @@ private:
         std::vector<double> forward_ends, gradient_ends;
         int weights = 0;
         double time = 0, start = 0, idle = 0, held = 0;
-        int forwards() const { return static_cast<int>(forward_ends.size()); }
-        int gradients() const { return static_cast<int>(gradient_ends.size()); }
+        int forwards() const { return core::count_of(forward_ends); }
+        int gradients() const { return core::count_of(gradient_ends); }
         bool has_weight() const { return weights < gradients(); }
     };
 
-    static std::size_t index(int i) { return static_cast<std::size_t>(i); }
+    static std::size_t index(int i) { return i; }
     Stage& at(int s) { return stages_[index(s)]; }
 
     // When what the stage's next forward (gradient) needs from its neighbour is there.

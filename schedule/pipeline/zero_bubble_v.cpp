@@ -15,7 +15,7 @@ Schedule generate(const PipelineShape& shape) {
     const int ranks = shape.ranks, full = std::max(2 * ranks - 1, shape.micro_batches);
     for (int rank = 0; rank < ranks; ++rank) {
         const int first = rank, second = 2 * ranks - 1 - rank;
-        std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
+        std::vector<Action>& list = schedule.actions[rank];
         int forwards_first = 0, forwards_second = 0, inputs_first = 0, inputs_second = 0;
         auto put = [&](ActionKind kind, int stage, int micro_batch) {
             if (micro_batch < shape.micro_batches) list.push_back({kind, stage, micro_batch});

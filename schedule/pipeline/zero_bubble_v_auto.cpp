@@ -9,6 +9,7 @@
 #include <deque>
 #include <limits>
 
+#include "core/index/integers.h"
 #include "schedule/pipeline/generators.h"
 #include "schedule/pipeline/order.h"
 #include "schedule/rounding.h"
@@ -32,7 +33,7 @@ public:
           fills_before_forward_(fills_before_forward),
           fills_before_gradient_(fills_before_gradient),
           allowed_idle_(std::move(allowed_idle)),
-          ranks_(static_cast<std::size_t>(shape.ranks)) {
+          ranks_(shape.ranks) {
         slack_ = rounding * std::max({cost_.forward, cost_.backward_input, cost_.backward_weight, transfer_});
         most_allowed_ = *std::max_element(allowed_idle_.begin(), allowed_idle_.end());
     }
@@ -75,10 +76,10 @@ private:
         std::deque<Action> weights;
         std::vector<Action> list;
         double time = 0, idle = 0, held = 0;
-        int count(Pass pass) const { return static_cast<int>(ends[pass].size()); }
+        int count(Pass pass) const { return core::count_of(ends[pass]); }
     };
 
-    Rank& at(int r) { return ranks_[static_cast<std::size_t>(r)]; }
+    Rank& at(int r) { return ranks_[r]; }
     static bool is_down(Pass pass) { return pass == forward_down || pass == gradient_down; }
     static bool is_forward(Pass pass) { return pass <= forward_up; }
     int neighbour(int r, Pass pass) const { return is_down(pass) ? r - 1 : r + 1; }
@@ -134,8 +135,7 @@ private:
         while (!at(r).weights.empty() && until >= at(r).time + cost_.backward_weight - slack_ &&
                until < never)
             put_weight(r);
-        const double most =
-            std::max(greatest_idle(), most_allowed_ - allowed_idle_[static_cast<std::size_t>(r)]);
+        const double most = std::max(greatest_idle(), most_allowed_ - allowed_idle_[r]);
         if (fills && !at(r).weights.empty() && until < never &&
             until - at(r).time > most - at(r).idle + slack_)
             put_weight(r);
@@ -217,7 +217,7 @@ struct VOrder {
 VOrder play_rounds(const PipelineShape& shape, double memory_limit, bool fills_before_forward,
                    bool fills_before_gradient) {
     VOrder best;
-    std::vector<double> allowed(static_cast<std::size_t>(shape.ranks), -1);
+    std::vector<double> allowed(shape.ranks, -1);
     while (true) {
         VRoundBuilder builder(shape, memory_limit, fills_before_forward, fills_before_gradient, allowed);
         if (!builder.run() || builder.greatest_idle() >= best.idle) return best;

@@ -22,13 +22,11 @@ StateElements state_elements(const model::ModelGraph& graph, const std::vector<m
     StateElements all;
     for (const model::OperatorRange stage : stages)
         for (std::int32_t i = stage.begin; i < stage.end; ++i)
-            for (const model::ParameterId parameter :
-                 graph.operators[static_cast<std::size_t>(i)].parameters) {
-                char& counted = is_counted[static_cast<std::size_t>(parameter.index)];
+            for (const model::ParameterId parameter : graph.operators[i].parameters) {
+                char& counted = is_counted[parameter.index];
                 double& elements =
                     graph.parameter(parameter).is_expert && plan.layout.expert > 1 ? all.experts : all.dense;
-                if (!counted)
-                    elements += static_cast<double>(model::parameter_elements(graph, parameter, context));
+                if (!counted) elements += model::parameter_elements(graph, parameter, context);
                 counted = 1;
             }
     return all;

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/errors.h"
+#include "core/index/integers.h"
 #include "schedule/pass/recompute.h"
 #include "schedule/plan/memory.h"
 
@@ -104,7 +105,7 @@ std::pair<double, std::optional<Partition>> least_largest(std::size_t units, std
 
 std::optional<PartitionSolution> partition_contiguous(const PartitionProblem& problem) {
     const Segments segments(problem);
-    const auto stages = static_cast<std::size_t>(problem.stages);
+    const std::size_t stages = problem.stages;
     core::require(problem.stages > 0, "a partition has stages");
     core::require(problem.boundary.empty() || problem.boundary.size() + 1 == segments.units(),
                   "there is a boundary between each two units");
@@ -152,9 +153,9 @@ std::optional<Partition> complete_partition(const Plan& plan, const model::Model
 
 std::optional<Partition> partition_by_layers(const model::ModelGraph& graph, int stages) {
     std::vector<std::int32_t> layers;  // their units
-    for (std::size_t u = 0; u < graph.units.size(); ++u)
-        if (graph.units[u].name.starts_with("layers.")) layers.push_back(static_cast<std::int32_t>(u));
-    const auto count = static_cast<int>(layers.size());
+    for (const std::int32_t u : core::indices(graph.units))
+        if (graph.units[u].name.starts_with("layers.")) layers.push_back(u);
+    const auto count = core::count_of(layers);
     if (stages < 1 || count < 1 || layers.back() - layers.front() + 1 != count) return std::nullopt;
     const bool ends_hold_less = count % stages != 0;
     if (ends_hold_less && (count + 2) % stages != 0) return std::nullopt;
@@ -163,9 +164,7 @@ std::optional<Partition> partition_by_layers(const model::ModelGraph& graph, int
     for (int s = 0; s < stages; ++s) {
         const int before = s * each - (ends_hold_less && s > 0 ? 1 : 0);
         // A last stage without layers holds the head alone.
-        partition.first_units.push_back(s == 0           ? 0
-                                        : before < count ? layers[static_cast<std::size_t>(before)]
-                                                         : layers.back() + 1);
+        partition.first_units.push_back(s == 0 ? 0 : before < count ? layers[before] : layers.back() + 1);
     }
     return partition;
 }

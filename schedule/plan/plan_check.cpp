@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "model/segment.h"
 #include "schedule/pass/lower.h"
 #include "schedule/pipeline/registry.h"
@@ -160,7 +161,7 @@ private:
     }
 
     void check_pipeline() {
-        const auto units = static_cast<int>(graph_.units.size());
+        const auto units = core::count_of(graph_.units);
         const double stages = 1.0 * plan_.layout.pipeline * plan_.virtual_stages;
         if (stages > units) {
             error(plan_.virtual_stages > 1 ? "virtual_stages" : "pipeline_parallel",
@@ -180,7 +181,7 @@ private:
             return;
         }
         if (!first.empty()) {
-            if (static_cast<double>(first.size()) != stages)
+            if (first.size() != stages)
                 error("partition",
                       fmt::format(
                           "partition has {} stages, pipeline_parallel = {} x virtual_stages = {} are {:.0f}",

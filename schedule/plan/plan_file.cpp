@@ -1,5 +1,6 @@
 #include "schedule/plan/plan_file.h"
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "schedule/plan/partition_file.h"
 
 #include <algorithm>
@@ -74,16 +75,16 @@ void read_precision(core::TableReader& reader, Precision& precision) {
 }
 
 void read_layout(core::TableReader& reader, Plan& plan) {
-    plan.layout.tensor = static_cast<int>(reader.integer("tensor_parallel", 1, positive));
-    plan.layout.pipeline = static_cast<int>(reader.integer("pipeline_parallel", 1, positive));
-    plan.layout.data = static_cast<int>(reader.integer("data_parallel", 1, positive));
+    plan.layout.tensor = core::narrow<int>(reader.integer("tensor_parallel", 1, positive));
+    plan.layout.pipeline = core::narrow<int>(reader.integer("pipeline_parallel", 1, positive));
+    plan.layout.data = core::narrow<int>(reader.integer("data_parallel", 1, positive));
     plan.layout.context =
-        static_cast<int>(reader.integer("context_parallel", 1, {.least = 1, .greatest = 1 << 12}));
-    plan.layout.expert = static_cast<int>(reader.integer("expert_parallel", 1, positive));
+        core::narrow<int>(reader.integer("context_parallel", 1, {.least = 1, .greatest = 1 << 12}));
+    plan.layout.expert = core::narrow<int>(reader.integer("expert_parallel", 1, positive));
     // Ranks that divide the tokens of one replica's samples stand beside the replicas on one axis.
     plan.layout.data =
         plan.layout.data > (1 << 22) / plan.layout.context ? 1 << 22 : plan.layout.data * plan.layout.context;
-    plan.virtual_stages = static_cast<int>(reader.integer("virtual_stages", 1, positive));
+    plan.virtual_stages = core::narrow<int>(reader.integer("virtual_stages", 1, positive));
     if (reader.has("order") && reader.has("placement"))
         reader.error("placement",
                      fmt::format("{} and {} cannot be given together", reader.path_of("order"),
@@ -100,8 +101,8 @@ void read_layout(core::TableReader& reader, Plan& plan) {
 }
 
 void read_batch(core::TableReader& reader, Plan& plan) {
-    plan.micro_batch = static_cast<int>(reader.integer("micro_batch", 1, positive));
-    plan.micro_batches = static_cast<int>(reader.integer("micro_batches", 1, positive));
+    plan.micro_batch = core::narrow<int>(reader.integer("micro_batch", 1, positive));
+    plan.micro_batches = core::narrow<int>(reader.integer("micro_batches", 1, positive));
     const auto global = reader.optional_integer("global_batch", {.least = 1, .greatest = 1 << 30});
     if (!global) return;
     const int replicas = plan.layout.replicas();
@@ -125,7 +126,7 @@ void read_batch(core::TableReader& reader, Plan& plan) {
                         (*global / share + 1) * share));
         return;
     }
-    plan.micro_batches = static_cast<int>(*global / share);
+    plan.micro_batches = core::narrow<int>(*global / share);
 }
 
 void read_partition(core::TableReader& reader, Plan& plan) {
@@ -147,7 +148,7 @@ void read_partition(core::TableReader& reader, Plan& plan) {
 
 void read_offload(core::TableReader& reader, Plan& plan) {
     plan.offload = read_name(reader, "offload", all_offloads).value_or(plan.offload);
-    plan.activation_loading_horizon = static_cast<int>(
+    plan.activation_loading_horizon = core::narrow<int>(
         reader.integer("activation_loading_horizon", plan.activation_loading_horizon, positive));
     if (const auto bandwidth = reader.optional_bytes_per_second("offload_bandwidth"))
         plan.offload_bandwidth = *bandwidth;
@@ -216,13 +217,13 @@ std::optional<Plan> read_plan(const core::Value& plan_table, const core::Value* 
     read_layout(reader, plan);
     read_batch(reader, plan);
     plan.schedule = reader.string("schedule", plan.schedule);
-    plan.active_micro_batches = static_cast<int>(reader.integer("active_micro_batches", 0, not_negative));
+    plan.active_micro_batches = core::narrow<int>(reader.integer("active_micro_batches", 0, not_negative));
     plan.strict_order = reader.boolean("strict_order", plan.strict_order);
-    plan.group_size = static_cast<int>(reader.integer("group_size", 0, not_negative));
-    plan.segments = static_cast<int>(reader.integer("segments", 0, not_negative));
+    plan.group_size = core::narrow<int>(reader.integer("group_size", 0, not_negative));
+    plan.segments = core::narrow<int>(reader.integer("segments", 0, not_negative));
     read_partition(reader, plan);
     plan.sharding = read_name(reader, "sharding", all_shardings).value_or(plan.sharding);
-    plan.shard_degree = static_cast<int>(reader.integer("shard_degree", 0, not_negative));
+    plan.shard_degree = core::narrow<int>(reader.integer("shard_degree", 0, not_negative));
     plan.sequence_parallel = reader.boolean("sequence_parallel", plan.sequence_parallel);
     plan.recompute = read_name(reader, "recompute", all_recomputes).value_or(plan.recompute);
     read_precision(reader, plan.precision);
@@ -258,9 +259,8 @@ std::optional<Training> read_training(const core::Value& training_table, Plan& p
     core::TableReader reader(training_table, "training", diagnostics);
     Training training;
     read_optimizer(reader, plan.optimizer);
-    training.seed = static_cast<std::uint64_t>(
-        reader.integer("seed", static_cast<std::int64_t>(training.seed), {.least = 0}));
-    training.steps = static_cast<int>(reader.integer("steps", training.steps, positive));
+    training.seed = reader.integer("seed", training.seed, {.least = 0});
+    training.steps = core::narrow<int>(reader.integer("steps", training.steps, positive));
     training.data = reader.string("data", training.data);
     training.data_format = reader.optional_choice("data_format", {"bytes", "tokens", "idx", "synthetic"})
                                .value_or(training.data_format);

@@ -1,5 +1,6 @@
 #include "schedule/plan/plan_sagemaker.h"
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "schedule/plan/partition_file.h"
 
 #include <fmt/core.h>
@@ -50,16 +51,16 @@ private:
                   "they are two names of one parameter; keep partitions");
         const auto degree = r_.optional_integer("pipeline_parallel_degree", positive);
         plan_.layout.pipeline =
-            static_cast<int>(has_degree ? degree.value_or(1) : r_.required_integer("partitions", positive));
+            core::narrow<int>(has_degree ? degree.value_or(1) : r_.required_integer("partitions", positive));
         if (has_degree && has_partitions) r_.ignore("partitions");
-        plan_.micro_batches = static_cast<int>(r_.integer("microbatches", 1, positive));
+        plan_.micro_batches = core::narrow<int>(r_.integer("microbatches", 1, positive));
         const std::string pipeline =
             r_.optional_choice("pipeline", {"interleaved", "simple", "_only_forward"})
                 .value_or("interleaved");
         plan_.schedule = pipeline == "_only_forward" ? "forward-only" : pipeline;
         plan_.strict_order =
             r_.optional_choice("optimize", {"memory", "speed"}).value_or("memory") == "memory";
-        plan_.active_micro_batches = static_cast<int>(
+        plan_.active_micro_batches = core::narrow<int>(
             r_.integer("active_microbatches", 0, positive));  // 0: the schedule's default, partitions + 2
         const std::string placement = r_.string("placement_strategy", "cluster");
         plan_.layout.order = canonical_order(placement);
@@ -69,7 +70,7 @@ private:
                      "use cluster, spread or a permutation of D, P and T");
             plan_.layout.order = "DPT";
         }
-        plan_.layout.tensor = static_cast<int>(r_.integer("tensor_parallel_degree", 1, positive));
+        plan_.layout.tensor = core::narrow<int>(r_.integer("tensor_parallel_degree", 1, positive));
     }
 
     void read_data_parallelism(std::int64_t processes) {
@@ -95,7 +96,7 @@ private:
                                fmt::format("make processes_per_host x instances a multiple of {}", replica));
             return;
         }
-        plan_.layout.data = static_cast<int>(processes / replica);
+        plan_.layout.data = core::narrow<int>(processes / replica);
         if (horovod && plan_.layout.data == 1)
             r_.warning("horovod",
                        fmt::format("horovod = true does nothing here: {} processes form one replica of {} "
@@ -131,7 +132,7 @@ private:
 
     void read_sharding() {
         const bool shards_optimizer = r_.boolean("shard_optimizer_state", false);
-        const auto degree = static_cast<int>(r_.integer("sharded_data_parallel_degree", 1, positive));
+        const auto degree = core::narrow<int>(r_.integer("sharded_data_parallel_degree", 1, positive));
         if (degree > 1) {
             if (shards_optimizer)
                 clash("sharded_data_parallel_degree", "shard_optimizer_state",
@@ -188,7 +189,7 @@ private:
 
     void read_rest() {
         if (r_.boolean("offload_activations", false)) plan_.offload = Offload::host;
-        plan_.activation_loading_horizon = static_cast<int>(
+        plan_.activation_loading_horizon = core::narrow<int>(
             r_.integer("activation_loading_horizon", plan_.activation_loading_horizon, positive));
         if (plan_.offload != Offload::none && r_.has("activation_loading_horizon"))
             r_.warning("activation_loading_horizon",

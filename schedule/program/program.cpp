@@ -117,9 +117,8 @@ std::vector<int> members_of(const Program& program, int rank, const Instruction&
     const ParallelLayout& layout = program.plan.layout;
     if (instruction.group != GroupKind::tied_stages || !instruction.bucket)
         return process_group(layout, instruction.group, rank, program.plan.effective_shard_degree());
-    const auto class_index = static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)]);
-    const ParameterBucket& bucket =
-        program.classes[class_index].buckets[static_cast<std::size_t>(*instruction.bucket)];
+    const std::int32_t class_index = program.class_of_rank[rank];
+    const ParameterBucket& bucket = program.classes[class_index].buckets[*instruction.bucket];
     RankCoordinates coordinates = coordinates_of(layout, rank);
     std::vector<int> members;
     for (const std::int32_t pipeline : bucket.tied_ranks) {
@@ -156,7 +155,7 @@ std::string micro_batch_text(const Program& program, std::int32_t micro_batch) {
 }
 
 std::string describe(const Program& program, int class_index, std::uint32_t index) {
-    const Instruction& i = program.classes[static_cast<std::size_t>(class_index)].instructions[index];
+    const Instruction& i = program.classes[class_index].instructions[index];
     std::string text = fmt::format("{} {}", index, name_of(i.kind));
     switch (i.kind) {
         case InstructionKind::compute:
@@ -227,9 +226,9 @@ void add_instruction(Hash& hash, const RankProgram& list, const Instruction& i) 
     hash.add(pair(i.tensors.value_or(absent), static_cast<std::int32_t>(i.after_count)));
     hash.add(pair(static_cast<std::int32_t>(i.allocate_count), static_cast<std::int32_t>(i.free_count)));
     hash.add(i.bytes);
-    for (const std::uint32_t index : list.after(i)) hash.add(static_cast<std::uint64_t>(index));
-    for (const std::uint32_t index : list.allocates(i)) hash.add(static_cast<std::uint64_t>(index));
-    for (const std::uint32_t index : list.frees(i)) hash.add(static_cast<std::uint64_t>(index));
+    for (const std::uint64_t index : list.after(i)) hash.add(index);
+    for (const std::uint64_t index : list.allocates(i)) hash.add(index);
+    for (const std::uint64_t index : list.frees(i)) hash.add(index);
 }
 
 }  // namespace
@@ -240,46 +239,46 @@ std::string hash_of(const Program& program) {
     hash.add(program.directions);
     hash.add(program.segments);
     hash.add(program.micro_batches_per_update);
-    for (const char letter : plan.layout.order) hash.add(static_cast<int>(letter));
+    for (const char letter : plan.layout.order) hash.add(int{letter});
     for (const int number : {plan.layout.data,
                              plan.layout.tensor,
                              plan.layout.pipeline,
                              plan.layout.context,
                              plan.layout.expert,
-                             static_cast<int>(plan.offload),
+                             core::position_of(plan.offload),
                              plan.activation_loading_horizon,
                              plan.virtual_stages,
                              plan.micro_batch,
                              plan.micro_batches,
                              program.micro_batches,
-                             static_cast<int>(plan.sharding),
+                             core::position_of(plan.sharding),
                              plan.effective_shard_degree(),
-                             static_cast<int>(plan.sequence_parallel),
-                             static_cast<int>(plan.recompute),
-                             static_cast<int>(plan.precision.compute),
-                             static_cast<int>(plan.precision.parameters),
-                             static_cast<int>(plan.precision.gradients),
-                             static_cast<int>(plan.precision.has_master_parameters),
-                             static_cast<int>(plan.attention),
-                             static_cast<int>(plan.fused_cross_entropy),
-                             static_cast<int>(plan.optimizer.kind)})
+                             int{plan.sequence_parallel},
+                             core::position_of(plan.recompute),
+                             core::position_of(plan.precision.compute),
+                             core::position_of(plan.precision.parameters),
+                             core::position_of(plan.precision.gradients),
+                             int{plan.precision.has_master_parameters},
+                             core::position_of(plan.attention),
+                             int{plan.fused_cross_entropy},
+                             core::position_of(plan.optimizer.kind)})
         hash.add(number);
     for (const double number :
          {plan.optimizer.learning_rate, plan.optimizer.momentum, plan.optimizer.beta1, plan.optimizer.beta2,
           plan.optimizer.epsilon, plan.optimizer.weight_decay, plan.optimizer.gradient_clipping})
         hash.add(std::bit_cast<std::uint64_t>(number));
     for (const std::string& text : {plan.collective, program.model_hash})
-        for (const char letter : text) hash.add(static_cast<int>(letter));
+        for (const char letter : text) hash.add(int{letter});
     for (const StageInfo& stage : program.stages)
         for (const int number : {stage.rank, stage.operators.begin, stage.operators.end,
                                  stage.receives.value_or(absent), stage.sends.value_or(absent)})
             hash.add(number);
     for (const RankProgram& list : program.classes) {
         hash.add(list.pipeline);
-        hash.add(static_cast<std::uint64_t>(list.instructions.size()));
+        hash.add(list.instructions.size());
         for (const Instruction& i : list.instructions) add_instruction(hash, list, i);
         for (const Buffer& buffer : list.buffers) {
-            hash.add(static_cast<int>(buffer.kind) * 2 + (buffer.is_persistent ? 1 : 0));
+            hash.add(core::position_of(buffer.kind) * 2 + (buffer.is_persistent ? 1 : 0));
             hash.add(buffer.bytes);
         }
         for (const ParameterBucket& bucket : list.buckets) {
@@ -294,7 +293,7 @@ std::string hash_of(const Program& program) {
     }
     for (const std::int32_t class_index : program.class_of_rank) hash.add(class_index);
     for (const std::vector<model::TensorId>& tensors : program.tensor_lists) {
-        hash.add(static_cast<std::uint64_t>(tensors.size()));
+        hash.add(tensors.size());
         for (const model::TensorId tensor : tensors) hash.add(tensor.index);
     }
     return fmt::format("{:016x}", hash.value());

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "core/index/integers.h"
 #include "core/optional_index.h"
 #include "core/units.h"
 #include "model/model_fwd.h"
@@ -177,9 +178,7 @@ struct Program {
     std::vector<std::int32_t> class_of_rank;  // size = layout.ranks()
     std::vector<std::vector<model::TensorId>> tensor_lists;
 
-    std::int32_t stages_per_direction() const {
-        return static_cast<std::int32_t>(stages.size()) / directions;
-    }
+    std::int32_t stages_per_direction() const { return core::count_of(stages) / directions; }
     bool is_first_stage(std::int32_t stage) const { return stage % stages_per_direction() == 0; }
     bool is_last_stage(std::int32_t stage) const { return (stage + 1) % stages_per_direction() == 0; }
     int segment_of(std::int32_t micro_batch) const { return micro_batch % segments; }
@@ -217,7 +216,7 @@ BucketGroups groups_of(const ParallelLayout& layout, const ParameterBucket& buck
 std::vector<GroupKind> dividing_groups(const Plan& plan, const ParameterBucket& bucket);
 // Size of a message of PayloadKind::update_norm.
 inline core::Bytes update_norm_bytes(const ParameterBucket& bucket) {
-    return 2.0 * core::size_of(core::DataType::fp32) * static_cast<double>(bucket.parameters.size());
+    return 2.0 * core::size_of(core::DataType::fp32) * bucket.parameters.size();
 }
 
 // Is there a backward pass? Without one the Program evaluates: nothing is dropped and nothing updated.

@@ -33,35 +33,34 @@ private:
         std::int32_t receive = -1, receive_gradient = -1;
     };
 
-    const RankProgram& list(std::size_t c) const { return program_.classes[c]; }
+    const RankProgram& list(std::int32_t c) const { return program_.classes[c]; }
     Progress& progress(std::int32_t stage, std::int32_t micro_batch) {
-        return progress_[static_cast<std::size_t>(stage) * static_cast<std::size_t>(program_.micro_batches) +
-                         static_cast<std::size_t>(micro_batch)];
+        return progress_[stage * program_.micro_batches + micro_batch];
     }
-    void report(const char* rule, std::size_t c, std::size_t index, const std::string& what);
-    void report(const char* rule, std::size_t c, const std::string& what);
+    void report(const char* rule, std::int32_t c, std::int32_t index, const std::string& what);
+    void report(const char* rule, std::int32_t c, const std::string& what);
 
     bool check_structure();  // "structure", "placement": indices mean something, work stands on the rank of
                              // its stage
-    void check_passes(std::size_t c);  // "completeness", "order": every pass covers its stage once, each step
-                                       // after what it needs
-    void check_complete();             // "completeness": every micro-batch is finished on every stage
-    void check_transfers();            // "transfers": sends and receives match one to one
-    void check_collectives();          // "collectives": members agree on order and size
-    void check_buffers(std::size_t c);  // "buffers": taken once, given back once, in this order
-    void check_update(std::size_t c);   // "update": gradients are reduced, then each bucket is updated once
-    void check_progress();              // "progress": nothing waits for ever
+    void check_passes(std::int32_t c);  // "completeness", "order": every pass covers its stage once, each
+                                        // step after what it needs
+    void check_complete();               // "completeness": every micro-batch is finished on every stage
+    void check_transfers();              // "transfers": sends and receives match one to one
+    void check_collectives();            // "collectives": members agree on order and size
+    void check_buffers(std::int32_t c);  // "buffers": taken once, given back once, in this order
+    void check_update(std::int32_t c);   // "update": gradients are reduced, then each bucket is updated once
+    void check_progress();               // "progress": nothing waits for ever
 
     bool check_counts();  // ... of micro-batches, stages and ranks
-    void check_instruction(std::size_t c, std::size_t n);
+    void check_instruction(std::int32_t c, std::int32_t n);
 
-    void find_clocks(std::size_t c);
+    void find_clocks(std::int32_t c);
     // Has instruction `before` ended whenever `after` starts?
-    bool is_ordered(std::size_t c, std::int32_t before, std::size_t after) const;
-    void need(std::size_t c, std::int32_t before, std::size_t after, const char* what);
-    void step_forward(std::size_t c, std::size_t i);
-    void step_backward(std::size_t c, std::size_t i);
-    std::vector<std::int32_t> tied_ranks(std::size_t c, const Instruction& i) const;
+    bool is_ordered(std::int32_t c, std::int32_t before, std::int32_t after) const;
+    void need(std::int32_t c, std::int32_t before, std::int32_t after, const char* what);
+    void step_forward(std::int32_t c, std::int32_t i);
+    void step_backward(std::int32_t c, std::int32_t i);
+    std::vector<std::int32_t> tied_ranks(std::int32_t c, const Instruction& i) const;
     // Does the micro-batch pass through the stage? In a bidirectional schedule each goes one way.
     bool passes(std::int32_t stage, std::int32_t micro_batch) const {
         const std::int32_t within = micro_batch - program_.first_micro_batch(stage);
@@ -73,13 +72,13 @@ private:
         std::int32_t step = -1;
         std::vector<std::int32_t> reductions;
     };
-    void add_bucket_collective(std::size_t c, std::size_t n, BucketUpdate& update);
+    void add_bucket_collective(std::int32_t c, std::int32_t n, BucketUpdate& update);
     // `begun`: the first instruction of each pass that makes gradients of the bucket, in list order.
-    void check_bucket_update(std::size_t c, std::size_t b, const BucketUpdate& update,
+    void check_bucket_update(std::int32_t c, std::size_t b, const BucketUpdate& update,
                              const std::vector<std::int32_t>& begun);
-    void check_clipping(std::size_t c);           // "update" with gradient clipping
-    void check_update_norms(std::size_t c);       // "update" with LAMB
-    void check_updates_between(std::size_t c);    // "update" of an asynchronous schedule
+    void check_clipping(std::int32_t c);          // "update" with gradient clipping
+    void check_update_norms(std::int32_t c);      // "update" with LAMB
+    void check_updates_between(std::int32_t c);   // "update" of an asynchronous schedule
     bool has_transfer(std::int32_t stage) const;  // from the stage before
     bool is_boundary_here(std::int32_t stage) const;
     bool has_operators() const { return !program_.model_hash.empty(); }
@@ -97,8 +96,8 @@ private:
         std::int32_t end = 0, out = -1, back = -1;  // end of the unit's operators; instructions
     };
     std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, OffloadCopies> copies_;
-    void check_copy(std::size_t c, std::size_t i);
-    void need_loaded(std::size_t c, std::size_t i);
+    void check_copy(std::int32_t c, std::int32_t i);
+    void need_loaded(std::int32_t c, std::int32_t i);
     std::vector<ListPosition> sends_, receives_;  // by payload, boundary and micro-batch
 };
 

@@ -4,45 +4,45 @@
 
 #include <fmt/core.h>
 
+#include "core/index/integers.h"
 #include "schedule/program/program_checker.h"
 
 namespace schedule {
 
-void ProgramChecker::find_clocks(std::size_t c) {
+void ProgramChecker::find_clocks(std::int32_t c) {
     const RankProgram& l = list(c);
     clocks_.assign(l.instructions.size(), {});
     std::array<std::int32_t, stream_count> latest;
     latest.fill(-1);
-    for (std::size_t n = 0; n < l.instructions.size(); ++n) {
+    for (const std::int32_t n : core::indices(l.instructions)) {
         const Instruction& i = l.instructions[n];
         auto& clock = clocks_[n];
-        const auto ended = [&](std::size_t before) {
+        const auto ended = [&](std::int32_t before) {
             for (std::size_t s = 0; s < stream_count; ++s) clock[s] = std::max(clock[s], clocks_[before][s]);
-            auto& own = clock[static_cast<std::size_t>(l.instructions[before].stream)];
-            own = std::max(own, static_cast<std::uint32_t>(before) + 1);
+            auto& own = clock[core::position_of(l.instructions[before].stream)];
+            const std::uint32_t end = before + 1;
+            own = std::max(own, end);
         };
-        auto& before = latest[static_cast<std::size_t>(i.stream)];
-        if (before >= 0) ended(static_cast<std::size_t>(before));
+        auto& before = latest[core::position_of(i.stream)];
+        if (before >= 0) ended(before);
         for (const std::uint32_t a : l.after(i)) ended(a);
-        before = static_cast<std::int32_t>(n);
+        before = n;
     }
 }
 
-bool ProgramChecker::is_ordered(std::size_t c, std::int32_t before, std::size_t after) const {
-    const auto stream =
-        static_cast<std::size_t>(list(c).instructions[static_cast<std::size_t>(before)].stream);
-    return clocks_[after][stream] > static_cast<std::uint32_t>(before);
+bool ProgramChecker::is_ordered(std::int32_t c, std::int32_t before, std::int32_t after) const {
+    const std::uint32_t ended = clocks_[after][core::position_of(list(c).instructions[before].stream)];
+    return ended > std::uint32_t(before);
 }
 
-void ProgramChecker::need(std::size_t c, std::int32_t before, std::size_t after, const char* what) {
+void ProgramChecker::need(std::int32_t c, std::int32_t before, std::int32_t after, const char* what) {
     if (before < 0) report("order", c, after, fmt::format("comes without {} before it", what));
     else if (!is_ordered(c, before, after))
         report("order", c, after,
-               fmt::format("does not wait for {}: {}", what,
-                           describe(program_, static_cast<int>(c), static_cast<std::uint32_t>(before))));
+               fmt::format("does not wait for {}: {}", what, describe(program_, c, before)));
 }
 
-void ProgramChecker::step_forward(std::size_t c, std::size_t n) {
+void ProgramChecker::step_forward(std::int32_t c, std::int32_t n) {
     const Instruction& i = list(c).instructions[n];
     Progress& p = progress(i.stage, i.micro_batch);
     if (p.forward_steps++ == 0) {
@@ -68,11 +68,11 @@ void ProgramChecker::step_forward(std::size_t c, std::size_t n) {
             report("completeness", c, n, fmt::format("forward has come to operator {}", p.forward));
         p.forward = i.operators.end;
     }
-    p.last_forward = static_cast<std::int32_t>(n);
+    p.last_forward = n;
 }
 
 // Offloaded tensors are computed before they are copied out, and loaded before they are read.
-void ProgramChecker::check_copy(std::size_t c, std::size_t n) {
+void ProgramChecker::check_copy(std::int32_t c, std::int32_t n) {
     const Instruction& i = list(c).instructions[n];
     OffloadCopies& copies = copies_[{i.stage, i.micro_batch, i.operators.begin}];
     copies.end = i.operators.end;
@@ -85,10 +85,10 @@ void ProgramChecker::check_copy(std::size_t c, std::size_t n) {
         need(c, p.last_forward, n, "the forward whose results it takes");
         if (p.forward < i.operators.end) report("order", c, n, "takes results that are not there yet");
     }
-    own = static_cast<std::int32_t>(n);
+    own = n;
 }
 
-void ProgramChecker::need_loaded(std::size_t c, std::size_t n) {
+void ProgramChecker::need_loaded(std::int32_t c, std::int32_t n) {
     const Instruction& i = list(c).instructions[n];
     for (auto entry = copies_.lower_bound({i.stage, i.micro_batch, 0}); entry != copies_.end(); ++entry) {
         const auto& [stage, micro_batch, begin] = entry->first;
@@ -97,23 +97,22 @@ void ProgramChecker::need_loaded(std::size_t c, std::size_t n) {
     }
 }
 
-void ProgramChecker::step_backward(std::size_t c, std::size_t n) {
+void ProgramChecker::step_backward(std::int32_t c, std::int32_t n) {
     const Instruction& i = list(c).instructions[n];
     if (!copies_.empty() && i.kind == InstructionKind::compute) need_loaded(c, n);
     Progress& p = progress(i.stage, i.micro_batch);
     const bool is_weight = i.phase == ComputePhase::backward_weight,
                is_input = i.phase == ComputePhase::backward_input;
     const bool is_recomputed = i.phase == ComputePhase::recompute;
-    const auto stage_end = program_.stages[static_cast<std::size_t>(i.stage)].operators.end;
+    const auto stage_end = program_.stages[i.stage].operators.end;
     if (is_recomputed) {
         // Gathers for weights' gradients may run beside the steps before them; the instruction that needs
         // them waits for them (below, as for every latest step).
         need(c, p.last_forward, n, "its forward");
         if (i.kind == InstructionKind::compute && p.last_backward >= 0)
             need(c, p.last_backward, n, "the step before");
-        (p.input_steps > 0 && p.input == program_.stages[static_cast<std::size_t>(i.stage)].operators.begin
-             ? p.last_weight
-             : p.last_backward) = static_cast<std::int32_t>(n);
+        (p.input_steps > 0 && p.input == program_.stages[i.stage].operators.begin ? p.last_weight
+                                                                                  : p.last_backward) = n;
         return;
     }
     std::int32_t& steps = is_weight ? p.weight_steps : is_input ? p.input_steps : p.backward_steps;
@@ -135,7 +134,7 @@ void ProgramChecker::step_backward(std::size_t c, std::size_t n) {
     }
     const std::int32_t latest = is_weight ? p.last_weight : p.last_backward;
     if (latest >= 0) need(c, latest, n, "the step before");
-    (is_weight ? p.last_weight : p.last_backward) = static_cast<std::int32_t>(n);
+    (is_weight ? p.last_weight : p.last_backward) = n;
     if (!has_operators()) return;
     std::int32_t& expected = is_weight ? p.weight : is_input ? p.input : p.backward;
     // Gradients of routed tokens are exchanged before the operator that routed them, routers' choices
@@ -152,9 +151,9 @@ void ProgramChecker::step_backward(std::size_t c, std::size_t n) {
     expected = i.operators.begin;
 }
 
-void ProgramChecker::check_passes(std::size_t c) {
+void ProgramChecker::check_passes(std::int32_t c) {
     const RankProgram& l = list(c);
-    for (std::size_t n = 0; n < l.instructions.size(); ++n) {
+    for (const std::int32_t n : core::indices(l.instructions)) {
         const Instruction& i = l.instructions[n];
         const bool is_gradient = i.payload == PayloadKind::activation_gradient;
         switch (i.kind) {
@@ -167,14 +166,14 @@ void ProgramChecker::check_passes(std::size_t c) {
                 break;
             case InstructionKind::receive: {
                 Progress& p = progress(i.stage, i.micro_batch);
-                (is_gradient ? p.receive_gradient : p.receive) = static_cast<std::int32_t>(n);
+                (is_gradient ? p.receive_gradient : p.receive) = n;
                 break;
             }
             case InstructionKind::send: {
                 const Progress& p = progress(i.stage, i.micro_batch);
                 need(c, is_gradient ? p.last_backward : p.last_forward, n,
                      is_gradient ? "the backward it sends from" : "the forward it sends from");
-                const model::OperatorRange all = program_.stages[static_cast<std::size_t>(i.stage)].operators;
+                const model::OperatorRange all = program_.stages[i.stage].operators;
                 const bool is_finished =
                     is_gradient ? p.backward == all.begin || p.input == all.begin : p.forward == all.end;
                 if (has_operators() && !is_finished) report("order", c, n, "sends before the pass has ended");
@@ -190,12 +189,12 @@ void ProgramChecker::check_passes(std::size_t c) {
 }
 
 void ProgramChecker::check_complete() {
-    for (std::size_t s = 0; s < program_.stages.size(); ++s)
+    for (const std::int32_t s : core::indices(program_.stages))
         for (std::int32_t k = 0; k < program_.micro_batches; ++k) {
-            if (!passes(static_cast<std::int32_t>(s), k)) continue;
-            const Progress& p = progress(static_cast<std::int32_t>(s), k);
+            if (!passes(s, k)) continue;
+            const Progress& p = progress(s, k);
             const model::OperatorRange all = program_.stages[s].operators;
-            const auto c = static_cast<std::size_t>(program_.stages[s].rank);
+            const auto c = program_.stages[s].rank;
             const auto missing = [&](const std::string& what) {
                 report("completeness", c, fmt::format("stage {}, micro-batch {}: {}", s, k, what));
             };

@@ -4,13 +4,14 @@
 
 #include <fmt/core.h>
 
+#include "core/index/integers.h"
 #include "schedule/program/program_checker.h"
 
 namespace schedule {
 
 // Asynchronous: after the backward of every so many micro-batches each bucket is reduced and updated once,
 // and gradients are zeroed before the next backward.
-void ProgramChecker::check_updates_between(std::size_t c) {
+void ProgramChecker::check_updates_between(std::int32_t c) {
     const RankProgram& l = list(c);
     const std::size_t buckets = l.buckets.size();
     std::vector<std::int32_t> steps(buckets, 0), reductions(buckets, 0), latest_step(buckets, -1),
@@ -20,9 +21,9 @@ void ProgramChecker::check_updates_between(std::size_t c) {
         return std::min(program_.micro_batches, (update + 1) * program_.micro_batches_per_update);
     };
     bool has_steps = false;
-    for (std::size_t n = 0; n < l.instructions.size(); ++n) {
+    for (const std::int32_t n : core::indices(l.instructions)) {
         const Instruction& i = l.instructions[n];
-        const auto at = static_cast<std::int32_t>(n);
+        const auto at = n;
         if (i.kind == InstructionKind::zero_gradients) {
             for (std::size_t b = 0; b < buckets; ++b)
                 if (latest_step[b] >= 0 && !is_ordered(c, latest_step[b], n))
@@ -38,18 +39,18 @@ void ProgramChecker::check_updates_between(std::size_t c) {
                            fmt::format("adds to the gradient of bucket {}, which has been used already", b));
             latest_backward = at;
             if (i.phase != ComputePhase::backward_input &&
-                i.operators.begin == program_.stages[static_cast<std::size_t>(i.stage)].operators.begin)
+                i.operators.begin == program_.stages[i.stage].operators.begin)
                 ++finished;
         }
         if (i.kind == InstructionKind::collective && i.payload == PayloadKind::parameter_gradient &&
             i.bucket) {
-            ++reductions[static_cast<std::size_t>(*i.bucket)];
-            latest_reduction[static_cast<std::size_t>(*i.bucket)] = at;
+            ++reductions[*i.bucket];
+            latest_reduction[*i.bucket] = at;
         }
         if (i.kind != InstructionKind::optimizer_step) continue;
         has_steps = true;
-        for (std::size_t b = 0; b < buckets; ++b) {
-            if (i.bucket && static_cast<std::size_t>(*i.bucket) != b) continue;
+        for (const std::int32_t b : core::indices(l.buckets)) {
+            if (i.bucket && *i.bucket != b) continue;
             const std::int32_t update = steps[b]++;
             const auto expect = [&](bool holds, const std::string& what) {
                 if (!holds) report("update", c, n, what);
@@ -80,15 +81,15 @@ void ProgramChecker::check_updates_between(std::size_t c) {
 
 // Clipping: the norm is taken after every reduction, added up over each group that divides gradients, and
 // known before the first update.
-void ProgramChecker::check_clipping(std::size_t c) {
+void ProgramChecker::check_clipping(std::int32_t c) {
     const RankProgram& l = list(c);
     const Plan& plan = program_.plan;
     std::int32_t norm = -1, first_step = -1;
     std::vector<std::int32_t> sums, reductions;
     std::vector<GroupKind> groups;
-    for (std::size_t n = 0; n < l.instructions.size(); ++n) {
+    for (const std::int32_t n : core::indices(l.instructions)) {
         const Instruction& i = l.instructions[n];
-        const auto at = static_cast<std::int32_t>(n);
+        const auto at = n;
         if (i.kind == InstructionKind::gradient_norm) {
             if (norm >= 0) report("update", c, n, "takes the gradients' norm a second time");
             norm = at;
@@ -119,25 +120,22 @@ void ProgramChecker::check_clipping(std::size_t c) {
                            groups.size(), wanted.size()));
     if (norm < 0) return;
     for (const std::int32_t reduction : reductions)
-        if (!is_ordered(c, reduction, static_cast<std::size_t>(norm)))
-            report("update", c, static_cast<std::size_t>(norm),
-                   fmt::format("does not wait for instruction {}", reduction));
+        if (!is_ordered(c, reduction, norm))
+            report("update", c, norm, fmt::format("does not wait for instruction {}", reduction));
     std::int32_t before = norm;
     for (const std::int32_t sum : sums) {
-        if (!is_ordered(c, before, static_cast<std::size_t>(sum)))
-            report("update", c, static_cast<std::size_t>(sum),
-                   fmt::format("does not wait for instruction {}", before));
+        if (!is_ordered(c, before, sum))
+            report("update", c, sum, fmt::format("does not wait for instruction {}", before));
         before = sum;
     }
-    if (!is_ordered(c, before, static_cast<std::size_t>(first_step)))
-        report("update", c, static_cast<std::size_t>(first_step),
-               fmt::format("does not wait for instruction {}", before));
+    if (!is_ordered(c, before, first_step))
+        report("update", c, first_step, fmt::format("does not wait for instruction {}", before));
 }
 
 // LAMB: before each update of a bucket its sums are taken, once the gradient is whole, then added up over
 // each group that divides the bucket, one group after the other, and known before the step. Rates and moments
 // are those of the same update.
-void ProgramChecker::check_update_norms(std::size_t c) {
+void ProgramChecker::check_update_norms(std::int32_t c) {
     const RankProgram& l = list(c);
     const bool are_needed = needs_update_norms(program_.plan.optimizer);
     struct Open {
@@ -147,16 +145,16 @@ void ProgramChecker::check_update_norms(std::size_t c) {
     std::vector<Open> open(l.buckets.size());
     std::vector<std::int32_t> latest_reduction(l.buckets.size(), -1);
     std::int32_t latest_backward = -1, latest_clip = -1;
-    for (std::size_t n = 0; n < l.instructions.size(); ++n) {
+    for (const std::int32_t n : core::indices(l.instructions)) {
         const Instruction& i = l.instructions[n];
-        const auto at = static_cast<std::int32_t>(n);
+        const auto at = n;
         const auto wait = [&](std::int32_t before) {
             if (before >= 0 && !is_ordered(c, before, n))
                 report("update", c, n, fmt::format("does not wait for instruction {}", before));
         };
         if (i.kind == InstructionKind::compute && i.phase >= ComputePhase::backward) {
             latest_backward = at;
-            for (std::size_t b = 0; b < open.size(); ++b)
+            for (const std::int32_t b : core::indices(open))
                 if (open[b].norm >= 0)
                     report("update", c, n,
                            fmt::format("adds to the gradient of bucket {}, whose norms have been taken", b));
@@ -169,18 +167,17 @@ void ProgramChecker::check_update_norms(std::size_t c) {
                 report("update", c, n, "updates all buckets at once, norms are taken bucket by bucket");
             continue;
         }
-        Open& own = open[static_cast<std::size_t>(*i.bucket)];
-        const ParameterBucket& bucket = l.buckets[static_cast<std::size_t>(*i.bucket)];
+        Open& own = open[*i.bucket];
+        const ParameterBucket& bucket = l.buckets[*i.bucket];
         if (i.kind == InstructionKind::collective && i.payload == PayloadKind::parameter_gradient) {
             if (own.norm >= 0) report("update", c, n, "reduces a gradient whose norms have been taken");
-            latest_reduction[static_cast<std::size_t>(*i.bucket)] = at;
+            latest_reduction[*i.bucket] = at;
         }
         if (i.kind == InstructionKind::update_norm) {
             if (!are_needed) report("update", c, n, "takes norms that the optimizer does not ask for");
             if (own.norm >= 0)
                 report("update", c, n, fmt::format("takes the norms of bucket {} a second time", *i.bucket));
-            for (const std::int32_t before :
-                 {latest_backward, latest_reduction[static_cast<std::size_t>(*i.bucket)], latest_clip})
+            for (const std::int32_t before : {latest_backward, latest_reduction[*i.bucket], latest_clip})
                 wait(before);
             own = {at, at, {}};
         } else if (is_sum) {
@@ -211,20 +208,19 @@ void ProgramChecker::check_update_norms(std::size_t c) {
                     "update", c, n,
                     fmt::format("norms of bucket {} are added up over {} groups, not the {} that divide it",
                                 *i.bucket, own.groups.size(), wanted.size()));
-            if (l.instructions[static_cast<std::size_t>(own.norm)].micro_batch != i.micro_batch)
+            if (l.instructions[own.norm].micro_batch != i.micro_batch)
                 report("update", c, n, "reads norms of another update");
             wait(own.latest);
             own = {};
         }
     }
     for (const Open& left : open)
-        if (left.norm >= 0)
-            report("update", c, static_cast<std::size_t>(left.norm), "takes norms that no update reads");
+        if (left.norm >= 0) report("update", c, left.norm, "takes norms that no update reads");
 }
 
-void ProgramChecker::add_bucket_collective(std::size_t c, std::size_t n, BucketUpdate& s) {
+void ProgramChecker::add_bucket_collective(std::int32_t c, std::int32_t n, BucketUpdate& s) {
     const Instruction& i = list(c).instructions[n];
-    const ParameterBucket& bucket = list(c).buckets[static_cast<std::size_t>(*i.bucket)];
+    const ParameterBucket& bucket = list(c).buckets[*i.bucket];
     const Plan& plan = program_.plan;
     const auto elements = static_cast<double>(bucket.padded_elements) / (i.on_shard ? bucket.pieces : 1);
     const core::Bytes size = core::size_of(i.payload == PayloadKind::parameter ? plan.precision.parameters
@@ -238,7 +234,7 @@ void ProgramChecker::add_bucket_collective(std::size_t c, std::size_t n, BucketU
     }
     if (i.payload != PayloadKind::parameter_gradient) return;
     if (s.step >= 0) report("update", c, n, "reduces a gradient that has been used already");
-    s.reductions.push_back(static_cast<std::int32_t>(n));
+    s.reductions.push_back(n);
     if (i.collective == CollectiveKind::reduce_scatter) ++s.scatter;
     else if (i.group == groups_of(plan.layout, bucket).members) ++s.data;
     else if (i.group == GroupKind::replica) ++s.replica;
@@ -246,7 +242,7 @@ void ProgramChecker::add_bucket_collective(std::size_t c, std::size_t n, BucketU
     else if (i.group == GroupKind::tied_stages) ++s.tied;
 }
 
-void ProgramChecker::check_bucket_update(std::size_t c, std::size_t b, const BucketUpdate& s,
+void ProgramChecker::check_bucket_update(std::int32_t c, std::size_t b, const BucketUpdate& s,
                                          const std::vector<std::int32_t>& begun) {
     const RankProgram& l = list(c);
     const Plan& plan = program_.plan;
@@ -281,16 +277,14 @@ void ProgramChecker::check_bucket_update(std::size_t c, std::size_t b, const Buc
         expect(s.gathered_after, is_sharded, "gathers after the update");
     }
     for (const std::int32_t reduction : s.reductions)
-        if (!is_ordered(c, reduction, static_cast<std::size_t>(s.step)))
-            report("update", c, static_cast<std::size_t>(s.step),
-                   fmt::format("does not wait for instruction {}", reduction));
+        if (!is_ordered(c, reduction, s.step))
+            report("update", c, s.step, fmt::format("does not wait for instruction {}", reduction));
     // A gradient is reduced after the passes that make it: of the last one at least the part that reaches
     // the bucket.
-    for (std::size_t r = 0; r < s.reductions.size() && !goes_both_ways; ++r) {
-        const auto at = static_cast<std::size_t>(s.reductions[r]);
-        const auto needed = std::min(static_cast<std::size_t>(micro_batches),
-                                     passes > 1 ? r + 1 : static_cast<std::size_t>(micro_batches));
-        if (needed > begun.size() || begun[needed - 1] > s.reductions[r] ||
+    for (std::int32_t r = 0; r < core::count_of(s.reductions) && !goes_both_ways; ++r) {
+        const std::int32_t at = s.reductions[r];
+        const std::int32_t needed = std::min(micro_batches, passes > 1 ? r + 1 : micro_batches);
+        if (needed > core::count_of(begun) || begun[needed - 1] > s.reductions[r] ||
             !is_ordered(c, begun[needed - 1], at))
             report("update", c, at,
                    fmt::format("does not wait for the backward of {} micro-batch{}", needed,
@@ -298,7 +292,7 @@ void ProgramChecker::check_bucket_update(std::size_t c, std::size_t b, const Buc
     }
 }
 
-void ProgramChecker::check_update(std::size_t c) {
+void ProgramChecker::check_update(std::int32_t c) {
     check_update_norms(c);
     if (program_.micro_batches_per_update > 0) return check_updates_between(c);
     const RankProgram& l = list(c);
@@ -308,19 +302,19 @@ void ProgramChecker::check_update(std::size_t c) {
     std::vector<std::vector<std::int32_t>> passes_begun(program_.stages.size());
     std::vector<std::int32_t> latest_pass(program_.stages.size(), -1);
     bool has_steps = false;
-    for (std::size_t n = 0; n < l.instructions.size(); ++n) {
+    for (const std::int32_t n : core::indices(l.instructions)) {
         const Instruction& i = l.instructions[n];
         if (i.kind == InstructionKind::zero_gradients) {
             if (zero >= 0) report("update", c, n, "gradients are zeroed a second time");
-            zero = static_cast<std::int32_t>(n);
+            zero = n;
         }
         if (i.kind == InstructionKind::optimizer_step) {
             has_steps = true;
-            for (std::size_t b = 0; b < l.buckets.size(); ++b) {
-                if (i.bucket && static_cast<std::size_t>(*i.bucket) != b) continue;
+            for (const std::int32_t b : core::indices(l.buckets)) {
+                if (i.bucket && *i.bucket != b) continue;
                 if (seen[b].step >= 0)
                     report("update", c, n, fmt::format("bucket {} is updated a second time", b));
-                seen[b].step = static_cast<std::int32_t>(n);
+                seen[b].step = n;
             }
         }
         if (i.kind == InstructionKind::compute && i.phase >= ComputePhase::backward) {
@@ -331,19 +325,18 @@ void ProgramChecker::check_update(std::size_t c) {
         }
         if (i.kind == InstructionKind::compute &&
             (i.phase == ComputePhase::backward || i.phase == ComputePhase::backward_weight)) {
-            const auto stage = static_cast<std::size_t>(i.stage);
-            if (latest_pass[stage] != i.micro_batch)
-                passes_begun[stage].push_back(static_cast<std::int32_t>(n));
+            const auto stage = i.stage;
+            if (latest_pass[stage] != i.micro_batch) passes_begun[stage].push_back(n);
             latest_pass[stage] = i.micro_batch;
         }
         if (i.kind != InstructionKind::collective || !i.bucket || i.payload == PayloadKind::update_norm)
             continue;
-        add_bucket_collective(c, n, seen[static_cast<std::size_t>(*i.bucket)]);
+        add_bucket_collective(c, n, seen[*i.bucket]);
     }
     if (!has_steps) return;
     check_clipping(c);
-    for (std::size_t b = 0; b < seen.size(); ++b)
-        check_bucket_update(c, b, seen[b], passes_begun[static_cast<std::size_t>(l.buckets[b].stage)]);
+    for (const std::int32_t b : core::indices(seen))
+        check_bucket_update(c, b, seen[b], passes_begun[l.buckets[b].stage]);
 }
 
 }  // namespace schedule

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "core/index/integers.h"
 #include "schedule/rounding.h"
 #include "schedule/schedule_cells.h"
 #include "schedule/schedule_text.h"
@@ -17,12 +18,11 @@ namespace {
 
 std::string at(const Schedule& schedule, int rank, std::size_t position, const std::string& what) {
     return fmt::format("rank {} cell {}: {} {}", rank, position,
-                       print_action(schedule, schedule.actions[static_cast<std::size_t>(rank)][position]),
-                       what);
+                       print_action(schedule, schedule.actions[rank][position]), what);
 }
 
 std::size_t state_index(const Schedule& schedule, const Action& action) {
-    return static_cast<std::size_t>(action.direction * schedule.stages + action.stage);
+    return action.direction * schedule.stages + action.stage;
 }
 
 }  // namespace
@@ -32,14 +32,13 @@ void check_memory(const Schedule& schedule, const ScheduleLimits& limits,
     if (limits.activation.empty() || !limits.memory_limit) return;
     const double allowed = limits.memory_limit->value * (1 + rounding);
     for (int rank = 0; rank < schedule.ranks; ++rank) {
-        const std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
+        const std::vector<Action>& list = schedule.actions[rank];
         double held = 0;
-        for (std::size_t i = 0; i < list.size(); ++i) {
+        for (const std::int32_t i : core::indices(list)) {
             const Action& action = list[i];
             if (!is_compute(action.kind)) continue;
             const ScheduleLimits::ActivationChange& change =
-                limits.activation.size() == 1 ? limits.activation.front()
-                                              : limits.activation[static_cast<std::size_t>(action.stage)];
+                limits.activation.size() == 1 ? limits.activation.front() : limits.activation[action.stage];
             double at_start = 0, at_end = 0;
             auto apply = [&](core::Bytes bytes) { (bytes.value > 0 ? at_start : at_end) += bytes.value; };
             if (action.kind == ActionKind::forward) apply(change.forward);
@@ -53,7 +52,7 @@ void check_memory(const Schedule& schedule, const ScheduleLimits& limits,
                                       at(schedule, rank, i,
                                          fmt::format("brings the rank to {:.6g}, above its limit of {:.6g}",
                                                      held, limits.memory_limit->value)),
-                                      rank, static_cast<int>(i)});
+                                      rank, i});
                 break;
             }
             held += at_end;
@@ -67,20 +66,19 @@ void check_sharded_parameters(const Schedule& schedule, const ScheduleLimits& li
         return action.kind == ActionKind::unshard || action.kind == ActionKind::reshard;
     };
     for (int rank = 0; rank < schedule.ranks; ++rank) {
-        const std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
+        const std::vector<Action>& list = schedule.actions[rank];
         if (std::none_of(list.begin(), list.end(), is_sharding)) continue;
         std::set<std::size_t> unsharded;
-        for (std::size_t i = 0; i < list.size(); ++i) {
+        for (const std::int32_t i : core::indices(list)) {
             const Action& action = list[i];
             const std::size_t stage = state_index(schedule, action);
             auto violate = [&](const std::string& what) {
-                violations.push_back(
-                    {"sharded parameters", at(schedule, rank, i, what), rank, static_cast<int>(i)});
+                violations.push_back({"sharded parameters", at(schedule, rank, i, what), rank, i});
             };
             if (action.kind == ActionKind::unshard) {
                 if (!unsharded.insert(stage).second) violate("gathers parameters that are gathered already");
                 if (limits.most_unsharded_stages > 0 &&
-                    static_cast<int>(unsharded.size()) > limits.most_unsharded_stages)
+                    core::count_of(unsharded) > limits.most_unsharded_stages)
                     violate(fmt::format("makes {} stages gathered, more than {}", unsharded.size(),
                                         limits.most_unsharded_stages));
             } else if (action.kind == ActionKind::reshard) {
@@ -99,25 +97,24 @@ namespace {
 void check_synchronous_update(const Schedule& schedule, std::vector<Violation>& violations) {
     const CellPositions positions(schedule);
     const CellIndex index(schedule);
-    const std::size_t states =
-        static_cast<std::size_t>(schedule.stages) * static_cast<std::size_t>(schedule.directions);
+    const std::size_t states = static_cast<std::size_t>(schedule.stages) * schedule.directions;
     std::vector<int> last_backward(states, -1), reduced_at(states, -1), updated_at(states, -1);
     bool has_reduction = false, has_update = false;
     for (const std::vector<Action>& list : schedule.actions)
-        for (std::size_t i = 0; i < list.size(); ++i) {
+        for (const std::int32_t i : core::indices(list)) {
             if (list[i].kind == ActionKind::backward || list[i].kind == ActionKind::backward_weight)
-                last_backward[state_index(schedule, list[i])] = static_cast<int>(i);
+                last_backward[state_index(schedule, list[i])] = i;
             has_reduction = has_reduction || list[i].kind == ActionKind::reduce_gradient;
             has_update = has_update || list[i].kind == ActionKind::optimizer_step;
         }
     for (int rank = 0; rank < schedule.ranks; ++rank) {
-        const std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
-        for (std::size_t i = 0; i < list.size(); ++i) {
+        const std::vector<Action>& list = schedule.actions[rank];
+        for (const std::int32_t i : core::indices(list)) {
             const bool is_reduction = list[i].kind == ActionKind::reduce_gradient,
                        is_update = list[i].kind == ActionKind::optimizer_step;
             if (!is_reduction && !is_update) continue;
             const std::size_t state = state_index(schedule, list[i]);
-            const int position = static_cast<int>(i);
+            const int position = i;
             auto violate = [&](const std::string& what) {
                 violations.push_back({"gradient order", at(schedule, rank, i, what), rank, position});
             };
@@ -150,13 +147,12 @@ void check_synchronous_update(const Schedule& schedule, std::vector<Violation>& 
 // flight began with is kept beside the newest.
 void check_weight_versions(const Schedule& schedule, std::vector<Violation>& violations) {
     for (int rank = 0; rank < schedule.ranks; ++rank) {
-        const std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
-        std::vector<int> newest(
-            static_cast<std::size_t>(schedule.stages) * static_cast<std::size_t>(schedule.directions), 0);
+        const std::vector<Action>& list = schedule.actions[rank];
+        std::vector<int> newest(static_cast<std::size_t>(schedule.stages) * schedule.directions, 0);
         std::vector<std::multiset<int>> kept(newest.size());
         const CellIndex index(schedule);
         std::vector<int> version(index.size(), 0);
-        for (std::size_t i = 0; i < list.size(); ++i) {
+        for (const std::int32_t i : core::indices(list)) {
             const Action& action = list[i];
             const std::size_t state = state_index(schedule, action);
             if (action.kind == ActionKind::optimizer_step) ++newest[state];
@@ -167,13 +163,13 @@ void check_weight_versions(const Schedule& schedule, std::vector<Violation>& vio
             else continue;
             std::set<int> versions(kept[state].begin(), kept[state].end());
             versions.insert(newest[state]);
-            if (static_cast<int>(versions.size()) > schedule.weight_versions) {
+            if (core::count_of(versions) > schedule.weight_versions) {
                 violations.push_back(
                     {"weight versions",
                      at(schedule, rank, i,
                         fmt::format("makes {} versions of the weights of stage {}, more than {}",
                                     versions.size(), action.stage, schedule.weight_versions)),
-                     rank, static_cast<int>(i)});
+                     rank, i});
                 break;
             }
         }

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "schedule/schedule_cells.h"
 #include "schedule/schedule_text.h"
 #include "schedule/verify_rules.h"
@@ -58,14 +59,14 @@ public:
     void check_matching() {
         seen_.assign(4, std::vector<bool>(index_.size(), false));
         for (int rank = 0; rank < schedule_.ranks; ++rank) {
-            const std::vector<Action>& list = schedule_.actions[static_cast<std::size_t>(rank)];
-            for (std::size_t i = 0; i < list.size(); ++i)
-                if (is_transfer(list[i].kind)) check_transfer(rank, static_cast<int>(i), list[i]);
+            const std::vector<Action>& list = schedule_.actions[rank];
+            for (const std::int32_t i : core::indices(list))
+                if (is_transfer(list[i].kind)) check_transfer(rank, i, list[i]);
         }
         // A crossing that is not there at all: the consumer's cell is the place.
         for (int rank = 0; rank < schedule_.ranks; ++rank) {
-            const std::vector<Action>& list = schedule_.actions[static_cast<std::size_t>(rank)];
-            for (std::size_t i = 0; i < list.size(); ++i) {
+            const std::vector<Action>& list = schedule_.actions[rank];
+            for (const std::int32_t i : core::indices(list)) {
                 Action needed;
                 if (!is_compute(list[i].kind) || !input_cell(schedule_, list[i], needed)) continue;
                 if (rank_of_stage(schedule_, needed.stage, needed.direction) == rank) continue;
@@ -74,8 +75,7 @@ public:
                 receive.kind = list[i].kind == ActionKind::forward ? ActionKind::receive_forward
                                                                    : ActionKind::receive_backward;
                 if (positions_.of(receive.kind, index_.of(receive)) < 0)
-                    violate("transfers", rank, static_cast<int>(i), list[i],
-                            "has no " + print_action(schedule_, receive));
+                    violate("transfers", rank, i, list[i], "has no " + print_action(schedule_, receive));
             }
         }
     }
@@ -85,17 +85,17 @@ public:
     void check_order() {
         std::map<std::pair<int, int>, std::vector<Action>> sends;
         for (int rank = 0; rank < schedule_.ranks; ++rank)
-            for (const Action& action : schedule_.actions[static_cast<std::size_t>(rank)])
+            for (const Action& action : schedule_.actions[rank])
                 if (is_send(action.kind)) sends[{rank, home(partner_of(action))}].push_back(action);
         std::map<std::pair<int, int>, std::size_t> received;
         for (int rank = 0; rank < schedule_.ranks; ++rank) {
-            const std::vector<Action>& list = schedule_.actions[static_cast<std::size_t>(rank)];
-            for (std::size_t i = 0; i < list.size(); ++i) {
+            const std::vector<Action>& list = schedule_.actions[rank];
+            for (const std::int32_t i : core::indices(list)) {
                 if (!is_transfer(list[i].kind) || is_send(list[i].kind)) continue;
                 const std::pair<int, int> channel{home(partner_of(list[i])), rank};
                 const Action& sent = sends[channel][received[channel]++];
                 if (sent == partner_of(list[i])) continue;
-                violate("transfer order", rank, static_cast<int>(i), list[i],
+                violate("transfer order", rank, i, list[i],
                         fmt::format("is receive {} from rank {}, whose send {} to here is {}",
                                     received[channel] - 1, channel.first, received[channel] - 1,
                                     print_action(schedule_, sent)));
@@ -111,7 +111,7 @@ public:
         auto has_met = [&](const Action& transfer) {
             const Action partner = partner_of(transfer);
             return static_cast<std::size_t>(positions_.of(partner.kind, index_.of(partner))) <
-                   posted[static_cast<std::size_t>(home(partner))];
+                   posted[home(partner)];
         };
         for (bool has_moved = true; has_moved;) {
             has_moved = false;
@@ -139,12 +139,12 @@ public:
                 }
             }
         }
-        for (std::size_t rank = 0; rank < schedule_.actions.size(); ++rank) {
+        for (const std::int32_t rank : core::indices(schedule_.actions)) {
             if (head[rank] >= schedule_.actions[rank].size()) continue;
             std::size_t at = head[rank];
             while (has_met(schedule_.actions[rank][at]) && at + 1 < posted[rank]) ++at;
             const Action& waiting = schedule_.actions[rank][at];
-            violate("transfer order", static_cast<int>(rank), static_cast<int>(at), waiting,
+            violate("transfer order", rank, static_cast<int>(at), waiting,
                     fmt::format("waits for ever for {} of rank {}",
                                 print_action(schedule_, partner_of(waiting)), home(partner_of(waiting))));
         }
@@ -172,8 +172,7 @@ private:
             return complain(fmt::format("crosses no ranks: stages {} and {} both live on rank {}",
                                         action.stage, partner.stage, rank));
         const std::size_t cell = index_.of(action);
-        auto& seen =
-            seen_[static_cast<std::size_t>(action.kind) - static_cast<std::size_t>(ActionKind::send_forward)];
+        auto& seen = seen_[core::position_of(action.kind) - core::position_of(ActionKind::send_forward)];
         if (seen[cell]) return complain("is there twice");
         seen[cell] = true;
         if (positions_.of(partner.kind, index_.of(partner)) < 0)

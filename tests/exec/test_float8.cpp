@@ -259,18 +259,19 @@ TEST_CASE(
     std::vector<std::uint16_t> x = stored(rows * inputs, 1), w = stored(outputs * inputs, 0.02),
                                b = stored(outputs, 1), dy = stored(rows * outputs, 1e-4), y(dy.size()),
                                dx(x.size(), 0), dw(w.size(), 0), db(b.size(), 0);
-    const auto at = [](std::vector<std::uint16_t>& values) {
-        return reinterpret_cast<float*>(values.data());
+    const auto at = [](std::vector<std::uint16_t>& values, std::int64_t columns) {
+        return exec::TensorView(values.data(), core::DataType::bf16,
+                                exec::TensorShape{std::ssize(values) / columns, columns});
     };
     exec::Operands operands;
-    operands.inputs = {at(x)};
-    operands.output = at(y);
-    operands.parameters = {at(w), at(b)};
+    operands.inputs = {at(x, inputs)};
+    operands.output = at(y, outputs);
+    operands.parameters = {at(w, inputs), at(b, outputs)};
     const exec::MicroBatchPosition place;
     operands.place = &place;
     operators.forward(id, operands, place);
-    operators.backward_input(id, operands, at(dy), {at(dx)}, place);
-    operators.backward_weight(id, operands, at(dy), {at(dw), at(db)});
+    operators.backward_input(id, operands, at(dy, outputs), {at(dx, inputs)}, place);
+    operators.backward_weight(id, operands, at(dy, outputs), {at(dw, inputs), at(db, outputs)});
 
     const std::vector<float> low_x = in_fp8(Float8::e4m3, x), low_w = in_fp8(Float8::e4m3, w),
                              low_dy = in_fp8(Float8::e5m2, dy), bias = wide(b), exact_dy = wide(dy);

@@ -117,7 +117,7 @@ void probabilities_of(const AttentionShape& shape, std::int64_t head, const Quer
         MutableArray seen(row + (low - b.low), high - low);
         if (shape.alibi_slopes)
             for (std::int64_t j = low; j < high; ++j)
-                row[j - b.low] += shape.alibi_slopes[head] * static_cast<float>(j - place);
+                row[j - b.low] += shape.alibi_slopes[head] * (j - place);
         if (shape.bias)
             for (std::int64_t j = low; j < high; ++j)
                 row[j - b.low] += shape.bias[shape.bias_buckets[i * b.stride + j] * shape.heads + head];
@@ -140,7 +140,7 @@ inline std::uint64_t score_place(const AttentionShape& shape, std::int64_t head,
     const std::int64_t keys = shape.whole_sequence > 0 ? shape.whole_sequence
                               : shape.keys > 0         ? shape.keys
                                                        : shape.tokens;
-    return static_cast<std::uint64_t>(((shape.first_head + head) * queries + shape.place(i)) * keys + j);
+    return ((shape.first_head + head) * queries + shape.place(i)) * keys + j;
 }
 
 // dropped = mask p / (1 - probability).
@@ -152,8 +152,7 @@ void drop(const AttentionShape& shape, std::int64_t sample, std::int64_t head, c
         const std::int64_t at = (i - b.first) * b.keys();
         const std::uint64_t place = score_place(shape, head, i, b.low);
         for (std::int64_t j = 0; j < b.keys(); ++j)
-            dropped[at + j] =
-                is_dropped(key, place + static_cast<std::uint64_t>(j), threshold) ? 0.0f : p[at + j] * kept;
+            dropped[at + j] = is_dropped(key, place + j, threshold) ? 0.0f : p[at + j] * kept;
     }
 }
 
@@ -189,13 +188,12 @@ void attention(const AttentionShape& shape, const float* queries, const float* k
                 for (std::int64_t i = 0; i < b.rows(); ++i) {
                     const std::int64_t row = (at.scores(sample, head) + first + i) * m;
                     float* full = saved.probabilities + row;
-                    std::memset(full, 0, static_cast<std::size_t>(m) * sizeof(float));
-                    std::memcpy(full + b.low, p + i * b.keys(),
-                                static_cast<std::size_t>(b.keys()) * sizeof(float));
+                    std::memset(full, 0, m * sizeof(float));
+                    std::memcpy(full + b.low, p + i * b.keys(), b.keys() * sizeof(float));
                     if (!saved.dropped) continue;
-                    std::memset(saved.dropped + row, 0, static_cast<std::size_t>(m) * sizeof(float));
+                    std::memset(saved.dropped + row, 0, m * sizeof(float));
                     std::memcpy(saved.dropped + row + b.low, dropped + i * b.keys(),
-                                static_cast<std::size_t>(b.keys()) * sizeof(float));
+                                b.keys() * sizeof(float));
                     for (std::int64_t j = 0; j < m; ++j)
                         saved.mask[row + j] =
                             is_dropped(shape.dropout_keys[sample], score_place(shape, head, first + i, j),
@@ -235,7 +233,7 @@ void attention_backward(const AttentionShape& shape, const float* queries, const
             const std::int64_t kv = head / group;
             if (turns && head % group == 0) {
                 rotate(shape, false, keys + at.key(sample, kv), at.stride, turned_key);
-                std::memset(dkey, 0, static_cast<std::size_t>(shape.sequence() * d) * sizeof(float));
+                std::memset(dkey, 0, (shape.sequence() * d) * sizeof(float));
             }
             if (turns) rotate(shape, true, queries + at.query(sample, head), at.query_stride, turned_query);
             const float* key = turns ? turned_key : keys + at.key(sample, kv);
@@ -249,11 +247,10 @@ void attention_backward(const AttentionShape& shape, const float* queries, const
                 if (saved.probabilities) {
                     for (std::int64_t i = 0; i < b.rows(); ++i) {
                         const std::int64_t row = (at.scores(sample, head) + first + i) * m + b.low;
-                        std::memcpy(p + i * b.keys(), saved.probabilities + row,
-                                    static_cast<std::size_t>(b.keys()) * sizeof(float));
+                        std::memcpy(p + i * b.keys(), saved.probabilities + row, b.keys() * sizeof(float));
                         if (drops)
                             std::memcpy(dropped + i * b.keys(), saved.dropped + row,
-                                        static_cast<std::size_t>(b.keys()) * sizeof(float));
+                                        b.keys() * sizeof(float));
                     }
                 } else {
                     product(false, true, b.rows(), b.keys(), d, shape.scale, query + first * query_ld,

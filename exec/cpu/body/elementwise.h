@@ -116,7 +116,7 @@ inline std::uint64_t hash(std::uint64_t key, std::uint64_t counter) {
 // The probability as a part of the range of the hash's upper 32 bits.
 inline std::uint64_t threshold_of(float probability) {
     constexpr double hash_range = 4294967296.0;  // 2^32
-    return static_cast<std::uint64_t>(static_cast<double>(probability) * hash_range);
+    return static_cast<std::uint64_t>(probability * hash_range);
 }
 
 inline bool is_dropped(std::uint64_t key, std::uint64_t counter, std::uint64_t threshold) {
@@ -125,10 +125,10 @@ inline bool is_dropped(std::uint64_t key, std::uint64_t counter, std::uint64_t t
 
 void dropout(std::uint64_t key, std::int64_t first, std::int64_t count, float probability, const float* x,
              float* y, std::uint8_t* mask) {
-    const std::uint64_t threshold = threshold_of(probability), start = static_cast<std::uint64_t>(first);
+    const std::uint64_t threshold = threshold_of(probability), start = first;
     const float kept = 1.0f / (1.0f - probability);
     for (std::int64_t i = 0; i < count; ++i) {
-        const bool drops = is_dropped(key, start + static_cast<std::uint64_t>(i), threshold);
+        const bool drops = is_dropped(key, start + i, threshold);
         mask[i] = drops ? 0 : 1;
         y[i] = drops ? 0.0f : x[i] * kept;
     }

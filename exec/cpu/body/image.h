@@ -105,7 +105,7 @@ void max_pool_backward(const ImageShape& s, const std::int64_t* positions, const
 
 // Pixels of the padding count as zeros in the average, as in PyTorch's default.
 void average_pool(const ImageShape& s, const float* x, float* y) {
-    const float share = 1.0f / static_cast<float>(s.kernel_y * s.kernel_x);
+    const float share = 1.0f / (s.kernel_y * s.kernel_x);
     for (std::int64_t plane = 0; plane < s.samples * s.channels; ++plane)
         for (std::int64_t oy = 0; oy < s.out_rows; ++oy)
             for (std::int64_t ox = 0; ox < s.out_columns; ++ox) {
@@ -120,7 +120,7 @@ void average_pool(const ImageShape& s, const float* x, float* y) {
 }
 
 void average_pool_backward(const ImageShape& s, const float* dy, float* dx) {
-    const float share = 1.0f / static_cast<float>(s.kernel_y * s.kernel_x);
+    const float share = 1.0f / (s.kernel_y * s.kernel_x);
     for (std::int64_t plane = 0; plane < s.samples * s.channels; ++plane)
         for (std::int64_t oy = 0; oy < s.out_rows; ++oy)
             for (std::int64_t ox = 0; ox < s.out_columns; ++ox, ++dy)

@@ -77,7 +77,7 @@ void rms_norm_weights(std::int64_t rows, std::int64_t width, const float* x, con
 void batch_norm(const ImageShape& shape, float epsilon, const float* x, const float* scale,
                 const float* shift, float* y, float* statistics) {
     const std::int64_t pixels = shape.rows * shape.columns, stride = shape.channels * pixels;
-    const float count = static_cast<float>(shape.samples * pixels);
+    const float count = shape.samples * pixels;
     for (std::int64_t c = 0; c < shape.channels; ++c) {
         float sum = 0, squares = 0;
         for (std::int64_t s = 0; s < shape.samples; ++s)
@@ -112,7 +112,7 @@ void batch_norm_sums(const ImageShape& shape, std::int64_t channel, const float*
 void batch_norm_backward(const ImageShape& shape, const float* x, const float* statistics, const float* scale,
                          const float* dy, float* dx) {
     const std::int64_t pixels = shape.rows * shape.columns, stride = shape.channels * pixels;
-    const float count = static_cast<float>(shape.samples * pixels);
+    const float count = shape.samples * pixels;
     for (std::int64_t c = 0; c < shape.channels; ++c) {
         float sum, product;
         batch_norm_sums(shape, c, x, statistics, dy, sum, product);

@@ -65,8 +65,8 @@ void lamb_norms(std::int64_t count, const AdamStep& step, const float* gradient,
             for (std::int64_t j = 0; j < lanes; ++j) move(i + j, values[j], updates[j]);
         for (std::int64_t i = whole; i < end; ++i) move(i, values[i - whole], updates[i - whole]);
         for (std::int64_t j = 0; j < lanes; ++j) {
-            squares[0] += static_cast<double>(values[j]);
-            squares[1] += static_cast<double>(updates[j]);
+            squares[0] += values[j];
+            squares[1] += updates[j];
         }
     }
 }

@@ -101,9 +101,8 @@ struct AttentionTiles {
                              std::int64_t j) const {
         if (!sees(i, j)) return hidden;
         const float s = shape.scale * dot(q, k);
-        return shape.alibi_slopes
-                   ? s + shape.alibi_slopes[head] * static_cast<float>(j - position_of(shape.token_range, i))
-                   : s;
+        return shape.alibi_slopes ? s + shape.alibi_slopes[head] * (j - position_of(shape.token_range, i))
+                                  : s;
     }
 };
 
@@ -374,18 +373,17 @@ struct AttentionSoftmax {
         const float slope = shape.alibi_slopes ? shape.alibi_slopes[head] : 0.0f;
         float most = hidden, sum = 0;
         for (std::int64_t j = low + t.thread(); j < high; j += t.threads()) {
-            const float x = to_float(row[j]) + slope * static_cast<float>(j - i);
+            const float x = to_float(row[j]) + slope * (j - i);
             most = most > x ? most : x;
         }
         most = block_max(t, most, scratch);
         for (std::int64_t j = low + t.thread(); j < high; j += t.threads())
-            sum += expf(to_float(row[j]) + slope * static_cast<float>(j - i) - most);
+            sum += expf(to_float(row[j]) + slope * (j - i) - most);
         sum = block_sum(t, sum, scratch);
         const float kept = 1.0f / (1.0f - shape.dropout);
         for (std::int64_t j = t.thread(); j < keys; j += t.threads()) {
-            const float p = j >= low && j < high
-                                ? expf(to_float(row[j]) + slope * static_cast<float>(j - i) - most) / sum
-                                : 0.0f;
+            const float p =
+                j >= low && j < high ? expf(to_float(row[j]) + slope * (j - i) - most) / sum : 0.0f;
             row[j] = from_float<T>(p);
             if (!dropped) continue;
             const auto element = static_cast<std::uint64_t>(

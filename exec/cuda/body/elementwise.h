@@ -236,7 +236,7 @@ struct Dropout {
         Pack<std::uint8_t, V> keeps;
         float out[V] = {};
         for (int j = 0; j < V; ++j) {
-            const bool drops = is_dropped(key, element + static_cast<std::uint64_t>(j), threshold);
+            const bool drops = is_dropped(key, element + j, threshold);
             keeps.at[j] = drops ? 0 : 1;
             out[j] = drops ? 0.0f : to_float(in.at[j]) * kept;
             if (residual) out[j] += to_float(base.at[j]);

@@ -84,7 +84,7 @@ struct BatchNormBackward {
             add_at(dshift, channel, sum);
             return;
         }
-        const float factor = value_at(scale, channel) * reciprocal, share = 1.0f / static_cast<float>(count);
+        const float factor = value_at(scale, channel) * reciprocal, share = 1.0f / count;
         for (std::int64_t i = t.thread(); i < count; i += t.threads()) {
             const float out[1] = {factor * (to_float(dy[index(i)]) - sum * share -
                                             (to_float(x[index(i)]) - mean) * (reciprocal * product * share))};
@@ -212,7 +212,7 @@ struct AveragePool {
         float sum = 0;
         for (std::int64_t py = w.y0; py < w.y1; ++py)
             for (std::int64_t px = w.x0; px < w.x1; ++px) sum += to_float(in[py * shape.columns + px]);
-        y[i] = from_float<T>(sum / static_cast<float>(shape.kernel_y * shape.kernel_x));
+        y[i] = from_float<T>(sum / (shape.kernel_y * shape.kernel_x));
     }
 };
 
@@ -232,7 +232,7 @@ struct AveragePoolBackward {
         for (std::int64_t oy = c.y0; oy <= c.y1; ++oy)
             for (std::int64_t ox = c.x0; ox <= c.x1; ++ox)
                 out[0] += to_float(dy[plane + oy * shape.out_columns + ox]);
-        out[0] /= static_cast<float>(shape.kernel_y * shape.kernel_x);
+        out[0] /= shape.kernel_y * shape.kernel_x;
         put<T, 1>(dx + i, out, accumulates);
     }
 };
@@ -263,7 +263,7 @@ struct AverageTokens {
         float sum = 0;
         for (std::int64_t k = 0; k < tokens; ++k)
             sum += to_float(x[(i / width * tokens + k) * width + i % width]);
-        y[i] = from_float<T>(sum / static_cast<float>(tokens));
+        y[i] = from_float<T>(sum / tokens);
     }
 };
 

@@ -338,7 +338,7 @@ inline std::int64_t across_chunks(const ClassShape& shape) {
                    most_chunks);
 }
 inline std::size_t across_workspace(const ClassShape& shape) {
-    return static_cast<std::size_t>(across_chunks(shape) * 2 * shape.rows) * sizeof(float);
+    return (across_chunks(shape) * 2 * shape.rows) * sizeof(float);
 }
 template <class T>
 AcrossTile<T> across_tile(const ClassShape& shape) {

@@ -157,7 +157,7 @@ struct ExpertCounts {
     float* counts;
     template <int V>
     SMSIM_DEVICE void at(std::int64_t e) const {
-        counts[e] = static_cast<float>(is_limited ? rows_of(shape, from.count[e]) : from.count[e]);
+        counts[e] = is_limited ? rows_of(shape, from.count[e]) : from.count[e];
     }
 };
 
@@ -307,7 +307,7 @@ struct CombineBackward {
 };
 
 inline std::size_t routing_bytes(const RoutingShape& shape) {
-    return static_cast<std::size_t>(3 * shape.tokens * shape.chosen + shape.experts) * sizeof(std::int32_t);
+    return (3 * shape.tokens * shape.chosen + shape.experts) * sizeof(std::int32_t);
 }
 
 inline void route(Stream s, Type type, const RoutingShape& shape, const void* probabilities, void* routing) {
@@ -320,7 +320,7 @@ inline void route(Stream s, Type type, const RoutingShape& shape, const void* pr
            PlaceRoutedTokens{shape, to});
     constexpr std::int64_t threads = 256, most_blocks = 1024;  // some for every multiprocessor
     launch(s, at_most(ceiling(shape.tokens * shape.chosen, threads), most_blocks), threads,
-           static_cast<std::size_t>(shape.experts) * sizeof(std::int32_t), PlaceExperts{shape, to});
+           shape.experts * sizeof(std::int32_t), PlaceExperts{shape, to});
 }
 
 inline void expert_counts(Stream s, const RoutingShape& shape, const void* routing, bool is_limited,

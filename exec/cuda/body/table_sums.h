@@ -18,7 +18,7 @@ inline constexpr std::int64_t keys_per_block = 1024;
 inline constexpr std::int64_t places_per_chunk = 32;
 
 SMSIM_HOST_DEVICE std::uint32_t id_of(RowKey key) { return static_cast<std::uint32_t>(key >> 32); }
-SMSIM_HOST_DEVICE std::int64_t row_of(RowKey key) { return static_cast<std::int64_t>(key & 0xFFFFFFFFu); }
+SMSIM_HOST_DEVICE std::int64_t row_of(RowKey key) { return key & 0xFFFFFFFFu; }
 
 // Pair number p of the network's step that compares elements `distance` apart in runs of `size`.
 SMSIM_DEVICE void order_pair(RowKey* keys, std::int64_t p, std::int64_t distance, std::int64_t size,
@@ -57,8 +57,7 @@ struct SortBlock {
     SMSIM_DEVICE RowKey key_of(std::int64_t row) const {
         const std::int64_t id = row < rows ? ids[row] - first : -1;
         const bool is_here = id >= 0 && id < table;
-        return static_cast<RowKey>(is_here ? static_cast<std::uint32_t>(id) : no_id) << 32 |
-               static_cast<RowKey>(row);
+        return static_cast<RowKey>(is_here ? static_cast<std::uint32_t>(id) : no_id) << 32 | row;
     }
     template <class Thread>
     SMSIM_DEVICE void merge(const Thread& t, RowKey* here, std::int64_t origin, std::int64_t size) const {
@@ -129,7 +128,7 @@ struct RunSums {
                     for (int v = 0; v < V; ++v) {
                         if (came_in || goes_on)
                             partials[(t.block() * 2 + (came_in ? 0 : 1)) * width + c + v] = sum[v];
-                        else add_at(dtable, static_cast<std::int64_t>(id) * width + c + v, sum[v]);
+                        else add_at(dtable, id * width + c + v, sum[v]);
                         sum[v] = 0;
                     }
                     is_first_run = false;
@@ -165,7 +164,7 @@ struct LongRunSums {
             SMSIM_UNROLL_4
             for (std::int64_t chunk = t.block() + 1; chunk <= last; ++chunk)
                 sum += partials[chunk * 2 * width + c];
-            add_at(dtable, static_cast<std::int64_t>(id) * width + c, sum);
+            add_at(dtable, id * width + c, sum);
         }
     }
 };
@@ -176,8 +175,8 @@ inline std::int64_t sorted_length(std::int64_t rows) {
     return length;
 }
 inline std::size_t table_workspace(std::int64_t rows, std::int64_t width) {
-    return static_cast<std::size_t>(sorted_length(rows)) * sizeof(RowKey) +
-           static_cast<std::size_t>(ceiling(rows, places_per_chunk) * 2 * width) * sizeof(float);
+    return sorted_length(rows) * sizeof(RowKey) +
+           (ceiling(rows, places_per_chunk) * 2 * width) * sizeof(float);
 }
 
 inline void embedding_weight(Stream s, Type type, std::int64_t rows, std::int64_t width, std::int64_t first,
@@ -188,7 +187,7 @@ inline void embedding_weight(Stream s, Type type, std::int64_t rows, std::int64_
     auto* partials = reinterpret_cast<float*>(keys + length);
     const int threads = own >= 512 ? 256 : own >= 128 ? 64 : 32;
     const auto sort_blocks = [&](std::int64_t merged) {
-        launch(s, length / own, threads, static_cast<std::size_t>(own) * sizeof(RowKey),
+        launch(s, length / own, threads, own * sizeof(RowKey),
                SortBlock{rows, first, table, own, merged, ids, keys});
     };
     sort_blocks(0);

@@ -302,7 +302,7 @@ SMSIM_DEVICE bool is_dropped(std::uint64_t key, std::uint64_t counter, std::uint
 }
 SMSIM_HOST_DEVICE std::uint64_t threshold_of(float probability) {
     constexpr double hash_values = 4294967296.0;  // 2^32: the bits of a hash that decide
-    return static_cast<std::uint64_t>(static_cast<double>(probability) * hash_values);
+    return static_cast<std::uint64_t>(probability * hash_values);
 }
 
 }  // namespace exec::cuda::kernel_body

@@ -113,7 +113,7 @@ public:
     }
     void all_to_all(Stream stream, int group, core::DataType type, const void* from, void* to,
                     std::size_t count) override {
-        const std::size_t bytes = count * static_cast<std::size_t>(core::size_of(type).value);
+        const std::size_t bytes = count * core::bytes_per_element(type);
         begin_messages();
         for (int peer = 0; peer < static_cast<int>(groups_[static_cast<std::size_t>(group)].members.size());
              ++peer) {
@@ -282,8 +282,8 @@ private:
     // This member's piece of an array that the group shares.
     void* piece(int group, core::DataType type, void* data, std::size_t count) const {
         const int position = position_in(groups_[static_cast<std::size_t>(group)].members);
-        return static_cast<char*>(data) + static_cast<std::size_t>(position) * count *
-                                              static_cast<std::size_t>(core::size_of(type).value);
+        return static_cast<char*>(data) +
+               static_cast<std::size_t>(position) * count * core::bytes_per_element(type);
     }
     std::size_t groups_of(const std::vector<int>& members) const {
         std::size_t count = 0;

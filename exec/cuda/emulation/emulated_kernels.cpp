@@ -31,7 +31,7 @@ const Kernels& emulated_kernels() {
 
 // Partial sums, two for each column of a chunk of rows.
 std::size_t norm_workspace(std::int64_t rows, std::int64_t width) {
-    return static_cast<std::size_t>(host_body::row_chunks(rows, width) * 2 * width) * sizeof(float);
+    return (host_body::row_chunks(rows, width) * 2 * width) * sizeof(float);
 }
 
 std::size_t routing_workspace(const RoutingShape& shape) { return host_body::routing_bytes(shape); }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/errors.h"
+#include "core/index/integers.h"
 #include "exec/cuda/body/emulated.h"
 
 namespace exec::cuda::emulation {
@@ -71,8 +72,7 @@ struct Fibre {
 
 class EmulatedBlock {
 public:
-    EmulatedBlock(int threads, std::size_t shared_bytes)
-        : fibres_(static_cast<std::size_t>(threads)), memory_(shared_bytes + 16) {
+    EmulatedBlock(int threads, std::size_t shared_bytes) : fibres_(threads), memory_(shared_bytes + 16) {
         for (std::size_t i = 0; i < fibres_.size(); ++i) {
             fibres_[i].stack.reset(new char[stack_bytes]);
             fibres_[i].place.begin(fibres_[i].stack.get(), stack_bytes, &EmulatedBlock::enter,
@@ -107,25 +107,25 @@ public:
     }
 
     void wait(int index, Waits what) {
-        Fibre& fibre = fibres_[static_cast<std::size_t>(index)];
+        Fibre& fibre = fibres_[index];
         fibre.waits = what;
         fibre.place.leave_for(scheduler_);
     }
 
     float exchange(int index, float x, int mask) {
-        fibres_[static_cast<std::size_t>(index)].given = x;
+        fibres_[index].given = x;
         wait(index, Waits::exchange);
-        const float result = fibres_[static_cast<std::size_t>(index ^ mask)].given;
+        const float result = fibres_[index ^ mask].given;
         wait(index, Waits::exchange);  // until all have read
         return result;
     }
 
     unsigned ballot(int index, bool vote) {
-        fibres_[static_cast<std::size_t>(index)].given = vote ? 1.0f : 0.0f;
+        fibres_[index].given = vote ? 1.0f : 0.0f;
         wait(index, Waits::exchange);
         unsigned votes = 0;
         for (int lane = 0; lane < 32; ++lane)
-            if (fibres_[static_cast<std::size_t>(index / 32 * 32 + lane)].given != 0.0f) votes |= 1u << lane;
+            if (fibres_[index / 32 * 32 + lane].given != 0.0f) votes |= 1u << lane;
         wait(index, Waits::exchange);
         return votes;
     }
@@ -137,7 +137,7 @@ private:
         Fibre& fibre = self->fibres_[index];
         while (true) {  // a round a block
             const EmulatedThread thread{
-                self,         static_cast<int>(index), static_cast<int>(self->fibres_.size()),
+                self,         static_cast<int>(index), core::count_of(self->fibres_),
                 self->block_, self->blocks_,           reinterpret_cast<unsigned char*>(aligned)};
             (*self->body_)(thread);
             fibre.is_done = true;
@@ -155,9 +155,8 @@ private:
                 fibre.waits = Waits::nothing;
             }
         for (std::size_t first = 0; first < fibres_.size(); first += 32) {
-            const auto begin = fibres_.begin() + static_cast<std::ptrdiff_t>(first);
-            const auto end =
-                begin + static_cast<std::ptrdiff_t>(std::min<std::size_t>(32, fibres_.size() - first));
+            const auto begin = fibres_.begin() + first;
+            const auto end = begin + (std::min<std::size_t>(32, fibres_.size() - first));
             if (!std::all_of(begin, end, [](const Fibre& fibre) {
                     return !fibre.is_done && fibre.waits == Waits::exchange;
                 }))

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/index/integers.h"
 #include "model/operators/alibi.h"
 #include "model/operators/rank_share.h"
 
@@ -21,25 +22,21 @@ AttentionTables::AttentionTables(const model::ModelGraph& graph, const model::Co
     };
     // Layers are alike: their tables are one.
     std::map<std::vector<float>, std::pair<float*, float*>> rotations;
-    for (std::size_t i = 0; i < graph.operators.size(); ++i) {
+    for (const std::int32_t i : core::indices(graph.operators)) {
         const model::Operator& o = graph.operators[i];
         if (o.kind != OperatorKind::attention || (!o.attributes.is_rotary && !o.attributes.has_alibi))
             continue;
-        Of& tables = tables_[static_cast<std::int32_t>(i)];
+        Of& tables = tables_[i];
         if (o.attributes.is_rotary) {
             tables.rotary_dimension =
-                static_cast<std::int64_t>(o.attributes.rotary_fraction *
-                                          static_cast<double>(o.attributes.head_dimension)) /
-                2 * 2;
+                static_cast<std::int64_t>(o.attributes.rotary_fraction * o.attributes.head_dimension) / 2 * 2;
             const std::int64_t half = tables.rotary_dimension / 2,
                                tokens = graph.tensor(o.inputs[0]).shape[0] * graph.segments;
             std::vector<float> cosines, sines;
             for (std::int64_t t = 0; t < tokens; ++t)
                 for (std::int64_t j = 0; j < half; ++j) {
                     const double angle =
-                        static_cast<double>(t) *
-                        std::pow(o.attributes.rotary_base, -2.0 * static_cast<double>(j) /
-                                                               static_cast<double>(tables.rotary_dimension));
+                        t * std::pow(o.attributes.rotary_base, -2.0 * j / tables.rotary_dimension);
                     cosines.push_back(static_cast<float>(std::cos(angle)));
                     sines.push_back(static_cast<float>(std::sin(angle)));
                 }

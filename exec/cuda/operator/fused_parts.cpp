@@ -56,9 +56,7 @@ void fused_attention(Machine& machine, Stream stream, Type type, const Attention
 }
 
 std::size_t fused_workspace(const AttentionShape& s, Type type) {
-    return fused_parts(s).size() == 1
-               ? 0
-               : static_cast<std::size_t>(s.samples * s.keys * s.key_row()) * size_of(type);
+    return fused_parts(s).size() == 1 ? 0 : (s.samples * s.keys * s.key_row()) * size_of(type);
 }
 
 void fused_attention_backward(Machine& machine, Stream stream, Type type, const AttentionShape& s,
@@ -78,8 +76,7 @@ void fused_attention_backward(Machine& machine, Stream stream, Type type, const 
     // before sees its gradient is added.
     const FusedPart& last = parts.back();
     if (memory && last.shape.keys < s.keys)
-        machine.fill_zero(stream, dmemory,
-                          static_cast<std::size_t>(s.samples * s.keys * s.key_row()) * size_of(type));
+        machine.fill_zero(stream, dmemory, (s.samples * s.keys * s.key_row()) * size_of(type));
     perform(last, memory ? dmemory : at(dqkv, s.heads * s.head_dimension, type));
     if (parts.size() == 1) return;
     perform(parts[0], workspace);

@@ -14,8 +14,6 @@ using model::OperatorKind;
 
 namespace {
 
-const std::int64_t* ids(const float* address) { return reinterpret_cast<const std::int64_t*>(address); }
-
 // obstacle() refuses such operators before anything runs.
 core::InternalError without_kernel(const model::Operator& op, std::string_view what) {
     return core::InternalError(
@@ -195,35 +193,30 @@ Product Operators::product() const {
     return p;
 }
 
-const void* Operators::weight(model::ParameterId id, const float* parameter, int slot) const {
-    if (parameter_type_ == type_) return parameter;
-    const std::int64_t count = model::parameter_elements(graph_, id, context_);
-    void* copy = execution_.scratch(slot, static_cast<std::size_t>(count) * size_of(type_));
-    kernels_.cast(execution_.stream(), parameter_type_, type_, count, parameter, copy);
+const void* Operators::weight(const ConstTensorView& parameter, int slot) const {
+    if (parameter_type_ == type_) return parameter.data();
+    void* copy = execution_.scratch(slot, parameter.elements() * size_of(type_));
+    kernels_.cast(execution_.stream(), parameter_type_, type_, parameter.elements(), parameter.data(), copy);
     return copy;
 }
 
-Sums Operators::sums(model::ParameterId id, float* gradient) const {
-    const auto bytes =
-        static_cast<std::size_t>(model::parameter_elements(graph_, id, context_)) * size_of(gradient_type_);
-    return {gradient, gradient_type_, !execution_.takes_over_zeros(gradient, bytes)};
+Sums Operators::sums(const TensorView& gradient) const {
+    return {gradient.data(), gradient_type_, !execution_.takes_over_zeros(gradient.data(), gradient.bytes())};
 }
 
-Sums Operators::added_sums(model::ParameterId id, float* gradient) const {
-    execution_.clear_zeros(
-        gradient,
-        static_cast<std::size_t>(model::parameter_elements(graph_, id, context_)) * size_of(gradient_type_));
-    return {gradient, gradient_type_, true};
+Sums Operators::added_sums(const TensorView& gradient) const {
+    execution_.clear_zeros(gradient.data(), gradient.bytes());
+    return {gradient.data(), gradient_type_, true};
 }
 
-bool Operators::accumulates(model::TensorId tensor, float* dx) const {
-    if (execution_.takes_over_zeros(dx, tensor_bytes(tensor))) return false;
-    fusion_->copy_now(dx);
+bool Operators::accumulates(const TensorView& dx) const {
+    if (execution_.takes_over_zeros(dx.data(), dx.bytes())) return false;
+    fusion_->copy_now(dx.data());
     return true;
 }
 
-const void* Operators::base_of(model::TensorId tensor, float* dx) const {
-    return execution_.takes_over_zeros(dx, tensor_bytes(tensor)) ? nullptr : fusion_->take_contents(dx);
+const void* Operators::base_of(const TensorView& dx) const {
+    return execution_.takes_over_zeros(dx.data(), dx.bytes()) ? nullptr : fusion_->take_contents(dx.data());
 }
 
 bool Operators::is_identity(const model::Operator& o) const {
@@ -251,49 +244,52 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
     const Stream s = execution_.stream();
     const Sizes y = sizes_of(o.output);
     const auto epsilon = static_cast<float>(o.attributes.epsilon);
-    auto* saved_context = static_cast<float*>(x.saved_context);
+    auto* saved_context = x.saved_context.as<float>();
     switch (o.kind) {
         case OperatorKind::embedding: {
             const std::int64_t table = extent(o.parameters[0], 0),
                                whole = graph_.parameter(o.parameters[0]).shape[0];
             kernels_.embedding(s, type_, y.rows, y.columns, table < whole ? tensor_rank_ * table : 0, table,
-                               ids(x.inputs[0]) + y.first_row, values(x.parameters[0]), x.output);
+                               x.inputs[0].integers() + y.first_row, values(x.parameters[0]),
+                               x.output.data());
             return;
         }
         case OperatorKind::position_embedding:
             kernels_.positions(s, type_, y.rows, y.columns,
                                graph_.tensor(o.output).shape[0] / context_.context_parallel, positions(),
-                               y.first_row, o.attributes.position_offset, x.inputs[0],
-                               values(x.parameters[0]), x.output);
+                               y.first_row, o.attributes.position_offset, x.inputs[0].data(),
+                               values(x.parameters[0]), x.output.data());
             return;
         case OperatorKind::linear: linear(id, x); return;
         case OperatorKind::layer_norm:
-            kernels_.layer_norm(s, type_, y.rows, y.columns, epsilon, x.inputs[0], values(x.parameters[0]),
-                                o.attributes.has_bias ? values(x.parameters[1]) : Values{}, x.output,
-                                saved_context);
+            kernels_.layer_norm(
+                s, type_, y.rows, y.columns, epsilon, x.inputs[0].data(), values(x.parameters[0]),
+                o.attributes.has_bias ? values(x.parameters[1]) : Values{}, x.output.data(), saved_context);
             return;
         case OperatorKind::rms_norm:
-            kernels_.rms_norm(s, type_, y.rows, y.columns, epsilon, x.inputs[0], values(x.parameters[0]),
-                              x.output, saved_context);
+            kernels_.rms_norm(s, type_, y.rows, y.columns, epsilon, x.inputs[0].data(),
+                              values(x.parameters[0]), x.output.data(), saved_context);
             return;
         case OperatorKind::batch_norm:
-            kernels_.batch_norm(s, type_, image_shape(o), epsilon, x.inputs[0], values(x.parameters[0]),
-                                values(x.parameters[1]), x.output, saved_context);
+            kernels_.batch_norm(s, type_, image_shape(o), epsilon, x.inputs[0].data(),
+                                values(x.parameters[0]), values(x.parameters[1]), x.output.data(),
+                                saved_context);
             return;
         case OperatorKind::attention: attention(id, x, position.micro_batch); return;
         case OperatorKind::gelu:
         case OperatorKind::relu:
         case OperatorKind::silu:
         case OperatorKind::tanh:
-            kernels_.unary(s, type_, unary_of<Unary>(o), y.count(), x.inputs[0], x.output);
+            kernels_.unary(s, type_, unary_of<Unary>(o), y.count(), x.inputs[0].data(), x.output.data());
             return;
         case OperatorKind::gated_silu:
         case OperatorKind::gated_gelu:
-            kernels_.gated(s, type_, unary_of<Unary>(o), y.rows, y.columns, x.inputs[0], x.output);
+            kernels_.gated(s, type_, unary_of<Unary>(o), y.rows, y.columns, x.inputs[0].data(),
+                           x.output.data());
             return;
         case OperatorKind::dropout: {
             if (!is_training_) {
-                machine_.copy(s, x.output, x.inputs[0], static_cast<std::size_t>(y.count()) * size_of(type_));
+                machine_.copy(s, x.output.data(), x.inputs[0].data(), y.count() * size_of(type_));
                 return;
             }
             const std::int64_t width = graph_.tensor(o.output).shape.back();
@@ -302,9 +298,9 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
                  y.columns < width ? tensor_rank_ * y.columns : 0,
                  static_cast<float>(o.attributes.probability), execution_.mask_keys(id, position.micro_batch),
                  token_range()},
-                x.inputs[0],
-                x.output,
-                static_cast<std::uint8_t*>(x.saved_context)};
+                x.inputs[0].data(),
+                x.output.data(),
+                x.saved_context.as<std::uint8_t>()};
             const model::Operator* reader = only_reader(o.output);
             if (reader && reader->kind == OperatorKind::add) fusion_->hold(id.index, dropout);
             else fusion_->launch(dropout, nullptr);
@@ -312,53 +308,57 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
         }
         case OperatorKind::conv2d: {
             const ImageShape shape = image_shape(o);
-            machine_.convolution(s, ConvolutionPass::forward, type_, shape, x.inputs[0],
-                                 weight(o.parameters[0], x.parameters[0], weight_slot), x.output, false);
+            machine_.convolution(s, ConvolutionPass::forward, type_, shape, x.inputs[0].data(),
+                                 weight(x.parameters[0], weight_slot), x.output.data(), false);
             if (o.attributes.has_bias)
-                kernels_.add_channel_bias(s, type_, shape, values(x.parameters[1]), x.output);
+                kernels_.add_channel_bias(s, type_, shape, values(x.parameters[1]), x.output.data());
             return;
         }
         case OperatorKind::max_pool:
-            kernels_.max_pool(s, type_, image_shape(o), x.inputs[0], x.output,
-                              static_cast<std::int64_t*>(x.saved_context));
+            kernels_.max_pool(s, type_, image_shape(o), x.inputs[0].data(), x.output.data(),
+                              x.saved_context.as<std::int64_t>());
             return;
         case OperatorKind::average_pool:
-            kernels_.average_pool(s, type_, image_shape(o), x.inputs[0], x.output);
+            kernels_.average_pool(s, type_, image_shape(o), x.inputs[0].data(), x.output.data());
             return;
         case OperatorKind::transpose: {
             const std::int64_t leading = graph_.tensor(o.inputs[0]).shape[0];
             kernels_.transpose(s, type_, context_.micro_batch, leading,
-                               y.count() / context_.micro_batch / leading, x.inputs[0], x.output, false);
+                               y.count() / context_.micro_batch / leading, x.inputs[0].data(),
+                               x.output.data(), false);
             return;
         }
         case OperatorKind::average_tokens:
             kernels_.average_tokens(s, type_, y.rows, graph_.tensor(o.inputs[0]).shape[0], y.columns,
-                                    x.inputs[0], x.output);
+                                    x.inputs[0].data(), x.output.data());
             return;
         case OperatorKind::select_first_token:
             kernels_.select(s, type_, y.rows, 1, graph_.tensor(o.inputs[0]).shape[0], y.columns, nullptr,
-                            x.inputs[0], x.output);
+                            x.inputs[0].data(), x.output.data());
             return;
         case OperatorKind::select_positions:
             kernels_.select(s, type_, y.rows, graph_.tensor(o.output).shape[0],
-                            graph_.tensor(o.inputs[0]).shape[0], y.columns, ids(x.inputs[1]), x.inputs[0],
-                            x.output);
+                            graph_.tensor(o.inputs[0]).shape[0], y.columns, x.inputs[1].integers(),
+                            x.inputs[0].data(), x.output.data());
             return;
         case OperatorKind::loss_statistics: {
             const ClassShape classes = classes_of(o);
-            kernels_.loss_statistics(s, type_, classes, x.inputs[0], ids(x.inputs[1]), x.output,
+            kernels_.loss_statistics(s, type_, classes, x.inputs[0].data(), x.inputs[1].integers(),
+                                     x.output.floats(),
                                      execution_.scratch(loss_slot, loss_workspace(classes)));
             return;
         }
         case OperatorKind::cross_entropy:
-            kernels_.cross_entropy(s, type_, classes_of(o), x.inputs[0], x.inputs[1], x.output, y.count(),
+            kernels_.cross_entropy(s, type_, classes_of(o), x.inputs[0].data(), x.inputs[1].floats(),
+                                   x.output.floats(), y.count(),
                                    context_.fused_cross_entropy ? nullptr : saved_context);
             return;
         case OperatorKind::router: router(o, x); return;
         case OperatorKind::dispatch: dispatch(o, x); return;
         case OperatorKind::experts: experts(id, x); return;
         case OperatorKind::combine:
-            kernels_.combine(s, type_, routing_shape(o), routing(o, x.inputs[1]), x.inputs[0], x.output);
+            kernels_.combine(s, type_, routing_shape(o), routing(o, x.inputs[1].data()), x.inputs[0].data(),
+                             x.output.data());
             return;
         case OperatorKind::input:
         case OperatorKind::flatten:
@@ -384,103 +384,106 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
     throw without_kernel(o, "forward");
 }
 
-void Operators::backward_input(model::OperatorId id, const Operands& x, const float* given,
-                               const std::vector<float*>& dx, const MicroBatchPosition& position) const {
+void Operators::backward_input(model::OperatorId id, const Operands& x, ConstTensorView given,
+                               const std::vector<TensorView>& dx, const MicroBatchPosition& position) const {
     const model::Operator& o = op(id);
-    if (is_approximate_gelu(o) && dx[0] && gelu_backward_with_product(o, x, given, dx[0])) return;
+    if (is_approximate_gelu(o) && dx[0] && gelu_backward_with_product(o, x, given.data(), dx[0])) return;
     fusion_->flush();
-    const auto* dy = static_cast<const float*>(
-        o.kind == OperatorKind::cross_entropy ? given : contents_of_gradient(o, given));
+    // The weight of a micro-batch is in host memory.
+    const bool is_loss = o.kind == OperatorKind::cross_entropy;
+    const void* dy = is_loss ? given.data() : contents_of_gradient(o, given.data());
     if (o.kind == OperatorKind::add) return add_backward(o, dy, dx);
     if (o.kind == OperatorKind::combine) return combine_backward(o, x, dy, dx);
     if (o.kind == OperatorKind::experts) return experts_backward(id, x, dy, dx[0]);
     if (dx.empty() || !dx[0]) return;
     const Stream s = execution_.stream();
     const Sizes y = sizes_of(o.output);
-    const auto* saved_context = static_cast<const float*>(x.saved_context);
-    const auto adds = [&] { return accumulates(o.inputs[0], dx[0]); };
-    const auto base = [&] { return base_of(o.inputs[0], dx[0]); };
+    const auto* saved_context = x.saved_context.as<float>();
+    const auto adds = [&] { return accumulates(dx[0]); };
+    const auto base = [&] { return base_of(dx[0]); };
     // For what adds to few elements of an array that must be clear.
     const auto clear = [&] {
-        execution_.clear_zeros(dx[0], tensor_bytes(o.inputs[0]));
-        fusion_->copy_now(dx[0]);
+        execution_.clear_zeros(dx[0].data(), dx[0].bytes());
+        fusion_->copy_now(dx[0].data());
     };
     switch (o.kind) {
         case OperatorKind::position_embedding: add_backward(o, dy, dx); return;
         case OperatorKind::router: router_backward(o, x, dy, dx[0]); return;
         case OperatorKind::dispatch:
-            kernels_.dispatch_backward(s, type_, routing_shape(o), routing(o, x.inputs[1]), dy, dx[0],
-                                       adds());
+            kernels_.dispatch_backward(s, type_, routing_shape(o), routing(o, x.inputs[1].data()), dy,
+                                       dx[0].data(), adds());
             return;
         case OperatorKind::linear: linear_backward(id, x, dy, dx[0]); return;
         case OperatorKind::layer_norm:
-            kernels_.layer_norm_backward(s, type_, y.rows, y.columns, x.inputs[0], saved_context,
-                                         values(x.parameters[0]), dy, dx[0], base());
+            kernels_.layer_norm_backward(s, type_, y.rows, y.columns, x.inputs[0].data(), saved_context,
+                                         values(x.parameters[0]), dy, dx[0].data(), base());
             return;
         case OperatorKind::rms_norm:
-            kernels_.rms_norm_backward(s, type_, y.rows, y.columns, x.inputs[0], saved_context,
-                                       values(x.parameters[0]), dy, dx[0], base());
+            kernels_.rms_norm_backward(s, type_, y.rows, y.columns, x.inputs[0].data(), saved_context,
+                                       values(x.parameters[0]), dy, dx[0].data(), base());
             return;
         case OperatorKind::batch_norm:
-            kernels_.batch_norm_backward(s, type_, image_shape(o), x.inputs[0], saved_context,
-                                         values(x.parameters[0]), dy, dx[0], adds());
+            kernels_.batch_norm_backward(s, type_, image_shape(o), x.inputs[0].data(), saved_context,
+                                         values(x.parameters[0]), dy, dx[0].data(), adds());
             return;
         case OperatorKind::attention: attention_backward(id, x, dy, dx[0], position.micro_batch); return;
         case OperatorKind::gelu:
         case OperatorKind::silu:
-            kernels_.unary_backward(s, type_, unary_of<Unary>(o), y.count(), x.inputs[0], dy, dx[0], adds());
+            kernels_.unary_backward(s, type_, unary_of<Unary>(o), y.count(), x.inputs[0].data(), dy,
+                                    dx[0].data(), adds());
             return;
         case OperatorKind::relu:
         case OperatorKind::tanh:
-            kernels_.unary_backward(s, type_, unary_of<Unary>(o), y.count(), x.output, dy, dx[0], adds());
+            kernels_.unary_backward(s, type_, unary_of<Unary>(o), y.count(), x.output.data(), dy,
+                                    dx[0].data(), adds());
             return;
         case OperatorKind::gated_silu:
         case OperatorKind::gated_gelu:
-            kernels_.gated_backward(s, type_, unary_of<Unary>(o), y.rows, y.columns, x.inputs[0], dy, dx[0],
-                                    adds());
+            kernels_.gated_backward(s, type_, unary_of<Unary>(o), y.rows, y.columns, x.inputs[0].data(), dy,
+                                    dx[0].data(), adds());
             return;
         case OperatorKind::dropout:
             kernels_.dropout_backward(s, type_, y.count(), static_cast<float>(o.attributes.probability),
-                                      static_cast<const std::uint8_t*>(x.saved_context), dy, dx[0], adds());
+                                      x.saved_context.as<std::uint8_t>(), dy, dx[0].data(), adds());
             return;
         case OperatorKind::conv2d:
             machine_.convolution(s, ConvolutionPass::input, type_, image_shape(o), dy,
-                                 weight(o.parameters[0], x.parameters[0], weight_slot), dx[0], adds());
+                                 weight(x.parameters[0], weight_slot), dx[0].data(), adds());
             return;
         case OperatorKind::max_pool:
-            kernels_.max_pool_backward(s, type_, image_shape(o),
-                                       static_cast<const std::int64_t*>(x.saved_context), dy, dx[0], adds());
+            kernels_.max_pool_backward(s, type_, image_shape(o), x.saved_context.as<std::int64_t>(), dy,
+                                       dx[0].data(), adds());
             return;
         case OperatorKind::average_pool:
-            kernels_.average_pool_backward(s, type_, image_shape(o), dy, dx[0], adds());
+            kernels_.average_pool_backward(s, type_, image_shape(o), dy, dx[0].data(), adds());
             return;
         case OperatorKind::transpose: {
             const std::int64_t leading = graph_.tensor(o.inputs[0]).shape[0];
             kernels_.transpose(s, type_, context_.micro_batch, y.count() / context_.micro_batch / leading,
-                               leading, dy, dx[0], adds());
+                               leading, dy, dx[0].data(), adds());
             return;
         }
         case OperatorKind::average_tokens:
             kernels_.average_tokens_backward(s, type_, y.rows, graph_.tensor(o.inputs[0]).shape[0], y.columns,
-                                             dy, dx[0], adds());
+                                             dy, dx[0].data(), adds());
             return;
         case OperatorKind::select_first_token:
             clear();
             kernels_.select_backward(s, type_, y.rows, 1, graph_.tensor(o.inputs[0]).shape[0], y.columns,
-                                     nullptr, dy, dx[0]);
+                                     nullptr, dy, dx[0].data());
             return;
         case OperatorKind::select_positions:
             clear();
             kernels_.select_backward(s, type_, y.rows, graph_.tensor(o.output).shape[0],
-                                     graph_.tensor(o.inputs[0]).shape[0], y.columns, ids(x.inputs[1]), dy,
-                                     dx[0]);
+                                     graph_.tensor(o.inputs[0]).shape[0], y.columns, x.inputs[1].integers(),
+                                     dy, dx[0].data());
             return;
         case OperatorKind::cross_entropy: {
             const ClassShape classes = classes_of(o);
-            kernels_.cross_entropy_backward(s, type_, classes, *dy / static_cast<float>(classes.rows),
-                                            execution_.factors(), x.inputs[0], x.inputs[1],
+            kernels_.cross_entropy_backward(s, type_, classes, *given.floats() / classes.rows,
+                                            execution_.factors(), x.inputs[0].data(), x.inputs[1].floats(),
                                             context_.fused_cross_entropy ? nullptr : saved_context,
-                                            ids(x.inputs[2]), dx[0], adds());
+                                            x.inputs[2].integers(), dx[0].data(), adds());
             return;
         }
         // Returned above, before the check of dx[0].
@@ -513,69 +516,64 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, const fl
     throw without_kernel(o, "the gradient of its input");
 }
 
-void Operators::backward_weight(model::OperatorId id, const Operands& x, const float* given,
-                                const std::vector<float*>& dparameters) const {
+void Operators::backward_weight(model::OperatorId id, const Operands& x, ConstTensorView given,
+                                const std::vector<TensorView>& dparameters) const {
     const model::Operator& o = op(id);
     if (fusion_->owner() != id.index) fusion_->flush();  // its own product may wait for the operator before
-    const auto* dy = static_cast<const float*>(contents_of_gradient(o, given));
+    const void* dy = contents_of_gradient(o, given.data());
     const Stream s = execution_.stream();
     const Sizes y = sizes_of(o.output);
-    const auto* saved_context = static_cast<const float*>(x.saved_context);
+    const auto* saved_context = x.saved_context.as<float>();
     const auto workspace = [&] { return execution_.scratch(sums_slot, norm_workspace(y.rows, y.columns)); };
     switch (o.kind) {
         case OperatorKind::embedding: {
             const std::int64_t table = extent(o.parameters[0], 0),
                                whole = graph_.parameter(o.parameters[0]).shape[0];
             kernels_.embedding_weight(s, type_, y.rows, y.columns, table < whole ? tensor_rank_ * table : 0,
-                                      table, ids(x.inputs[0]) + y.first_row, dy,
-                                      added_sums(o.parameters[0], dparameters[0]),
+                                      table, x.inputs[0].integers() + y.first_row, dy,
+                                      added_sums(dparameters[0]),
                                       execution_.scratch(sums_slot, embedding_workspace(y.rows, y.columns)));
             return;
         }
         case OperatorKind::position_embedding:
-            kernels_.positions_weight(s, type_, y.rows, y.columns,
-                                      graph_.tensor(o.output).shape[0] / context_.context_parallel,
-                                      positions(), y.first_row, o.attributes.position_offset, dy,
-                                      added_sums(o.parameters[0], dparameters[0]));
+            kernels_.positions_weight(
+                s, type_, y.rows, y.columns, graph_.tensor(o.output).shape[0] / context_.context_parallel,
+                positions(), y.first_row, o.attributes.position_offset, dy, added_sums(dparameters[0]));
             return;
         case OperatorKind::linear: linear_weights(id, x, dy, dparameters); return;
         case OperatorKind::router: router_weights(o, x, dy, dparameters[0]); return;
         case OperatorKind::experts: experts_weights(id, x, dy, dparameters); return;
         case OperatorKind::layer_norm:
-            kernels_.norm_weights(s, type_, true, y.rows, y.columns, x.inputs[0], saved_context, dy,
-                                  sums(o.parameters[0], dparameters[0]),
-                                  o.attributes.has_bias ? sums(o.parameters[1], dparameters[1]) : Sums{},
+            kernels_.norm_weights(s, type_, true, y.rows, y.columns, x.inputs[0].data(), saved_context, dy,
+                                  sums(dparameters[0]), o.attributes.has_bias ? sums(dparameters[1]) : Sums{},
                                   workspace());
             return;
         case OperatorKind::rms_norm:
-            kernels_.norm_weights(s, type_, false, y.rows, y.columns, x.inputs[0], saved_context, dy,
-                                  sums(o.parameters[0], dparameters[0]), {}, workspace());
+            kernels_.norm_weights(s, type_, false, y.rows, y.columns, x.inputs[0].data(), saved_context, dy,
+                                  sums(dparameters[0]), {}, workspace());
             return;
         case OperatorKind::batch_norm:
-            kernels_.batch_norm_weights(s, type_, image_shape(o), x.inputs[0], saved_context, dy,
-                                        sums(o.parameters[0], dparameters[0]),
-                                        sums(o.parameters[1], dparameters[1]));
+            kernels_.batch_norm_weights(s, type_, image_shape(o), x.inputs[0].data(), saved_context, dy,
+                                        sums(dparameters[0]), sums(dparameters[1]));
             return;
         case OperatorKind::conv2d: {
             const ImageShape shape = image_shape(o);
-            const Sums weights = sums(o.parameters[0], dparameters[0]);
+            const Sums weights = sums(dparameters[0]);
             if (gradient_type_ == type_) {
-                machine_.convolution(s, ConvolutionPass::weight, type_, shape, x.inputs[0], dy,
-                                     dparameters[0], weights.accumulates);
+                machine_.convolution(s, ConvolutionPass::weight, type_, shape, x.inputs[0].data(), dy,
+                                     dparameters[0].data(), weights.accumulates);
             } else {
                 const std::int64_t count = model::parameter_elements(graph_, o.parameters[0], context_);
-                void* own =
-                    execution_.scratch(gradient_slot, static_cast<std::size_t>(count) * size_of(type_));
-                void* wide = execution_.scratch(partial_slot,
-                                                static_cast<std::size_t>(count) * size_of(gradient_type_));
-                machine_.convolution(s, ConvolutionPass::weight, type_, shape, x.inputs[0], dy, own, false);
+                void* own = execution_.scratch(gradient_slot, count * size_of(type_));
+                void* wide = execution_.scratch(partial_slot, count * size_of(gradient_type_));
+                machine_.convolution(s, ConvolutionPass::weight, type_, shape, x.inputs[0].data(), dy, own,
+                                     false);
                 kernels_.cast(s, type_, gradient_type_, count, own,
-                              weights.accumulates ? wide : dparameters[0]);
+                              weights.accumulates ? wide : dparameters[0].data());
                 if (weights.accumulates)
-                    kernels_.scale(s, gradient_type_, count, 1.0f, wide, dparameters[0], true);
+                    kernels_.scale(s, gradient_type_, count, 1.0f, wide, dparameters[0].data(), true);
             }
-            if (o.attributes.has_bias)
-                kernels_.channel_sums(s, type_, shape, dy, sums(o.parameters[1], dparameters[1]));
+            if (o.attributes.has_bias) kernels_.channel_sums(s, type_, shape, dy, sums(dparameters[1]));
             return;
         }
         // Without parameters, or with parameters that no kernel here reads.

@@ -90,17 +90,19 @@ public:
 
     void forward(model::OperatorId op, const Operands& operands,
                  const MicroBatchPosition& position) const override;
-    void backward_input(model::OperatorId op, const Operands& operands, const float* dy,
-                        const std::vector<float*>& dx, const MicroBatchPosition& position) const override;
-    void backward_weight(model::OperatorId op, const Operands& operands, const float* dy,
-                         const std::vector<float*>& dparameters) const override;
-    void pack_keys(model::OperatorId attention, const float* packed, float* piece) const override;
-    void order_keys(model::OperatorId attention, const float* pieces, float* keys) const override;
-    void split_key_gradients(model::OperatorId attention, const float* dkeys, float* pieces) const override;
-    void add_key_gradients(model::OperatorId attention, const float* piece, float* dpacked) const override;
-    void choices(model::OperatorId router, const Operands& operands, float* all) const override;
+    void backward_input(model::OperatorId op, const Operands& operands, ConstTensorView dy,
+                        const std::vector<TensorView>& dx, const MicroBatchPosition& position) const override;
+    void backward_weight(model::OperatorId op, const Operands& operands, ConstTensorView dy,
+                         const std::vector<TensorView>& dparameters) const override;
+    void pack_keys(model::OperatorId attention, ConstTensorView packed, TensorView piece) const override;
+    void order_keys(model::OperatorId attention, ConstTensorView pieces, TensorView keys) const override;
+    void split_key_gradients(model::OperatorId attention, ConstTensorView dkeys,
+                             TensorView pieces) const override;
+    void add_key_gradients(model::OperatorId attention, ConstTensorView piece,
+                           TensorView dpacked) const override;
+    void choices(model::OperatorId router, const Operands& operands, TensorView all) const override;
     // Routed tokens that this rank has for each expert, in fp32.
-    void count_rows(model::OperatorId dispatch, const float* probabilities, float* counts) const;
+    void count_rows(model::OperatorId dispatch, const void* probabilities, float* counts) const;
     // Launches that wait for the operator after theirs.
     Fusion& fusion() const { return *fusion_; }
 
@@ -124,21 +126,17 @@ private:
     AttentionShape attention_shape(model::OperatorId id, std::int32_t micro_batch) const;
     RotationShape rotation_shape(model::OperatorId id, const AttentionShape& shape) const;
     ImageShape image_shape(const model::Operator& op) const;
-    Values values(const float* parameter) const { return {parameter, parameter_type_}; }
+    Values values(const ConstTensorView& parameter) const { return {parameter.data(), parameter_type_}; }
     // The gradient of a parameter: written whole, where it is all new, or added to.
-    Sums sums(model::ParameterId id, float* gradient) const;
-    Sums added_sums(model::ParameterId id, float* gradient) const;
-    const void* weight(model::ParameterId id, const float* parameter,
-                       int slot) const;  // in the precision of products
-    std::size_t tensor_bytes(model::TensorId tensor) const {
-        return static_cast<std::size_t>(sizes_of(tensor).count()) * size_of(type_);
-    }
-    bool accumulates(model::TensorId tensor, float* dx) const;
+    Sums sums(const TensorView& gradient) const;
+    Sums added_sums(const TensorView& gradient) const;
+    const void* weight(const ConstTensorView& parameter, int slot) const;  // in the precision of products
+    bool accumulates(const TensorView& dx) const;
     // What a kernel adds to what it writes into dx: null, dx itself, or an array that dx is to be a copy of.
-    const void* base_of(model::TensorId tensor, float* dx) const;
+    const void* base_of(const TensorView& dx) const;
 
     // Where the gradient of the operator's output lies.
-    const void* contents_of_gradient(const model::Operator& op, const float* dy) const {
+    const void* contents_of_gradient(const model::Operator& op, const void* dy) const {
         return fusion_->contents_of(dy, op.parameters.empty() || !execution_.keeps_gradients());
     }
 
@@ -152,17 +150,18 @@ private:
     bool is_stored_across(model::TensorId logits) const;
 
     void linear(model::OperatorId id, const Operands& operands) const;
-    void linear_backward(model::OperatorId id, const Operands& operands, const void* dy, float* dx) const;
+    void linear_backward(model::OperatorId id, const Operands& operands, const void* dy,
+                         const TensorView& dx) const;
     void linear_weights(model::OperatorId id, const Operands& operands, const void* dy,
-                        const std::vector<float*>& dparameters) const;
+                        const std::vector<TensorView>& dparameters) const;
     bool gelu_with_product(const Operands& operands) const;
-    bool gelu_backward_with_product(const model::Operator& op, const Operands& operands, const float* dy,
-                                    float* dx) const;
+    bool gelu_backward_with_product(const model::Operator& op, const Operands& operands, const void* dy,
+                                    const TensorView& dx) const;
     void add(const model::Operator& op, const Operands& operands) const;
-    void add_backward(const model::Operator& op, const void* dy, const std::vector<float*>& dx) const;
+    void add_backward(const model::Operator& op, const void* dy, const std::vector<TensorView>& dx) const;
     void attention(model::OperatorId id, const Operands& operands, std::int32_t micro_batch) const;
-    void attention_backward(model::OperatorId id, const Operands& operands, const float* dy, float* dqkv,
-                            std::int32_t micro_batch) const;
+    void attention_backward(model::OperatorId id, const Operands& operands, const void* dy,
+                            const TensorView& dqkv, std::int32_t micro_batch) const;
     // Where queries and where keys and values lie, their rotated copies where there are such.
     struct AttentionInput {
         const void *queries = nullptr, *memory = nullptr;  // memory null: behind the queries
@@ -173,7 +172,7 @@ private:
     // gradient means for each of them.
     const void* joined_keys(const Operands& operands, const AttentionShape& shape) const;
     void add_joined_gradients(const Operands& operands, const AttentionShape& shape, const void* joined,
-                              float* dqkv) const;
+                              void* dqkv) const;
     // Keys and values of this rank's tokens, between arrays whose samples have so many rows of so many
     // elements.
     ColumnMove key_rows(const AttentionShape& shape, std::int64_t from_row, std::int64_t from_tokens,
@@ -197,7 +196,7 @@ private:
     };
     // Room for it, which the same call with `casts` fills.
     Octets octets(int slot, Float8 format, const Matrix& x, bool plain, bool turned, bool casts) const;
-    bool is_in_fp8(model::OperatorId op) const { return is_in_fp8_[static_cast<std::size_t>(op.index)] != 0; }
+    bool is_in_fp8(model::OperatorId op) const { return is_in_fp8_[op.index] != 0; }
     // Makes the product of a linear layer (forward, of its input's gradient, of its weight's) one of octets,
     // if the machine has that; null: it stays as it is.
     std::optional<Product> forward_in_fp8(const Product& half, const Matrix& x, const Matrix& weight) const;
@@ -205,7 +204,7 @@ private:
                                            const Matrix& weight) const;
     std::optional<Product> weights_in_fp8(model::OperatorId op, const Product& half, const Matrix& dy,
                                           const Matrix& x) const;
-    Matrix weight_matrix(model::ParameterId id, const float* parameter) const;
+    Matrix weight_matrix(model::ParameterId id, const ConstTensorView& parameter) const;
 
     RoutingShape routing_shape(const model::Operator& mixture) const;
     const void* routing(const model::Operator& mixture, const void* probabilities) const;
@@ -214,16 +213,17 @@ private:
     void router(const model::Operator& op, const Operands& operands) const;
     const void* router_gradient(const model::Operator& op, const Operands& operands, const void* dy) const;
     void router_backward(const model::Operator& op, const Operands& operands, const void* dy,
-                         float* dx) const;
+                         const TensorView& dx) const;
     void router_weights(const model::Operator& op, const Operands& operands, const void* dy,
-                        float* dweight) const;
+                        const TensorView& dweight) const;
     void dispatch(const model::Operator& op, const Operands& operands) const;
     void combine_backward(const model::Operator& op, const Operands& operands, const void* dy,
-                          const std::vector<float*>& dx) const;
+                          const std::vector<TensorView>& dx) const;
     void experts(model::OperatorId id, const Operands& operands) const;
-    void experts_backward(model::OperatorId id, const Operands& operands, const void* dy, float* dx) const;
+    void experts_backward(model::OperatorId id, const Operands& operands, const void* dy,
+                          const TensorView& dx) const;
     void experts_weights(model::OperatorId id, const Operands& operands, const void* dy,
-                         const std::vector<float*>& dparameters) const;
+                         const std::vector<TensorView>& dparameters) const;
 
     const model::ModelGraph& graph_;
     const schedule::Plan& plan_;

@@ -147,16 +147,15 @@ RotationShape Operators::rotation_shape(model::OperatorId id, const AttentionSha
 
 Operators::AttentionInput Operators::attention_input(const Operands& x, const AttentionShape& shape,
                                                      const RotationShape& rotation) const {
-    const void* memory = x.earlier.empty() ? x.keys : joined_keys(x, shape);
-    if (rotation.dimension == 0) return {x.inputs[0], memory};
+    const void* memory = x.earlier.empty() ? x.keys.data() : joined_keys(x, shape);
+    if (rotation.dimension == 0) return {x.inputs[0].data(), memory};
     const Stream s = execution_.stream();
-    void* turned = execution_.scratch(
-        turned_slot, static_cast<std::size_t>(shape.samples * shape.tokens * shape.row()) * size_of(type_));
-    kernels_.rotate(s, type_, rotation, false, x.inputs[0], turned, false);
+    void* turned =
+        execution_.scratch(turned_slot, (shape.samples * shape.tokens * shape.row()) * size_of(type_));
+    kernels_.rotate(s, type_, rotation, false, x.inputs[0].data(), turned, false);
     if (shape.keys == 0) return {turned, nullptr};
-    void* keys = execution_.scratch(
-        turned_keys_slot,
-        static_cast<std::size_t>(shape.samples * shape.keys * shape.key_row()) * size_of(type_));
+    void* keys =
+        execution_.scratch(turned_keys_slot, (shape.samples * shape.keys * shape.key_row()) * size_of(type_));
     kernels_.rotate(s, type_, of_keys(rotation, shape), false, memory, keys, false);
     return {turned, keys};
 }
@@ -171,29 +170,29 @@ ColumnMove Operators::key_rows(const AttentionShape& shape, std::int64_t from_ro
 const void* Operators::joined_keys(const Operands& x, const AttentionShape& shape) const {
     const Stream s = execution_.stream();
     const std::int64_t width = shape.key_row();
-    void* joined = execution_.scratch(
-        joined_keys_slot, static_cast<std::size_t>(shape.samples * shape.keys * width) * size_of(type_));
+    void* joined =
+        execution_.scratch(joined_keys_slot, (shape.samples * shape.keys * width) * size_of(type_));
     std::int64_t first = 0;
     const auto join = [&](const void* from, std::int64_t row) {
         kernels_.move_columns(s, type_, key_rows(shape, row, shape.tokens, width, shape.keys), from,
                               at(joined, first * width, type_), false);
         first += shape.tokens;
     };
-    for (const KeyValues& segment : x.earlier) join(segment.data, segment.stride);
-    join(at(x.inputs[0], shape.heads * shape.head_dimension, type_), shape.row());
+    for (const KeyValues& segment : x.earlier) join(segment.first.data(), segment.stride);
+    join(at(x.inputs[0].data(), shape.heads * shape.head_dimension, type_), shape.row());
     return joined;
 }
 
 void Operators::add_joined_gradients(const Operands& x, const AttentionShape& shape, const void* joined,
-                                     float* dqkv) const {
+                                     void* dqkv) const {
     const Stream s = execution_.stream();
     const std::int64_t width = 2 * shape.kv_heads * shape.head_dimension;
     std::int64_t first = 0;
     for (const KeyValues& segment : x.earlier_gradients) {
         const bool adds = !execution_.takes_over_zeros(
-            segment.data, static_cast<std::size_t>(shape.samples * shape.tokens * width) * size_of(type_));
+            segment.first.data(), (shape.samples * shape.tokens * width) * size_of(type_));
         kernels_.move_columns(s, type_, key_rows(shape, width, shape.keys, width, shape.tokens),
-                              at(joined, first * width, type_), segment.data, adds);
+                              at(joined, first * width, type_), segment.first.data(), adds);
         first += shape.tokens;
     }
     void* own = at(dqkv, shape.heads * shape.head_dimension, type_);
@@ -202,7 +201,7 @@ void Operators::add_joined_gradients(const Operands& x, const AttentionShape& sh
                               at(joined, first * width, type_), own, true);
     if (x.later_gradient)
         kernels_.move_columns(s, type_, key_rows(shape, width, shape.tokens, shape.row(), shape.tokens),
-                              x.later_gradient, own, true);
+                              x.later_gradient.data(), own, true);
 }
 
 void Operators::attention(model::OperatorId id, const Operands& x, std::int32_t micro_batch) const {
@@ -210,61 +209,61 @@ void Operators::attention(model::OperatorId id, const Operands& x, std::int32_t 
     const Stream s = execution_.stream();
     const AttentionInput in = attention_input(x, shape, rotation_shape(id, shape));
     if (context_.attention != model::AttentionImplementation::flash)
-        unfused_attention(shape, in, x.output, x.saved_context);
+        unfused_attention(shape, in, x.output.data(), x.saved_context.data());
     else if (fuses(machine_, type_, shape))
-        fused_attention(machine_, s, type_, shape, in.queries, in.memory, x.output,
-                        static_cast<float*>(x.saved_context));
+        fused_attention(machine_, s, type_, shape, in.queries, in.memory, x.output.data(),
+                        x.saved_context.as<float>());
     else
-        kernels_.attention(s, type_, shape, in.queries, in.memory, x.output,
-                           static_cast<float*>(x.saved_context));
+        kernels_.attention(s, type_, shape, in.queries, in.memory, x.output.data(),
+                           x.saved_context.as<float>());
 }
 
-void Operators::attention_backward(model::OperatorId id, const Operands& x, const float* dy, float* dqkv,
-                                   std::int32_t micro_batch) const {
+void Operators::attention_backward(model::OperatorId id, const Operands& x, const void* dy,
+                                   const TensorView& dqkv, std::int32_t micro_batch) const {
     const AttentionShape shape = attention_shape(id, micro_batch);
     const RotationShape rotation = rotation_shape(id, shape);
     const Stream s = execution_.stream();
     const std::int64_t count = shape.samples * shape.tokens * shape.row();
-    const std::size_t bytes = static_cast<std::size_t>(count) * size_of(type_);
+    const std::size_t bytes = count * size_of(type_);
     const AttentionInput in = attention_input(x, shape, rotation);
-    const bool adds = accumulates(op(id).inputs[0], dqkv), turns = rotation.dimension > 0;
-    void* result = turns || adds ? execution_.scratch(gradient_slot, bytes) : dqkv;
+    const bool adds = accumulates(dqkv), turns = rotation.dimension > 0;
+    void* result = turns || adds ? execution_.scratch(gradient_slot, bytes) : dqkv.data();
     // Keys and values of their own have a gradient of their own, which goes to the ranks or segments that
     // they came from.
     const std::int64_t key_elements = shape.samples * shape.keys * shape.key_row();
-    const std::size_t key_bytes = static_cast<std::size_t>(key_elements) * size_of(type_);
+    const std::size_t key_bytes = key_elements * size_of(type_);
     const bool is_joined = !x.earlier.empty(),
-               adds_keys = shape.keys > 0 && !is_joined && !execution_.takes_over_zeros(x.dkeys, key_bytes);
+               adds_keys =
+                   shape.keys > 0 && !is_joined && !execution_.takes_over_zeros(x.dkeys.data(), key_bytes);
     void* key_result = shape.keys > 0 && (turns || adds_keys || is_joined)
                            ? execution_.scratch(key_gradient_slot, key_bytes)
-                           : x.dkeys;
+                           : x.dkeys.data();
     if (shape.keys > 0) machine_.fill_zero(s, result, bytes);
     if (context_.attention != model::AttentionImplementation::flash) {
-        unfused_attention_backward(shape, in, x.saved_context, dy, result, key_result);
+        unfused_attention_backward(shape, in, x.saved_context.data(), dy, result, key_result);
     } else if (fuses(machine_, type_, shape)) {
         const std::size_t room = fused_workspace(shape, type_);
-        fused_attention_backward(machine_, s, type_, shape, in.queries, in.memory, x.output,
-                                 static_cast<const float*>(x.saved_context), dy, result, key_result,
+        fused_attention_backward(machine_, s, type_, shape, in.queries, in.memory, x.output.data(),
+                                 x.saved_context.as<float>(), dy, result, key_result,
                                  room > 0 ? execution_.scratch(attention_slot, room) : nullptr);
     } else {
-        void* deltas = execution_.scratch(
-            attention_slot,
-            static_cast<std::size_t>(shape.samples * shape.heads * shape.tokens) * sizeof(float));
-        kernels_.attention_backward(s, type_, shape, in.queries, in.memory, x.output,
-                                    static_cast<const float*>(x.saved_context), dy, result, key_result,
-                                    deltas);
+        void* deltas =
+            execution_.scratch(attention_slot, (shape.samples * shape.heads * shape.tokens) * sizeof(float));
+        kernels_.attention_backward(s, type_, shape, in.queries, in.memory, x.output.data(),
+                                    x.saved_context.as<float>(), dy, result, key_result, deltas);
     }
-    if (turns) kernels_.rotate(s, type_, rotation, true, result, dqkv, adds);
-    else if (adds) kernels_.scale(s, type_, count, 1.0f, result, dqkv, true);
+    if (turns) kernels_.rotate(s, type_, rotation, true, result, dqkv.data(), adds);
+    else if (adds) kernels_.scale(s, type_, count, 1.0f, result, dqkv.data(), true);
     if (is_joined && turns) {  // the keys as they were joined have been read for the last time
         void* joined = execution_.scratch(joined_keys_slot, key_bytes);
         kernels_.rotate(s, type_, of_keys(rotation, shape), true, key_result, joined, false);
         key_result = joined;
     }
-    if (graph_.segments > 1) return add_joined_gradients(x, shape, key_result, dqkv);
+    if (graph_.segments > 1) return add_joined_gradients(x, shape, key_result, dqkv.data());
     if (shape.keys == 0) return;
-    if (turns) kernels_.rotate(s, type_, of_keys(rotation, shape), true, key_result, x.dkeys, adds_keys);
-    else if (adds_keys) kernels_.scale(s, type_, key_elements, 1.0f, key_result, x.dkeys, true);
+    if (turns)
+        kernels_.rotate(s, type_, of_keys(rotation, shape), true, key_result, x.dkeys.data(), adds_keys);
+    else if (adds_keys) kernels_.scale(s, type_, key_elements, 1.0f, key_result, x.dkeys.data(), true);
 }
 
 void Operators::unfused_attention(const AttentionShape& shape, const AttentionInput& in, void* y,
@@ -295,9 +294,8 @@ void Operators::unfused_attention_backward(const AttentionShape& shape, const At
     const void *qkv = in.queries, *memory = in.memory ? in.memory : in.queries;
     void* dkeys = in.memory ? dmemory : dqkv;
     const KeptScores kept(shape, saved_context, type_);
-    void* ds = execution_.scratch(
-        attention_slot,
-        static_cast<std::size_t>(shape.samples * shape.heads * shape.tokens * n) * size_of(type_));
+    void* ds =
+        execution_.scratch(attention_slot, (shape.samples * shape.heads * shape.tokens * n) * size_of(type_));
     each_group(shape, type_, [&](const HeadGroup& h) {
         machine_.product(s, h.product(product(), h.scores(kept.factors()), true, h.output(dy), false,
                                       h.values(dkeys), d, shape.tokens, h.g > 0));
@@ -313,33 +311,33 @@ void Operators::unfused_attention_backward(const AttentionShape& shape, const At
     });
 }
 
-void Operators::pack_keys(model::OperatorId id, const float* packed, float* piece) const {
+void Operators::pack_keys(model::OperatorId id, ConstTensorView packed, TensorView piece) const {
     const AttentionShape shape = attention_shape(id, 0);
     const std::int64_t width = 2 * shape.kv_heads * shape.head_dimension;
     kernels_.move_columns(execution_.stream(), type_,
                           key_rows(shape, shape.row(), shape.tokens, width, shape.tokens),
-                          at(packed, shape.heads * shape.head_dimension, type_), piece, false);
+                          at(packed.data(), shape.heads * shape.head_dimension, type_), piece.data(), false);
 }
 
-void Operators::order_keys(model::OperatorId id, const float* pieces, float* keys) const {
+void Operators::order_keys(model::OperatorId id, ConstTensorView pieces, TensorView keys) const {
     const AttentionShape shape = attention_shape(id, 0);
     kernels_.order_parts(execution_.stream(), type_, shape.samples, shape.keys, context_.context_parallel,
-                         shape.key_row(), false, pieces, keys);
+                         shape.key_row(), false, pieces.data(), keys.data());
 }
 
-void Operators::split_key_gradients(model::OperatorId id, const float* dkeys, float* pieces) const {
+void Operators::split_key_gradients(model::OperatorId id, ConstTensorView dkeys, TensorView pieces) const {
     const AttentionShape shape = attention_shape(id, 0);
     kernels_.order_parts(execution_.stream(), type_, shape.samples, shape.keys, context_.context_parallel,
-                         shape.key_row(), true, dkeys, pieces);
+                         shape.key_row(), true, dkeys.data(), pieces.data());
 }
 
-void Operators::add_key_gradients(model::OperatorId id, const float* piece, float* dpacked) const {
+void Operators::add_key_gradients(model::OperatorId id, ConstTensorView piece, TensorView dpacked) const {
     const AttentionShape shape = attention_shape(id, 0);
-    execution_.clear_zeros(dpacked, tensor_bytes(op(id).inputs[0]));
+    execution_.clear_zeros(dpacked.data(), dpacked.bytes());
     const std::int64_t width = 2 * shape.kv_heads * shape.head_dimension;
     kernels_.move_columns(execution_.stream(), type_,
-                          key_rows(shape, width, shape.tokens, shape.row(), shape.tokens), piece,
-                          at(dpacked, shape.heads * shape.head_dimension, type_), true);
+                          key_rows(shape, width, shape.tokens, shape.row(), shape.tokens), piece.data(),
+                          at(dpacked.data(), shape.heads * shape.head_dimension, type_), true);
 }
 
 }  // namespace exec::cuda

@@ -31,14 +31,11 @@ Operators::Octets Operators::octets(int slot, Float8 format, const Matrix& x, bo
     return {plain ? first : nullptr, turned ? second : nullptr, unscale};
 }
 
-Operators::Matrix Operators::weight_matrix(model::ParameterId id, const float* parameter) const {
+Operators::Matrix Operators::weight_matrix(model::ParameterId id, const ConstTensorView& parameter) const {
     // Where the machine says no, there must be room for the copy in bf16: what it says while the run is
     // planned may be another answer.
-    if (parameter_type_ != type_)
-        execution_.scratch(
-            weight_slot,
-            static_cast<std::size_t>(model::parameter_elements(graph_, id, context_)) * size_of(type_));
-    return {parameter_type_, extent(id, 0), extent(id, 1), parameter};
+    if (parameter_type_ != type_) execution_.scratch(weight_slot, parameter.elements() * size_of(type_));
+    return {parameter_type_, extent(id, 0), extent(id, 1), parameter.data()};
 }
 
 namespace {

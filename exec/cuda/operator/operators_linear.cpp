@@ -28,14 +28,13 @@ void Operators::linear(model::OperatorId id, const Operands& x) const {
     const model::Operator& o = op(id);
     const Sizes y = sizes_of(o.output);
     const std::int64_t inputs = extent(o.parameters[0], 1);
-    const void* in = x.inputs[0];
+    const void* in = x.inputs[0].data();
     if (o.attributes.input_scale != 1.0) {
         kernels_.scale(execution_.stream(), type_, y.rows * inputs,
-                       static_cast<float>(o.attributes.input_scale), in, x.saved_context, false);
-        in = x.saved_context;
+                       static_cast<float>(o.attributes.input_scale), in, x.saved_context.data(), false);
+        in = x.saved_context.data();
     }
-    const void* own_weight =
-        is_in_fp8(id) ? x.parameters[0] : weight(o.parameters[0], x.parameters[0], weight_slot);
+    const void* own_weight = is_in_fp8(id) ? x.parameters[0].data() : weight(x.parameters[0], weight_slot);
     const bool is_across = is_stored_across(o.output);
     Product p = product();
     p.transpose_b = true;
@@ -45,18 +44,18 @@ void Operators::linear(model::OperatorId id, const Operands& x) const {
     p.a = is_across ? own_weight : in;
     p.b = is_across ? in : own_weight;
     p.lda = p.ldb = inputs;
-    p.c = x.output;
+    p.c = x.output.data();
     p.ldc = p.n;
     // Partial sums: the bias counts once.
     const bool is_partial =
         graph_.tensor(o.output).split == model::TensorSplit::partial && context_.tensor_parallel > 1;
     if (o.attributes.has_bias && (!is_partial || tensor_rank_ == 0))
-        p.bias = weight(o.parameters[1], x.parameters[1], bias_slot);
+        p.bias = weight(x.parameters[1], bias_slot);
     if (is_in_fp8(id)) {
         if (const std::optional<Product> low = forward_in_fp8(
                 p, {type_, y.rows, inputs, in}, weight_matrix(o.parameters[0], x.parameters[0])))
             p = *low;
-        else p.b = weight(o.parameters[0], x.parameters[0], weight_slot);
+        else p.b = weight(x.parameters[0], weight_slot);
     }
     const model::Operator* reader = only_reader(o.output);
     if (reader && (is_approximate_gelu(*reader) || reader->kind == OperatorKind::add))
@@ -67,9 +66,9 @@ void Operators::linear(model::OperatorId id, const Operands& x) const {
 // Of the layer held, whose result stays for backward.
 bool Operators::gelu_with_product(const Operands& x) const {
     std::optional<Product> p = fusion_->held_product();
-    if (!p || p->c != x.inputs[0]) return false;
+    if (!p || p->c != x.inputs[0].data()) return false;
     p->before_gelu = p->c;
-    p->c = x.output;
+    p->c = x.output.data();
     if (!machine_.offers(*p)) return false;
     fusion_->drop_held();
     fusion_->launch(*p);
@@ -78,36 +77,40 @@ bool Operators::gelu_with_product(const Operands& x) const {
 
 void Operators::add(const model::Operator& o, const Operands& x) const {
     for (std::size_t i = 0; i < 2; ++i) {
-        if (!fusion_->holds(x.inputs[i])) continue;
-        const void* residual = x.inputs[1 - i];
+        if (!fusion_->holds(x.inputs[i].data())) continue;
+        const void* residual = x.inputs[1 - i].data();
         std::optional<Product> product = fusion_->held_product();
         std::optional<HeldDropout> dropout = fusion_->held_dropout();
         fusion_->drop_held();
         if (product) {
             product->addend = residual;
-            product->c = x.output;
+            product->c = x.output.data();
             return fusion_->launch(*product);
         }
-        dropout->y = x.output;
+        dropout->y = x.output.data();
         return fusion_->launch(*dropout, residual);
     }
     fusion_->flush();
-    kernels_.add(execution_.stream(), type_, sizes_of(o.output).count(), x.inputs[0], x.inputs[1], x.output);
+    kernels_.add(execution_.stream(), type_, sizes_of(o.output).count(), x.inputs[0].data(),
+                 x.inputs[1].data(), x.output.data());
 }
 
 // The gradient of both terms is that of the sum: as a rule no copy is made.
-void Operators::add_backward(const model::Operator& o, const void* dy, const std::vector<float*>& dx) const {
+void Operators::add_backward(const model::Operator& o, const void* dy,
+                             const std::vector<TensorView>& dx) const {
     const std::int64_t count = sizes_of(o.output).count();
     for (std::size_t i = 0; i < dx.size(); ++i) {
         if (!dx[i]) continue;
-        const void* base = base_of(o.inputs[i], dx[i]);
-        if (!base) fusion_->copy_later(dx[i], dy, static_cast<std::size_t>(count) * size_of(type_));
-        else if (base == dx[i]) kernels_.scale(execution_.stream(), type_, count, 1.0f, dy, dx[i], true);
-        else kernels_.add(execution_.stream(), type_, count, base, dy, dx[i]);
+        const void* base = base_of(dx[i]);
+        if (!base) fusion_->copy_later(dx[i].data(), dy, count * size_of(type_));
+        else if (base == dx[i].data())
+            kernels_.scale(execution_.stream(), type_, count, 1.0f, dy, dx[i].data(), true);
+        else kernels_.add(execution_.stream(), type_, count, base, dy, dx[i].data());
     }
 }
 
-void Operators::linear_backward(model::OperatorId id, const Operands& x, const void* dy, float* dx) const {
+void Operators::linear_backward(model::OperatorId id, const Operands& x, const void* dy,
+                                const TensorView& dx) const {
     const model::Operator& o = op(id);
     const Sizes y = sizes_of(o.output);
     const std::int64_t inputs = extent(o.parameters[0], 1);
@@ -120,18 +123,18 @@ void Operators::linear_backward(model::OperatorId id, const Operands& x, const v
     p.alpha = static_cast<float>(o.attributes.input_scale);
     p.a = dy;
     p.lda = is_across ? y.rows : y.columns;
-    p.b = is_in_fp8(id) ? x.parameters[0] : weight(o.parameters[0], x.parameters[0], weight_slot);
+    p.b = is_in_fp8(id) ? x.parameters[0].data() : weight(x.parameters[0], weight_slot);
     p.ldb = inputs;
-    p.c = dx;
+    p.c = dx.data();
     p.ldc = inputs;
-    const void* base = base_of(o.inputs[0], dx);
-    p.accumulates = base == dx;
-    if (base && base != dx) p.addend = base;
+    const void* base = base_of(dx);
+    p.accumulates = base == dx.data();
+    if (base && base != dx.data()) p.addend = base;
     if (is_in_fp8(id)) {
         if (const std::optional<Product> low = backward_in_fp8(
                 id, p, {type_, y.rows, y.columns, dy}, weight_matrix(o.parameters[0], x.parameters[0])))
             p = *low;
-        else p.b = weight(o.parameters[0], x.parameters[0], weight_slot);
+        else p.b = weight(x.parameters[0], weight_slot);
     }
     // The gradient of a GELU's result is read by that GELU alone.
     model::TensorId in = o.inputs[0];
@@ -141,17 +144,17 @@ void Operators::linear_backward(model::OperatorId id, const Operands& x, const v
     else fusion_->launch(p);
 }
 
-bool Operators::gelu_backward_with_product(const model::Operator& o, const Operands& x, const float* dy,
-                                           float* dx) const {
+bool Operators::gelu_backward_with_product(const model::Operator& o, const Operands& x, const void* dy,
+                                           const TensorView& dx) const {
     std::optional<Product> p = fusion_->held_product();
     if (!p || p->c != dy) return false;
-    p->gelu_input = x.inputs[0];
-    p->c = dx;
+    p->gelu_input = x.inputs[0].data();
+    p->c = dx.data();
     if (!machine_.offers(*p)) return false;
-    if (accumulates(o.inputs[0], dx)) {
+    if (accumulates(dx)) {
         fusion_->flush();
         kernels_.unary_backward(execution_.stream(), type_, Unary::gelu_tanh, sizes_of(o.output).count(),
-                                x.inputs[0], dy, dx, true);
+                                x.inputs[0].data(), dy, dx.data(), true);
         return true;
     }
     fusion_->drop_held();
@@ -160,7 +163,7 @@ bool Operators::gelu_backward_with_product(const model::Operator& o, const Opera
 }
 
 void Operators::linear_weights(model::OperatorId id, const Operands& x, const void* dy,
-                               const std::vector<float*>& dparameters) const {
+                               const std::vector<TensorView>& dparameters) const {
     const model::Operator& o = op(id);
     const Sizes y = sizes_of(o.output);
     const std::int64_t inputs = extent(o.parameters[0], 1);
@@ -173,22 +176,21 @@ void Operators::linear_weights(model::OperatorId id, const Operands& x, const vo
     p.k = y.rows;
     p.a = dy;
     p.lda = is_across ? y.rows : y.columns;
-    p.b = o.attributes.input_scale != 1.0 ? x.saved_context : static_cast<const void*>(x.inputs[0]);
+    p.b = o.attributes.input_scale != 1.0 ? x.saved_context.data() : x.inputs[0].data();
     p.ldb = inputs;
-    p.c = dparameters[0];
+    p.c = dparameters[0].data();
     p.ldc = inputs;
-    p.accumulates = sums(o.parameters[0], dparameters[0]).accumulates;
+    p.accumulates = sums(dparameters[0]).accumulates;
     if (is_in_fp8(id))
-        if (const std::optional<Product> low =
-                weights_in_fp8(id, p, {type_, y.rows, y.columns, dy}, {type_, y.rows, inputs, x.inputs[0]}))
+        if (const std::optional<Product> low = weights_in_fp8(id, p, {type_, y.rows, y.columns, dy},
+                                                              {type_, y.rows, inputs, x.inputs[0].data()}))
             p = *low;
     if (!o.attributes.has_bias) return fusion_->launch(p);
     // The gradient of the bias comes with that of the weight where the library can fuse them. Scratch for
     // both cases is reserved always, since the machine of planning may answer otherwise.
-    const Sums bias = sums(o.parameters[1], dparameters[1]);
+    const Sums bias = sums(dparameters[1]);
     void* workspace = execution_.scratch(sums_slot, norm_workspace(y.rows, y.columns));
-    void* own =
-        execution_.scratch(partial_slot, static_cast<std::size_t>(y.columns) * size_of(gradient_type_));
+    void* own = execution_.scratch(partial_slot, y.columns * size_of(gradient_type_));
     Product both = p;
     both.row_sums = bias.accumulates ? own : bias.data;
     if (!p.in_fp8 &&

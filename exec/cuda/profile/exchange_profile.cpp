@@ -6,6 +6,7 @@
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 
 namespace exec::cuda {
 
@@ -22,7 +23,7 @@ core::Seconds time_of(Machine& machine, Stream stream, Event begin, Event end, i
         for (int i = 0; i < inner; ++i) work();
         machine.record(end, stream);
         machine.synchronize();
-        times.push_back(machine.between(begin, end) / static_cast<double>(inner));
+        times.push_back(machine.between(begin, end) / inner);
     }
     std::sort(times.begin(), times.end());
     return times[times.size() / 2];
@@ -55,22 +56,20 @@ std::vector<ExchangeRate> profile_exchange(Machine& machine, Exchange& exchange,
     for (const std::vector<int>& members : groups) {
         const auto own = std::find(members.begin(), members.end(), rank);
         if (own == members.end()) continue;
-        const auto position = static_cast<int>(own - members.begin()),
-                   ranks = static_cast<int>(members.size());
+        const auto position = static_cast<int>(own - members.begin()), ranks = core::count_of(members);
         const int group = exchange.make_group(members);
         // Zeros: sums of them stay numbers, however often they are added.
         void* data = machine.allocate(most);
         machine.fill_zero(stream, data, most);
         for (const core::Bytes bytes : sizes) {
             const std::size_t count = static_cast<std::size_t>(bytes.value) / sizeof(float),
-                              piece = count / static_cast<std::size_t>(ranks);
+                              piece = count / ranks;
             const int inner = bytes.value > 4.0 * 1024 * 1024 ? 3 : 20;
             const auto measure = [&](const char* operation, double of, const std::function<void()>& work) {
                 rates.push_back(
                     {operation, ranks, core::Bytes(of), time_of(machine, stream, begin, end, inner, work)});
             };
-            const auto gathered =
-                static_cast<double>(piece * static_cast<std::size_t>(ranks) * sizeof(float));
+            const auto gathered = static_cast<double>(piece * ranks * sizeof(float));
             measure("all_reduce", bytes.value,
                     [&] { exchange.all_reduce(stream, group, core::DataType::fp32, data, count, false); });
             measure("all_gather", gathered,

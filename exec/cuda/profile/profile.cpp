@@ -9,6 +9,7 @@
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "exec/cuda/device/device.h"
 #include "exec/cuda/make_backend.h"
 #include "exec/profile/profiled_program.h"
@@ -48,7 +49,7 @@ double time_of_passes(const RunResult& result, const schedule::Program& program,
 void scale_to_passes(OperatorTimes& times, const RunResult& unmarked, const schedule::Program& program) {
     for (const bool is_forward : {true, false}) {
         const auto belongs = [&](const auto& entry) {
-            return (entry.first.second == static_cast<int>(model::Phase::forward)) == is_forward;
+            return (entry.first.second == core::position_of(model::Phase::forward)) == is_forward;
         };
         double sum = 0;
         for (const auto& entry : times)
@@ -74,11 +75,11 @@ GpuPlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph&
     const RunResult result = run(program, graph, data, options);
 
     GpuPlanProfile profile;
-    profile.overhead = result.memory.at_peak[0][static_cast<std::size_t>(schedule::MemoryKind::overhead)];
+    profile.overhead = result.memory.at_peak[0][core::position_of(schedule::MemoryKind::overhead)];
     std::map<std::pair<std::int32_t, int>, std::vector<double>> by_operator;
     for (const OperatorSample& sample : result.operator_samples)
         if (sample.step > 1)
-            by_operator[{sample.op, static_cast<int>(sample.phase)}].push_back(sample.time.value);
+            by_operator[{sample.op, core::position_of(sample.phase)}].push_back(sample.time.value);
     OperatorTimes times;
     for (const auto& [key, of_one] : by_operator) times[key] = median(of_one);
     scale_to_passes(times, unmarked, program);
@@ -94,8 +95,7 @@ GpuPlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph&
                                          : 2 * core::size_of(precision.parameters).value) +
         (schedule::needs_update_norms(plan.optimizer) ? 8 : 0);
     double elements = 0;
-    for (const schedule::ParameterBucket& bucket : program.classes[0].buckets)
-        elements += static_cast<double>(bucket.elements);
+    for (const schedule::ParameterBucket& bucket : program.classes[0].buckets) elements += bucket.elements;
     std::vector<double> updates;
     for (std::size_t step = 2; step < unmarked.timelines.size(); ++step) {
         double time = 0;
@@ -163,13 +163,17 @@ public:
             word = static_cast<std::uint16_t>((state >> 16 & 0x83FFu) | 0x3C00u);
         }
         for (std::size_t at = 0; at < bytes; at += pattern.size() * 2)
-            machine.upload_now(static_cast<char*>(data_) + at, pattern.data(),
-                               std::min(bytes - at, pattern.size() * 2));
+            machine.upload_now(as<char>() + at, pattern.data(), std::min(bytes - at, pattern.size() * 2));
     }
     ~Block() { machine_.release(data_); }
     Block(const Block&) = delete;
     Block& operator=(const Block&) = delete;
-    void* at(std::size_t offset = 0) const { return static_cast<char*>(data_) + offset; }
+    void* at(std::size_t offset = 0) const { return as<char>() + offset; }
+    // As an array of what kernels take there.
+    template <class T>
+    T* as() const {
+        return static_cast<T*>(data_);
+    }
 
 private:
     Machine& machine_;
@@ -190,8 +194,7 @@ void time_products(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
                                        Precision{core::DataType::fp32, Type::fp32, false}})
         for (const std::int64_t n : {128, 256, 512, 1024, 2048, 4096, 8192}) {
             double rate = 0;
-            const double flops =
-                2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
+            const double flops = 2.0 * n * n * n;
             // x W^T (forward), dy W (input), dy^T x (weight).
             for (const auto& [transpose_a, transpose_b, layout] :
                  {std::tuple{false, true, "nt"}, std::tuple{false, false, "nn"},
@@ -210,9 +213,7 @@ void time_products(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
                 profile.rates.push_back({fmt::format("product {} {} x {} x {} {}",
                                                      core::name_of(precision.type), n, n, n, layout),
                                          core::Flops(flops),
-                                         core::Bytes(3.0 * static_cast<double>(n) * static_cast<double>(n) *
-                                                     static_cast<double>(size_of(precision.storage))),
-                                         time});
+                                         core::Bytes(3.0 * n * n * size_of(precision.storage)), time});
                 rate += flops / time.value / 3;
             }
             profile.products[precision.type].push_back({core::Flops(flops), core::FlopsPerSecond(rate)});
@@ -226,10 +227,10 @@ void time_fp8_products(Machine& machine, Stopwatch& watch, GpuProfile& profile) 
     const Block x(machine, 2 * most), c(machine, 2 * most), a(machine, most), b(machine, most),
         head(machine, 4096);
     const Kernels& k = machine.kernels();
-    auto *unscale = static_cast<float*>(head.at()), *partials = static_cast<float*>(head.at(1024));
+    auto *unscale = head.as<float>(), *partials = head.as<float>() + 1024 / sizeof(float);
     for (const std::int64_t n : {128, 256, 512, 1024, 2048, 4096, 8192}) {
         double rate = 0;
-        const double flops = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
+        const double flops = 2.0 * n * n * n;
         for (const bool is_forward : {true, false}) {
             Product half;
             half.in = half.out = Type::bf16;
@@ -247,16 +248,14 @@ void time_fp8_products(Machine& machine, Stopwatch& watch, GpuProfile& profile) 
             if (!machine.offers_fp8(p, half)) return;
             k.largest_magnitudes(watch.stream(), Type::bf16, n * n, x.at(), partials);
             k.cast_to_float8(watch.stream(), Type::bf16, p.a_format, n, n, x.at(), partials, unscale,
-                             static_cast<std::uint8_t*>(a.at()), nullptr);
+                             a.as<std::uint8_t>(), nullptr);
             k.cast_to_float8(watch.stream(), Type::bf16, p.b_format, n, n, x.at(), partials, unscale,
-                             static_cast<std::uint8_t*>(b.at()), nullptr);
+                             b.as<std::uint8_t>(), nullptr);
             const core::Seconds time =
                 watch.time([&] { machine.product(watch.stream(), p); }, n <= 1024 ? 50 : 5);
             profile.rates.push_back({fmt::format("product fp8 {} x {} x {} {}", n, n, n,
                                                  is_forward ? "e4m3 by e4m3, fast sums" : "e5m2 by e4m3"),
-                                     core::Flops(flops),
-                                     core::Bytes(4.0 * static_cast<double>(n) * static_cast<double>(n)),
-                                     time});
+                                     core::Flops(flops), core::Bytes(4.0 * n * n), time});
             rate += flops / time.value * (is_forward ? 1 : 2) / 3;
         }
         profile.products[core::DataType::fp8].push_back({core::Flops(flops), core::FlopsPerSecond(rate)});
@@ -273,27 +272,23 @@ void time_attention(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
             shape.head_dimension = head;
             shape.is_causal = true;
             shape.scale = 0.125f;
-            const auto rows = static_cast<std::size_t>(shape.samples * shape.tokens);
-            const std::size_t packed = rows * static_cast<std::size_t>(shape.row()) * 2,
-                              plain = rows * 2048 * 2,
-                              sums = rows * static_cast<std::size_t>(shape.heads) * 4;
+            const std::size_t rows = shape.samples * shape.tokens;
+            const std::size_t packed = rows * shape.row() * 2, plain = rows * 2048 * 2,
+                              sums = rows * shape.heads * 4;
             const Block qkv(machine, packed), dqkv(machine, packed), y(machine, plain), dy(machine, plain),
                 log_sums(machine, sums), workspace(machine, sums);
             const bool fused = fuses(machine, Type::bf16, shape);
-            const double flops = 4.0 * static_cast<double>(shape.samples * shape.heads) *
-                                 static_cast<double>(tokens * tokens) * static_cast<double>(head) / 2;
+            const double flops = 4.0 * (shape.samples * shape.heads) * (tokens * tokens) * head / 2;
             const Stream s = watch.stream();
             const Kernels& k = machine.kernels();
             const auto forward = [&] {
                 if (fused)
                     fused_attention(machine, s, Type::bf16, shape, qkv.at(), nullptr, y.at(),
-                                    static_cast<float*>(log_sums.at()));
-                else
-                    k.attention(s, Type::bf16, shape, qkv.at(), nullptr, y.at(),
-                                static_cast<float*>(log_sums.at()));
+                                    log_sums.as<float>());
+                else k.attention(s, Type::bf16, shape, qkv.at(), nullptr, y.at(), log_sums.as<float>());
             };
             const auto backward = [&] {
-                const auto* kept = static_cast<const float*>(log_sums.at());
+                const auto* kept = log_sums.as<const float>();
                 if (fused)
                     fused_attention_backward(machine, s, Type::bf16, shape, qkv.at(), nullptr, y.at(), kept,
                                              dy.at(), dqkv.at(), nullptr, nullptr);
@@ -324,7 +319,7 @@ void add_rate(GpuProfile& profile, std::string what, double bytes, core::Seconds
 // Our own memory-bound kernels against a copy of as many bytes.
 void time_streams(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
     constexpr std::int64_t rows = 32768, width = 4096, count = rows * width;
-    constexpr double tensor = 2.0 * static_cast<double>(count);
+    constexpr double tensor = 2.0 * count;
     const Block x(machine, 2 * count), y(machine, 2 * count), z(machine, 2 * count),
         statistics(machine, 8 * rows), mask(machine, count);
     const Block scale(machine, 4 * width), sums(machine, 4 * width), labels(machine, 8 * rows),
@@ -336,14 +331,13 @@ void time_streams(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
         2 * tensor / watch.time([&] { machine.copy(s, y.at(), x.at(), 2 * count); }).value);
     const std::vector<std::int64_t> ids = [&] {
         std::vector<std::int64_t> values(rows);
-        for (std::size_t i = 0; i < values.size(); ++i)
-            values[i] = static_cast<std::int64_t>(i * 7919 % width);
+        for (std::size_t i = 0; i < values.size(); ++i) values[i] = i * 7919 % width;
         return values;
     }();
     machine.upload_now(labels.at(), ids.data(), ids.size() * 8);
-    const auto kept = [](const Block& block) { return static_cast<float*>(block.at()); };
+    const auto kept = [](const Block& block) { return block.as<float>(); };
     const Values factors{scale.at(), Type::fp32};
-    const auto* classes = static_cast<const std::int64_t*>(labels.at());
+    const auto* classes = labels.as<const std::int64_t>();
     const auto measure = [&](const char* what, double bytes, const std::function<void()>& work) {
         add_rate(profile, fmt::format("{} bf16 {} x {}", what, rows, width), bytes, watch.time(work));
     };
@@ -372,7 +366,7 @@ void time_streams(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
         k.column_sums(s, Type::bf16, rows, width, x.at(), {sums.at(), Type::fp32}, workspace.at());
     });
     auto* partials = kept(sums);
-    auto *octets = static_cast<std::uint8_t*>(y.at()), *turned = static_cast<std::uint8_t*>(z.at());
+    auto *octets = y.as<std::uint8_t>(), *turned = z.as<std::uint8_t>();
     measure("largest magnitude", tensor,
             [&] { k.largest_magnitudes(s, Type::bf16, count, x.at(), partials); });
     measure("cast to fp8", 1.5 * tensor, [&] {
@@ -383,11 +377,9 @@ void time_streams(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
         k.cast_to_float8(s, Type::bf16, Float8::e5m2, rows, width, x.at(), partials, kept(statistics), octets,
                          turned);
     });
-    DropoutShape dropout{rows, width, rows / 64, width,
-                         0,    0,     0.1f,      static_cast<const std::uint64_t*>(keys.at())};
-    measure("dropout and residual", 3.5 * tensor, [&] {
-        k.dropout(s, Type::bf16, dropout, x.at(), y.at(), z.at(), static_cast<std::uint8_t*>(mask.at()));
-    });
+    DropoutShape dropout{rows, width, rows / 64, width, 0, 0, 0.1f, keys.as<const std::uint64_t>()};
+    measure("dropout and residual", 3.5 * tensor,
+            [&] { k.dropout(s, Type::bf16, dropout, x.at(), y.at(), z.at(), mask.as<std::uint8_t>()); });
     measure("loss statistics", tensor,
             [&] { k.loss_statistics(s, Type::bf16, shape, x.at(), classes, kept(workspace), nullptr); });
     measure("cross-entropy backward", 2 * tensor, [&] {
@@ -406,22 +398,17 @@ void time_norms(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
     for (const auto& [rows, width] :
          {std::pair<std::int64_t, std::int64_t>{32768, 768}, {8192, 1600}, {16384, 2048}}) {
         const std::int64_t count = rows * width;
-        const double tensor = 2.0 * static_cast<double>(count);
+        const double tensor = 2.0 * count;
         // Larger together than any second-level cache: what one step reads another one has written long
         // before.
         constexpr int copies = 8;
-        const Block x(machine, static_cast<std::size_t>(2 * count * copies)),
-            y(machine, static_cast<std::size_t>(2 * count * copies)),
-            z(machine, static_cast<std::size_t>(2 * count * copies)),
-            scale(machine, static_cast<std::size_t>(4 * width)),
-            statistics(machine, static_cast<std::size_t>(8 * rows)),
+        const Block x(machine, 2 * count * copies), y(machine, 2 * count * copies),
+            z(machine, 2 * count * copies), scale(machine, 4 * width), statistics(machine, 8 * rows),
             workspace(machine, norm_workspace(rows, width));
         const Values factors{scale.at(), Type::bf16};
-        auto* kept = static_cast<float*>(statistics.at());
+        auto* kept = statistics.as<float>();
         int turn = 0;
-        const auto at = [&](const Block& block) {
-            return block.at(static_cast<std::size_t>(turn % copies) * static_cast<std::size_t>(2 * count));
-        };
+        const auto at = [&](const Block& block) { return block.at(turn % copies * 2 * count); };
         const auto measure = [&](const char* what, double bytes, const std::function<void()>& work) {
             add_rate(profile, fmt::format("{} bf16 {} x {}", what, rows, width), bytes, watch.time([&] {
                 work();
@@ -461,10 +448,10 @@ void time_vocabulary(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
         table(machine, 2 * classes * width), dy(machine, 2 * rows * width),
         sorted(machine, embedding_workspace(rows, width));
     std::vector<std::int64_t> ids(rows);
-    for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int64_t>(i * 7919 % classes);
+    for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = i * 7919 % classes;
     machine.upload_now(labels.at(), ids.data(), ids.size() * 8);
-    const auto* own = static_cast<const std::int64_t*>(labels.at());
-    auto* kept = static_cast<float*>(statistics.at());
+    const auto* own = labels.as<const std::int64_t>();
+    auto* kept = statistics.as<float>();
     constexpr double all = 2.0 * rows * classes;
     add_rate(profile, "loss statistics across bf16 8192 x 50257", all, watch.time([&] {
         k.loss_statistics(s, Type::bf16, shape, logits.at(), own, kept, workspace.at());
@@ -499,9 +486,9 @@ void time_updates(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
         partials(machine, 2 * elements / update_chunk * sizeof(float));
     const DeviceRange range{parameters.at(),
                             gradients.at(),
-                            static_cast<float*>(master.at()),
-                            static_cast<float*>(first.at()),
-                            static_cast<float*>(second.at()),
+                            master.as<float>(),
+                            first.as<float>(),
+                            second.as<float>(),
                             elements,
                             0.1f};
     machine.upload_now(ranges.at(), &range, sizeof range);
@@ -510,10 +497,10 @@ void time_updates(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
     machine.upload_now(chunks.at(), list.data(), list.size() * sizeof(UpdateChunk));
     const StepFactors step{1e-4f, 0.9f, 0.99f, 1e-8f, 0, 1e-4f, 1, 1, 1, 0, 0.1f, 0.01f};
     machine.upload_now(factors.at(), &step, sizeof step);
-    const auto* device_ranges = static_cast<const DeviceRange*>(ranges.at());
-    const auto* device_chunks = static_cast<const UpdateChunk*>(chunks.at());
-    const auto* device_factors = static_cast<const StepFactors*>(factors.at());
-    const auto count = static_cast<std::int64_t>(list.size());
+    const auto* device_ranges = ranges.as<const DeviceRange>();
+    const auto* device_chunks = chunks.as<const UpdateChunk>();
+    const auto* device_factors = factors.as<const StepFactors>();
+    const auto count = std::ssize(list);
     add_rate(profile, fmt::format("AdamW bf16 with fp32 master weights, {}", elements), adam_bytes * elements,
              watch.time(
                  [&] {
@@ -521,13 +508,12 @@ void time_updates(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
                               count, device_factors, nullptr, nullptr);
                  },
                  3));
-    auto* const sums = static_cast<float*>(norm.at());
+    auto* const sums = norm.as<float>();
     add_rate(profile, fmt::format("LAMB bf16, moments and norms, {}", elements), lamb_norm_bytes * elements,
              watch.time(
                  [&] {
                      k.update_norms(s, Type::bf16, Type::bf16, device_ranges, 1, device_chunks, count,
-                                    device_factors, nullptr, nullptr, static_cast<float*>(partials.at()),
-                                    sums);
+                                    device_factors, nullptr, nullptr, partials.as<float>(), sums);
                  },
                  3));
     add_rate(profile, fmt::format("LAMB bf16, step, {}", elements), lamb_step_bytes * elements,
@@ -541,7 +527,7 @@ void time_updates(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
              watch.time(
                  [&] {
                      k.gradient_norm(s, Type::bf16, device_ranges, device_chunks, count, device_factors,
-                                     static_cast<float*>(partials.at()), static_cast<float*>(norm.at()));
+                                     partials.as<float>(), norm.as<float>());
                  },
                  3));
 }
@@ -563,12 +549,10 @@ void time_launches(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
     const Block device(machine, large);
     void* host = machine.allocate_host(large);
     profile.copy_latency = watch.time([&] { machine.upload(s, device.at(), host, 64); }, 50);
-    profile.to_device =
-        core::BytesPerSecond(static_cast<double>(large) /
-                             watch.time([&] { machine.upload(s, device.at(), host, large); }, 2).value);
-    profile.to_host =
-        core::BytesPerSecond(static_cast<double>(large) /
-                             watch.time([&] { machine.download(s, host, device.at(), large); }, 2).value);
+    profile.to_device = core::BytesPerSecond(
+        large / watch.time([&] { machine.upload(s, device.at(), host, large); }, 2).value);
+    profile.to_host = core::BytesPerSecond(
+        large / watch.time([&] { machine.download(s, host, device.at(), large); }, 2).value);
     machine.release_host(host);
 }
 

@@ -14,6 +14,7 @@
 #include <mpi.h>
 
 #include "core/errors.h"
+#include "core/index/integers.h"
 
 namespace exec::transport::mpi {
 
@@ -28,8 +29,7 @@ void check(int code, const char* call) {
     char text[MPI_MAX_ERROR_STRING];
     int length = 0;
     MPI_Error_string(code, text, &length);
-    throw core::MachineError(
-        fmt::format("{}: {}", call, std::string(text, static_cast<std::size_t>(length))));
+    throw core::MachineError(fmt::format("{}: {}", call, std::string(text, length)));
 }
 #define SMSIM_MPI(call) check(call, #call)
 
@@ -54,13 +54,9 @@ class MpiWire : public transport::Wire {
 public:
     // `hosts` by rank.
     MpiWire(MPI_Comm communicator, int rank, int size, const std::vector<std::string>& hosts)
-        : communicator_(communicator),
-          rank_(rank),
-          size_(size),
-          next_payload_tag_(static_cast<std::size_t>(size), 1) {
+        : communicator_(communicator), rank_(rank), size_(size), next_payload_tag_(size, 1) {
         for (const std::string& host : hosts)
-            part_.push_back(host == hosts[static_cast<std::size_t>(rank)] ? largest_message
-                                                                          : largest_message_between_hosts);
+            part_.push_back(host == hosts[rank] ? largest_message : largest_message_between_hosts);
         receives_.resize(open_receives);
         for (OpenReceive& receive : receives_) {
             receive.message.resize(envelope_message);
@@ -77,8 +73,8 @@ public:
         Envelope envelope{static_cast<std::uint64_t>(header.kind), header.tag, header.bytes, 0};
         const bool is_inline = payload.size() <= most_inline_bytes;
         if (!is_inline) {
-            int& next = next_payload_tag_[static_cast<std::size_t>(peer)];
-            envelope.payload_tag = static_cast<std::uint64_t>(next);
+            int& next = next_payload_tag_[peer];
+            envelope.payload_tag = next;
             next = next + 1 < payload_tags ? next + 1 : 1;
         }
         Sending& first = sendings_.emplace_back();
@@ -86,8 +82,8 @@ public:
         std::memcpy(first.own.data(), &envelope, sizeof envelope);
         if (is_inline && !payload.empty())
             std::memcpy(first.own.data() + sizeof envelope, payload.data(), payload.size());
-        SMSIM_MPI(MPI_Isend(first.own.data(), static_cast<int>(first.own.size()), MPI_BYTE, peer, 0,
-                            communicator_, &first.request));
+        SMSIM_MPI(MPI_Isend(first.own.data(), core::count_of(first.own), MPI_BYTE, peer, 0, communicator_,
+                            &first.request));
         if (is_inline) {
             if (ticket) receiver.sent(ticket);
             return;
@@ -97,7 +93,7 @@ public:
             copy.assign(payload.begin(), payload.end());
             payload = copy;
         }
-        const std::size_t most = part_[static_cast<std::size_t>(peer)];
+        const std::size_t most = part_[peer];
         for (std::size_t at = 0; at < payload.size(); at += most) {
             const std::size_t bytes = std::min(most, payload.size() - at);
             Sending& part = sendings_.emplace_back();
@@ -127,7 +123,7 @@ public:
         }
         for (auto it = arrivals_.begin(); it != arrivals_.end();) {
             int is_done = 0;
-            SMSIM_MPI(MPI_Testall(static_cast<int>(it->requests.size()), it->requests.data(), &is_done,
+            SMSIM_MPI(MPI_Testall(core::count_of(it->requests), it->requests.data(), &is_done,
                                   MPI_STATUSES_IGNORE));
             if (!is_done) {
                 ++it;
@@ -188,8 +184,8 @@ private:
     };
 
     void post(OpenReceive& open) {
-        SMSIM_MPI(MPI_Irecv(open.message.data(), static_cast<int>(open.message.size()), MPI_BYTE,
-                            MPI_ANY_SOURCE, 0, communicator_, &open.request));
+        SMSIM_MPI(MPI_Irecv(open.message.data(), core::count_of(open.message), MPI_BYTE, MPI_ANY_SOURCE, 0,
+                            communicator_, &open.request));
     }
 
     void take(Receiver& receiver, const OpenReceive& open, const MPI_Status& status) {
@@ -205,7 +201,7 @@ private:
         }
         Arriving& arriving = arrivals_.emplace_back();
         arriving.incoming = &incoming;
-        const std::size_t most = part_[static_cast<std::size_t>(status.MPI_SOURCE)];
+        const std::size_t most = part_[status.MPI_SOURCE];
         arriving.requests.reserve(envelope.bytes / most + 1);
         for (std::size_t at = 0; at < envelope.bytes; at += most) {
             const std::size_t bytes = std::min<std::size_t>(most, envelope.bytes - at);
@@ -244,24 +240,21 @@ std::unique_ptr<transport::Wire> start(std::vector<std::string>& hosts) {
     char name[MPI_MAX_PROCESSOR_NAME] = {};
     int length = 0;
     SMSIM_MPI(MPI_Get_processor_name(name, &length));
-    std::vector<char> names(static_cast<std::size_t>(size) * sizeof name);
+    std::vector<char> names(size * sizeof name);
     SMSIM_MPI(
         MPI_Allgather(name, sizeof name, MPI_CHAR, names.data(), sizeof name, MPI_CHAR, MPI_COMM_WORLD));
     std::vector<std::string> by_launch;
     std::vector<int> host_of, order;
     std::map<std::string, int> first_seen;
     for (int r = 0; r < size; ++r) {
-        by_launch.emplace_back(names.data() + static_cast<std::size_t>(r) * sizeof name);
-        host_of.push_back(
-            first_seen.emplace(by_launch.back(), static_cast<int>(first_seen.size())).first->second);
+        by_launch.emplace_back(names.data() + r * sizeof name);
+        host_of.push_back(first_seen.emplace(by_launch.back(), core::count_of(first_seen)).first->second);
         order.push_back(r);
     }
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-        return host_of[static_cast<std::size_t>(a)] < host_of[static_cast<std::size_t>(b)];
-    });
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return host_of[a] < host_of[b]; });
     const auto new_rank = static_cast<int>(std::find(order.begin(), order.end(), rank) - order.begin());
     hosts.clear();
-    for (const int r : order) hosts.push_back(by_launch[static_cast<std::size_t>(r)]);
+    for (const int r : order) hosts.push_back(by_launch[r]);
 
     MPI_Comm communicator = MPI_COMM_NULL;
     SMSIM_MPI(MPI_Comm_split(MPI_COMM_WORLD, 0, new_rank, &communicator));

@@ -18,6 +18,7 @@
 #include <fmt/core.h>
 
 #include "core/errors.h"
+#include "core/index/integers.h"
 #include "exec/file_descriptor.h"
 #include "exec/transport/tcp/socket_wire.h"
 
@@ -78,7 +79,7 @@ bool receive_all(int descriptor, void* into, std::size_t bytes, const Deadline& 
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) return false;
         at += got;
-        bytes -= static_cast<std::size_t>(got);
+        bytes -= got;
     }
     return true;
 }
@@ -90,7 +91,7 @@ bool send_all(int descriptor, const void* from, std::size_t bytes) {
         if (sent < 0 && errno == EINTR) continue;
         if (sent <= 0) return false;
         at += sent;
-        bytes -= static_cast<std::size_t>(sent);
+        bytes -= sent;
     }
     return true;
 }
@@ -188,7 +189,7 @@ public:
                 if (got > 0 && caller.said.size() < sizeof(Hello)) continue;
                 Socket socket = std::move(caller.socket);
                 if (got > 0) std::memcpy(&hello, caller.said.data(), sizeof hello);
-                callers_.erase(callers_.begin() + static_cast<std::ptrdiff_t>(i));
+                callers_.erase(callers_.begin() + i);
                 if (got > 0) return socket;
             }
             if (polled[0].revents == 0) continue;
@@ -268,7 +269,7 @@ struct Member {
 
 // Rank 0's part: the reports of all ranks, by launch rank.
 std::vector<Member> collect(const Launch& launch, const Socket& listener, const Deadline& deadline) {
-    std::vector<Member> members(static_cast<std::size_t>(launch.size));
+    std::vector<Member> members(launch.size);
     PendingConnections pending(listener);
     for (int missing = launch.size - 1; missing > 0;) {
         Report report;
@@ -276,7 +277,7 @@ std::vector<Member> collect(const Launch& launch, const Socket& listener, const 
         if (!socket.is_open()) {
             std::string absent;
             for (int r = 1; r < launch.size; ++r)
-                if (!members[static_cast<std::size_t>(r)].socket.is_open()) absent += fmt::format(" {}", r);
+                if (!members[r].socket.is_open()) absent += fmt::format(" {}", r);
             fail(fmt::format("of {} ranks these did not report to rank 0 in time:{}", launch.size, absent));
         }
         if (std::memcmp(report.magic, Report{}.magic, sizeof report.magic) != 0) continue;
@@ -284,7 +285,7 @@ std::vector<Member> collect(const Launch& launch, const Socket& listener, const 
         if (report.size != launch.size || report.rank < 1 || report.rank >= launch.size)
             fail(fmt::format("a process on {} says it is rank {} of {}; rank 0 knows {} ranks", report.host,
                              report.rank, report.size, launch.size));
-        Member& member = members[static_cast<std::size_t>(report.rank)];
+        Member& member = members[report.rank];
         if (member.socket.is_open())
             fail(fmt::format("two processes say they are rank {}: on {} and on {}", report.rank,
                              member.report.host, report.host));
@@ -300,14 +301,13 @@ std::vector<Member> collect(const Launch& launch, const Socket& listener, const 
 std::vector<Entry> table_of(const std::vector<Member>& members) {
     std::map<std::string, int> first_seen;
     std::vector<std::pair<int, int>> order;  // (host, launch rank)
-    for (std::size_t r = 0; r < members.size(); ++r)
+    for (const std::int32_t r : core::indices(members))
         order.emplace_back(
-            first_seen.emplace(members[r].report.host, static_cast<int>(first_seen.size())).first->second,
-            static_cast<int>(r));
+            first_seen.emplace(members[r].report.host, core::count_of(first_seen)).first->second, r);
     std::sort(order.begin(), order.end());
     std::vector<Entry> table;
     for (const auto& [host, launch_rank] : order) {
-        const Member& member = members[static_cast<std::size_t>(launch_rank)];
+        const Member& member = members[launch_rank];
         Entry& entry = table.emplace_back();
         entry.launch_rank = launch_rank;
         entry.port = member.report.port;
@@ -331,7 +331,7 @@ std::unique_ptr<Wire> connect_all(const Launch& launch, core::Seconds time_limit
         set_text(members[0].report.host, sizeof members[0].report.host, own_host());
         table = table_of(members);
         for (std::size_t i = 1; i < size; ++i) {
-            sockets[i] = std::move(members[static_cast<std::size_t>(table[i].launch_rank)].socket);
+            sockets[i] = std::move(members[table[i].launch_rank].socket);
             if (!send_all(sockets[i].get(), table.data(), size * sizeof(Entry)))
                 fail(fmt::format("rank {} is gone before the start", table[i].launch_rank));
         }
@@ -369,11 +369,10 @@ std::unique_ptr<Wire> connect_all(const Launch& launch, core::Seconds time_limit
         Socket socket = pending.next(number, deadline);
         if (!socket.is_open()) fail(fmt::format("rank {}: not all higher ranks connected in time", own));
         // Something that is no rank is let go.
-        if (number <= static_cast<std::int32_t>(own) || number >= launch.size ||
-            sockets[static_cast<std::size_t>(number)].is_open())
+        if (number <= static_cast<std::int32_t>(own) || number >= launch.size || sockets[number].is_open())
             continue;
         pending.watch(socket.get(), fmt::format("rank {}", number));
-        sockets[static_cast<std::size_t>(number)] = std::move(socket);
+        sockets[number] = std::move(socket);
         --missing;
     }
     hosts.clear();

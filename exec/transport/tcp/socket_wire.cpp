@@ -13,6 +13,7 @@
 
 #include <fmt/core.h>
 
+#include "core/index/integers.h"
 #include "exec/file_descriptor.h"
 
 namespace exec::transport {
@@ -45,11 +46,11 @@ public:
     ~SocketWire() override { close(); }
 
     int rank() const override { return rank_; }
-    int size() const override { return static_cast<int>(peers_.size()); }
+    int size() const override { return core::count_of(peers_); }
 
     void send(Receiver& receiver, int to, const FrameHeader& header, std::span<const std::byte> payload,
               Communicator::Ticket ticket) override {
-        Peer& peer = peers_[static_cast<std::size_t>(to)];
+        Peer& peer = peers_[to];
         Outgoing& out = peer.queue.emplace_back();
         out.header = {WireHeader{}.magic, static_cast<std::uint32_t>(header.kind), header.tag, header.bytes};
         out.ticket = ticket;
@@ -65,11 +66,11 @@ public:
     bool progress(Receiver& receiver) override {
         polled_.clear();
         polled_ranks_.clear();
-        for (std::size_t i = 0; i < peers_.size(); ++i) {
+        for (const std::int32_t i : core::indices(peers_)) {
             if (!peers_[i].socket.is_open()) continue;
             polled_.push_back({peers_[i].socket.get(),
                                static_cast<short>(POLLIN | (peers_[i].queue.empty() ? 0 : POLLOUT)), 0});
-            polled_ranks_.push_back(static_cast<int>(i));
+            polled_ranks_.push_back(i);
         }
         if (::poll(polled_.data(), polled_.size(), 0) <= 0) return false;
         bool has_moved = false;
@@ -127,7 +128,7 @@ private:
     };
 
     void lose(Receiver& receiver, int rank, const std::string& why) {
-        Peer& peer = peers_[static_cast<std::size_t>(rank)];
+        Peer& peer = peers_[rank];
         if (!peer.socket.is_open()) return;
         peer.socket.close();
         // What was queued for it is dropped; the arrays may be freed.
@@ -139,7 +140,7 @@ private:
     }
 
     bool flush(Receiver& receiver, int to) {
-        Peer& peer = peers_[static_cast<std::size_t>(to)];
+        Peer& peer = peers_[to];
         bool has_moved = false;
         std::size_t moved = 0;
         while (peer.socket.is_open() && !peer.queue.empty() && moved < most_bytes_a_turn) {
@@ -156,7 +157,7 @@ private:
                                   out.payload.size() - of_payload};
             msghdr message{};
             message.msg_iov = parts;
-            message.msg_iovlen = static_cast<std::size_t>(count);
+            message.msg_iovlen = count;
             const ssize_t written = ::sendmsg(peer.socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
             if (written < 0) {
                 if (errno == EINTR) continue;
@@ -169,8 +170,8 @@ private:
                 return true;
             }
             has_moved = true;
-            moved += static_cast<std::size_t>(written);
-            out.written += static_cast<std::size_t>(written);
+            moved += written;
+            out.written += written;
             if (out.written < sizeof out.header + out.payload.size()) continue;
             const Communicator::Ticket ticket = out.ticket;
             peer.queue.pop_front();
@@ -192,7 +193,7 @@ private:
     }
 
     bool read(Receiver& receiver, int from) {
-        Peer& peer = peers_[static_cast<std::size_t>(from)];
+        Peer& peer = peers_[from];
         bool has_moved = false;
         std::size_t moved = 0;
         // A turn ends only where the rest must come through the socket, which alone is waited for: what was
@@ -212,8 +213,8 @@ private:
                     const ssize_t bytes =
                         ::recv(peer.socket.get(), peer.incoming->data + peer.received, rest, MSG_DONTWAIT);
                     if (!is_alive(receiver, from, bytes)) return has_moved;
-                    peer.received += static_cast<std::size_t>(bytes);
-                    moved += static_cast<std::size_t>(bytes);
+                    peer.received += bytes;
+                    moved += bytes;
                 }
                 has_moved = true;
                 if (peer.received == peer.incoming->header.bytes) {
@@ -230,8 +231,8 @@ private:
                 const ssize_t bytes = ::recv(peer.socket.get(), peer.buffer.data() + peer.end,
                                              peer.buffer.size() - peer.end, MSG_DONTWAIT);
                 if (!is_alive(receiver, from, bytes)) return has_moved;
-                peer.end += static_cast<std::size_t>(bytes);
-                moved += static_cast<std::size_t>(bytes);
+                peer.end += bytes;
+                moved += bytes;
                 has_moved = true;
                 continue;
             }

@@ -7,6 +7,7 @@
 #include <onnx/onnx_pb.h>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "model/reader/onnx/onnx_graph.h"
 #include "model/reader/onnx/onnx_inference.h"
 #include "model/reader/onnx/onnx_inputs.h"
@@ -46,15 +47,14 @@ public:
         if (!fix_inputs()) return std::nullopt;
         read_declared_types();
         if (!infer()) return std::nullopt;
-        for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
+        for (const std::int32_t n : core::indices(graph_.nodes)) {
             for (int input : graph_.nodes[n].inputs)
                 if (input >= 0) {
                     std::vector<int>& consumers = graph_.value(input).consumers;
-                    if (consumers.empty() || consumers.back() != static_cast<int>(n))
-                        consumers.push_back(static_cast<int>(n));
+                    if (consumers.empty() || consumers.back() != n) consumers.push_back(n);
                 }
             for (int output : graph_.nodes[n].outputs)
-                if (output >= 0) graph_.value(output).producer = static_cast<int>(n);
+                if (output >= 0) graph_.value(output).producer = n;
         }
         return std::move(graph_);
     }
@@ -90,7 +90,7 @@ private:
     }
 
     int value_named(const std::string& name) {
-        const auto [entry, is_new] = ids_.try_emplace(name, static_cast<int>(graph_.values.size()));
+        const auto [entry, is_new] = ids_.try_emplace(name, core::count_of(graph_.values));
         if (is_new) {
             graph_.values.emplace_back().name = name;
             types_.emplace_back();
@@ -102,9 +102,9 @@ private:
     }
 
     bool define(int id) {
-        if (is_defined_[static_cast<std::size_t>(id)])
+        if (is_defined_[id])
             return error(fmt::format("tensor {} is made twice", core::in_quotes(graph_.value(id).name, 100)));
-        is_defined_[static_cast<std::size_t>(id)] = true;
+        is_defined_[id] = true;
         return true;
     }
 
@@ -113,9 +113,9 @@ private:
         OnnxValue& value = graph_.value(id);
         if (!type.has_tensor_type()) return false;
         const onnx::TypeProto::Tensor& tensor = type.tensor_type();
-        element_types_[static_cast<std::size_t>(id)] = tensor.elem_type();
+        element_types_[id] = tensor.elem_type();
         value.type = onnx_type_of(tensor.elem_type());
-        types_[static_cast<std::size_t>(id)] = type;
+        types_[id] = type;
         if (!tensor.has_shape()) return false;
         std::vector<std::int64_t> shape;
         double count = 1;
@@ -124,7 +124,7 @@ private:
                 dimension.dim_value() > largest_extent)
                 return false;
             shape.push_back(dimension.dim_value());
-            count *= static_cast<double>(dimension.dim_value());
+            count *= dimension.dim_value();
         }
         if (count > most_tensor_elements || shape.size() > 32) return false;
         value.shape = std::move(shape);
@@ -229,12 +229,12 @@ private:
                 "writes");
         for (const OnnxNode& node : graph_.nodes)
             for (int input : node.inputs)
-                if (input >= 0 && !is_defined_[static_cast<std::size_t>(input)])
+                if (input >= 0 && !is_defined_[input])
                     is_good = error(fmt::format("{} reads tensor {}, which nothing makes", describe(node),
                                                 core::in_quotes(graph_.value(input).name, 100)));
         for (const onnx::ValueInfoProto& output : source_.output()) {
             const auto found = ids_.find(output.name());
-            if (found == ids_.end() || !is_defined_[static_cast<std::size_t>(found->second)]) {
+            if (found == ids_.end() || !is_defined_[found->second]) {
                 is_good =
                     error(fmt::format("output {} is made by no node", core::in_quotes(output.name(), 100)));
                 continue;
@@ -336,14 +336,14 @@ private:
             const bool is_known = inferred.is_known && node.domain.empty() && has_mapping(node);
             if (options_.allow_unknown && !is_known && node.input(0) >= 0 &&
                 graph_.value(node.inputs[0]).has_shape) {
-                adopt(output, types_[static_cast<std::size_t>(node.inputs[0])]);
+                adopt(output, types_[node.inputs[0]]);
                 graph_.assumptions.push_back(
                     fmt::format("the shape of {} of {} is not told: taken as its first input's",
                                 core::in_quotes(graph_.value(output).name, 100), describe(node)));
                 continue;
             }
             // Only what is read further on must be known.
-            if (i > 0 && !is_read_[static_cast<std::size_t>(output)]) continue;
+            if (i > 0 && !is_read_[output]) continue;
             return error(fmt::format("{}: the shape of its output {} is unknown", describe(node),
                                      core::in_quotes(graph_.value(output).name, 100)),
                          "export with fixed dimensions, or run onnx.shape_inference and keep value_info");
@@ -355,8 +355,8 @@ private:
         is_read_.assign(graph_.values.size(), false);
         for (const OnnxNode& node : graph_.nodes)
             for (int input : node.inputs)
-                if (input >= 0) is_read_[static_cast<std::size_t>(input)] = true;
-        for (int output : graph_.outputs) is_read_[static_cast<std::size_t>(output)] = true;
+                if (input >= 0) is_read_[input] = true;
+        for (int output : graph_.outputs) is_read_[output] = true;
         bool is_good = true;
         for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
             const OnnxNode& node = graph_.nodes[n];
@@ -389,11 +389,11 @@ private:
             const bool is_list = attribute.name() == "value_ints" || attribute.name() == "value_floats";
             if (!is_list && attribute.name() != "value_int" && attribute.name() != "value_float") continue;
             std::vector<double> data = plain.reals;
-            for (std::int64_t x : plain.integers) data.push_back(static_cast<double>(x));
+            for (std::int64_t x : plain.integers) data.push_back(x);
             const bool is_integer = attribute.name() == "value_int" || attribute.name() == "value_ints";
             if (data.size() > most_onnx_constant_elements || (!is_list && data.size() != 1)) break;
             std::vector<std::int64_t> shape;
-            if (is_list) shape.push_back(static_cast<std::int64_t>(data.size()));
+            if (is_list) shape.push_back(data.size());
             adopt(node.output(), is_integer ? onnx::TensorProto::INT64 : onnx::TensorProto::FLOAT, shape);
             set_data(node.output(), std::move(data));
             return true;

@@ -27,7 +27,7 @@ std::size_t broadcast_index(std::int64_t index, const Shape& result, const Shape
         if (extent != 1) offset += coordinate * stride;
         stride *= extent;
     }
-    return static_cast<std::size_t>(offset);
+    return offset;
 }
 
 class Folder {
@@ -45,7 +45,7 @@ public:
             if (count > most_elements) return std::nullopt;
         }
         std::optional<Data> result = evaluate(output.shape, count);
-        if (!result || static_cast<std::int64_t>(result->size()) != count) return std::nullopt;
+        if (!result || std::ssize(*result) != count) return std::nullopt;
         if (output.type != OnnxType::floating && output.type != OnnxType::other)
             for (double& x : *result) x = std::trunc(x);
         return result;
@@ -63,9 +63,9 @@ private:
         if (type == "Shape" || type == "Size") return shape_of_input();
         if (type == "ConstantOfShape") {
             const auto value = node.attributes.find("value");
-            return Data(
-                static_cast<std::size_t>(count),
-                value == node.attributes.end() || value->second.reals.empty() ? 0.0 : value->second.reals[0]);
+            return Data(count, value == node.attributes.end() || value->second.reals.empty()
+                                   ? 0.0
+                                   : value->second.reals[0]);
         }
         for (std::size_t i = 0; i < node.inputs.size(); ++i)
             if (node.inputs[i] >= 0 && !data(i)) return std::nullopt;
@@ -85,8 +85,7 @@ private:
             if (data(0)->size() != 1 || !data(1) || data(1)->size() != 1 || !data(2) || data(2)->size() != 1)
                 return std::nullopt;
             Data all;
-            for (std::int64_t i = 0; i < count; ++i)
-                all.push_back((*data(0))[0] + static_cast<double>(i) * (*data(2))[0]);
+            for (std::int64_t i = 0; i < count; ++i) all.push_back((*data(0))[0] + i * (*data(2))[0]);
             return all;
         }
         if (type == "ReduceProd" && count == 1) {
@@ -106,16 +105,15 @@ private:
         const Shape& s = shape(0);
         if (node.type == "Size") {
             double count = 1;
-            for (std::int64_t extent : s) count *= static_cast<double>(extent);
+            for (std::int64_t extent : s) count *= extent;
             return Data{count};
         }
-        const auto rank = static_cast<std::int64_t>(s.size());
+        const auto rank = std::ssize(s);
         std::int64_t start = node.integer("start", 0), end = node.integer("end", rank);
         start = std::clamp<std::int64_t>(start < 0 ? start + rank : start, 0, rank);
         end = std::clamp<std::int64_t>(end < 0 ? end + rank : end, 0, rank);
         Data extents;
-        for (std::int64_t i = start; i < end; ++i)
-            extents.push_back(static_cast<double>(s[static_cast<std::size_t>(i)]));
+        for (std::int64_t i = start; i < end; ++i) extents.push_back(s[i]);
         return extents;
     }
 
@@ -144,8 +142,8 @@ private:
         } else {
             const std::vector<std::int64_t> starts = node.integers("starts"), ends = node.integers("ends");
             if (starts.size() != 1 || ends.size() != 1) return std::nullopt;
-            start = static_cast<double>(starts[0]);
-            end = static_cast<double>(ends[0]);
+            start = starts[0];
+            end = ends[0];
         }
         const auto extent = static_cast<double>(data(0)->size());
         if (start < 0) start += extent;
@@ -175,7 +173,7 @@ private:
             }
         }
         Data all;
-        all.reserve(static_cast<std::size_t>(count));
+        all.reserve(count);
         for (std::int64_t i = 0; i < count; ++i) {
             double x[3] = {0, 0, 0};
             for (std::size_t k = 0; k < operands; ++k)

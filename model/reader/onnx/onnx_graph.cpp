@@ -1,5 +1,7 @@
 #include "model/reader/onnx/onnx_graph.h"
 
+#include "core/index/integers.h"
+
 #include <functional>
 #include <queue>
 
@@ -11,12 +13,11 @@ std::string sort_nodes(OnnxGraph& graph, std::vector<int>& order) {
     std::vector<std::vector<int>> readers(count);
     for (std::size_t n = 0; n < count; ++n)
         for (int output : graph.nodes[n].outputs)
-            if (output >= 0) producer[static_cast<std::size_t>(output)] = static_cast<int>(n);
+            if (output >= 0) producer[output] = static_cast<int>(n);
     for (std::size_t n = 0; n < count; ++n)
         for (int input : graph.nodes[n].inputs)
-            if (input >= 0 && producer[static_cast<std::size_t>(input)] >= 0) {
-                readers[static_cast<std::size_t>(producer[static_cast<std::size_t>(input)])].push_back(
-                    static_cast<int>(n));
+            if (input >= 0 && producer[input] >= 0) {
+                readers[producer[input]].push_back(static_cast<int>(n));
                 ++missing[n];
             }
     std::priority_queue<int, std::vector<int>, std::greater<>> ready;
@@ -27,8 +28,8 @@ std::string sort_nodes(OnnxGraph& graph, std::vector<int>& order) {
         const int n = ready.top();
         ready.pop();
         order.push_back(n);
-        for (int reader : readers[static_cast<std::size_t>(n)])
-            if (--missing[static_cast<std::size_t>(reader)] == 0) ready.push(reader);
+        for (int reader : readers[n])
+            if (--missing[reader] == 0) ready.push(reader);
     }
     if (order.size() != count) {
         // Walk back along unfinished producers until a node repeats: that loop is the cycle.
@@ -36,25 +37,24 @@ std::string sort_nodes(OnnxGraph& graph, std::vector<int>& order) {
         while (missing[node] == 0) ++node;
         std::vector<int> seen(count, -1), path;
         while (seen[node] < 0) {
-            seen[node] = static_cast<int>(path.size());
+            seen[node] = core::count_of(path);
             path.push_back(static_cast<int>(node));
             for (int input : graph.nodes[node].inputs) {
-                const int from = input < 0 ? -1 : producer[static_cast<std::size_t>(input)];
-                if (from >= 0 && missing[static_cast<std::size_t>(from)] > 0) {
-                    node = static_cast<std::size_t>(from);
+                const int from = input < 0 ? -1 : producer[input];
+                if (from >= 0 && missing[from] > 0) {
+                    node = from;
                     break;
                 }
             }
         }
         std::string names;
-        for (std::size_t i = static_cast<std::size_t>(seen[node]);
-             i < path.size() && i < static_cast<std::size_t>(seen[node]) + 6; ++i)
-            names += (names.empty() ? "" : ", ") + describe(graph.nodes[static_cast<std::size_t>(path[i])]);
+        for (std::size_t i = seen[node]; i < path.size() && i < static_cast<std::size_t>(seen[node]) + 6; ++i)
+            names += (names.empty() ? "" : ", ") + describe(graph.nodes[path[i]]);
         return names;
     }
     std::vector<OnnxNode> sorted;
     sorted.reserve(count);
-    for (int n : order) sorted.push_back(std::move(graph.nodes[static_cast<std::size_t>(n)]));
+    for (int n : order) sorted.push_back(std::move(graph.nodes[n]));
     graph.nodes = std::move(sorted);
     return {};
 }

@@ -66,8 +66,8 @@ struct OnnxGraph {
     std::vector<int> inputs, outputs;  // values
     std::vector<std::string> assumptions;
 
-    const OnnxValue& value(int id) const { return values[static_cast<std::size_t>(id)]; }
-    OnnxValue& value(int id) { return values[static_cast<std::size_t>(id)]; }
+    const OnnxValue& value(int id) const { return values[id]; }
+    OnnxValue& value(int id) { return values[id]; }
 };
 
 // The values of a node's first output when they follow from small constants and shapes (Shape, Gather,

@@ -34,10 +34,7 @@ class NodeContext final : public onnx::InferenceContext {
 public:
     NodeContext(const onnx::NodeProto& node, std::vector<const onnx::TypeProto*> inputs,
                 std::vector<const onnx::TensorProto*> data)
-        : node_(node),
-          inputs_(std::move(inputs)),
-          data_(std::move(data)),
-          outputs_(static_cast<std::size_t>(node.output_size())) {}
+        : node_(node), inputs_(std::move(inputs)), data_(std::move(data)), outputs_(node.output_size()) {}
 
     const onnx::AttributeProto* getAttribute(const std::string& name) const override {
         for (const onnx::AttributeProto& attribute : node_.attribute())
@@ -126,7 +123,7 @@ struct OlderWords {
             if (attributes->Get(i).name() == name) attributes->DeleteSubrange(i, 1);
     }
     void read_second(std::vector<double> values) {
-        const std::vector<std::int64_t> shape{static_cast<std::int64_t>(values.size())};
+        const std::vector<std::int64_t> shape{std::ssize(values)};
         own_data = std::make_unique<onnx::TensorProto>(tensor_of(values, shape, onnx::TensorProto::INT64));
         own_type = std::make_unique<onnx::TypeProto>();
         own_type->mutable_tensor_type()->set_elem_type(onnx::TensorProto::INT64);
@@ -145,15 +142,14 @@ void say_split(const OnnxGraph& graph, const OnnxNode& node, OlderWords& words) 
     words.drop("num_outputs");
     if (node.input(1) >= 0 || node.input(0) < 0) return;
     const std::vector<std::int64_t>& shape = graph.value(node.input(0)).shape;
-    const std::int64_t rank = static_cast<std::int64_t>(shape.size()),
-                       pieces = static_cast<std::int64_t>(node.outputs.size());
+    const std::int64_t rank = shape.size(), pieces = node.outputs.size();
     std::int64_t axis = node.integer("axis", 0);
     if (axis < 0) axis += rank;
     if (axis < 0 || axis >= rank || pieces < 1) return;
-    const std::int64_t extent = shape[static_cast<std::size_t>(axis)], piece = (extent + pieces - 1) / pieces;
+    const std::int64_t extent = shape[axis], piece = (extent + pieces - 1) / pieces;
     if (extent % pieces == 0 || extent <= piece * (pieces - 1)) return;
-    std::vector<double> extents(static_cast<std::size_t>(pieces - 1), static_cast<double>(piece));
-    extents.push_back(static_cast<double>(extent - piece * (pieces - 1)));
+    std::vector<double> extents(pieces - 1, piece);
+    extents.push_back(extent - piece * (pieces - 1));
     words.read_second(std::move(extents));
 }
 

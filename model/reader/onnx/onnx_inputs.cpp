@@ -7,6 +7,7 @@
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 
 namespace model {
 
@@ -46,18 +47,17 @@ OnnxFixedInputs fix_onnx_inputs(const std::vector<OnnxDeclaredInput>& inputs, co
             problem(fmt::format("input {} has no tensor shape", name), "declare its shape when exporting");
             continue;
         }
-        const int rank = static_cast<int>(input.extents.size());
+        const int rank = core::count_of(input.extents);
         int batch_axis = -1;
         for (int d = 0; d < rank; ++d)
-            if (batch_axis < 0 && is_batch_name(input.extents[static_cast<std::size_t>(d)].symbol))
-                batch_axis = d;
+            if (batch_axis < 0 && is_batch_name(input.extents[d].symbol)) batch_axis = d;
         if (batch_axis < 0 && rank > 0 && !input.extents[0].value &&
             !is_sequence_name(input.extents[0].symbol))
             batch_axis = 0;
         has_symbolic_batch = has_symbolic_batch || batch_axis >= 0;
 
         for (int d = 0; d < rank; ++d) {
-            const OnnxExtent& extent = input.extents[static_cast<std::size_t>(d)];
+            const OnnxExtent& extent = input.extents[d];
             const bool is_image = input.type == OnnxType::floating && rank == 4 && d >= 2;
             const bool is_sequence = !is_image && d != batch_axis && d > 0 &&
                                      (is_sequence_name(extent.symbol) ||

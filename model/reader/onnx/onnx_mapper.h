@@ -45,13 +45,11 @@ private:
         bool is_swapped = false, is_strong = false;
     };
     bool fail(std::string message, std::string hint = {});
-    const OnnxNode& node(int n) const { return graph.nodes[static_cast<std::size_t>(n)]; }
+    const OnnxNode& node(int n) const { return graph.nodes[n]; }
     std::int64_t elements(int value) const { return element_count(graph.value(value).shape); }
-    bool is_activation(int value) const {
-        return value >= 0 && tensors_[static_cast<std::size_t>(value)].is_valid();
-    }
-    TensorId tensor(int value) const { return tensors_[static_cast<std::size_t>(value)]; }
-    const Weight& weight(int value) const { return weights_[static_cast<std::size_t>(value)]; }
+    bool is_activation(int value) const { return value >= 0 && tensors_[value].is_valid(); }
+    TensorId tensor(int value) const { return tensors_[value]; }
+    const Weight& weight(int value) const { return weights_[value]; }
     bool is_weight(int value) const {
         return value >= 0 && !is_activation(value) && weight(value).source >= 0;
     }
@@ -101,7 +99,7 @@ private:
     void batch_norm(const OnnxNode& from, int output, TensorId x, const std::vector<int>& values);
     void map_operator(const OnnxNode& from);
 
-    void alias(int value, TensorId x) { tensors_[static_cast<std::size_t>(value)] = x; }
+    void alias(int value, TensorId x) { tensors_[value] = x; }
 
     void reshape(const OnnxNode& from, TensorId x);
 

@@ -28,12 +28,11 @@ void OnnxMapper::transpose(const OnnxNode& from, TensorId x) {
     const Shape& shape = graph.value(from.input(0)).shape;
     std::vector<std::int64_t> order = from.integers("perm");
     if (order.empty())
-        for (std::size_t i = shape.size(); i-- > 0;) order.push_back(static_cast<std::int64_t>(i));
+        for (std::size_t i = shape.size(); i-- > 0;) order.push_back(i);
     std::int64_t last = -1;
     bool moves = false;
     for (std::int64_t d : order) {
-        if (d < 0 || d >= static_cast<std::int64_t>(shape.size()) || shape[static_cast<std::size_t>(d)] == 1)
-            continue;
+        if (d < 0 || d >= std::ssize(shape) || shape[d] == 1) continue;
         moves = moves || d < last;
         last = d;
     }

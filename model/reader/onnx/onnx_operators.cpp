@@ -1,5 +1,6 @@
 // Maps each ONNX node to one of our operators, with its tensors and parameters.
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "model/reader/onnx/onnx_mapper.h"
 
 #include <algorithm>
@@ -21,11 +22,10 @@ bool is_any_of(const std::string& text, std::initializer_list<const char*> words
 
 std::optional<ModelGraph> OnnxMapper::run() {
     builder.begin_unit("graph");
-    for (std::size_t v = 0; v < graph.values.size(); ++v)
-        if (graph.values[v].is_initializer && graph.values[v].type == OnnxType::floating &&
-            elements(static_cast<int>(v)) > 1) {
-            if (is_mask(static_cast<int>(v))) masked_scores_ += elements(static_cast<int>(v));
-            else weights_[v] = {static_cast<int>(v), false, true};
+    for (const std::int32_t v : core::indices(graph.values))
+        if (graph.values[v].is_initializer && graph.values[v].type == OnnxType::floating && elements(v) > 1) {
+            if (is_mask(v)) masked_scores_ += elements(v);
+            else weights_[v] = {v, false, true};
         }
     if (!add_inputs()) return std::nullopt;
     choose_loss();
@@ -64,7 +64,7 @@ std::optional<OnnxMapper::Shape> OnnxMapper::sample_shape(int value) {
         if (axis == shape.size()) return shape;  // the same for all samples, as masks are
         shape[axis] /= batch;
     }
-    if (shape.size() > 1 && shape[axis] == 1) shape.erase(shape.begin() + static_cast<std::ptrdiff_t>(axis));
+    if (shape.size() > 1 && shape[axis] == 1) shape.erase(shape.begin() + axis);
     return shape;
 }
 
@@ -83,7 +83,7 @@ std::string OnnxMapper::unique_name(const OnnxNode& from) {
 
 ParameterId OnnxMapper::parameter(int value, const Shape& shape) {
     const int source = weight(value).source;
-    ParameterId& id = parameters_[static_cast<std::size_t>(source)];
+    ParameterId& id = parameters_[source];
     if (!id.is_valid()) {
         Parameter description;
         description.shape = shape.empty() ? Shape{1} : shape;
@@ -98,7 +98,7 @@ ParameterId OnnxMapper::parameter(int value, const Shape& shape) {
 }
 
 bool OnnxMapper::can_be(int value, const Shape& shape) const {
-    const ParameterId id = parameters_[static_cast<std::size_t>(weight(value).source)];
+    const ParameterId id = parameters_[weight(value).source];
     return !id.is_valid() || builder_graph().parameter(id).shape == shape;
 }
 
@@ -117,7 +117,7 @@ TensorId OnnxMapper::emit(OperatorKind kind, const OnnxNode& from, int value, st
                                                               : core::DataType::fp32;
     const TensorId result = builder.general(kind, unique_name(from), std::move(inputs), std::move(parameters),
                                             *shape, attributes, has_grad, stored);
-    tensors_[static_cast<std::size_t>(value)] = result;
+    tensors_[value] = result;
     return result;
 }
 
@@ -146,13 +146,13 @@ void OnnxMapper::map(int n) {
     }
     if (is_standard && from.type == "Constant") {
         if (graph.value(from.output()).type == OnnxType::floating && elements(from.output()) > 1)
-            weights_[static_cast<std::size_t>(from.output())] = {from.output(), false, false};
+            weights_[from.output()] = {from.output(), false, false};
         return;
     }
     if (is_standard && from.type == "ConstantOfShape") {
         const bool is_given = from.input(0) >= 0 && graph.value(from.inputs[0]).is_initializer;
         if (graph.value(from.output()).type == OnnxType::floating && elements(from.output()) > 1)
-            weights_[static_cast<std::size_t>(from.output())] = {from.output(), false, is_given};
+            weights_[from.output()] = {from.output(), false, is_given};
         return;
     }
     if (!has_activation && is_standard && rename_weight(from)) return;
@@ -175,7 +175,7 @@ bool OnnxMapper::rename_weight(const OnnxNode& from) {
         if (order.empty() || order == std::vector<std::int64_t>{1, 0})
             renamed.is_swapped = !renamed.is_swapped;
     }
-    weights_[static_cast<std::size_t>(from.output())] = renamed;
+    weights_[from.output()] = renamed;
     return true;
 }
 

@@ -1,5 +1,7 @@
 #include "model/reader/onnx/onnx_patterns.h"
 
+#include "core/index/integers.h"
+
 #include <cmath>
 #include <initializer_list>
 
@@ -21,17 +23,17 @@ class Finder {
 public:
     explicit Finder(const OnnxGraph& g) : graph(g), is_fixed_(g.values.size(), true) {
         found_.is_absorbed.assign(g.nodes.size(), 0);
-        for (int input : g.inputs) is_fixed_[static_cast<std::size_t>(input)] = false;
+        for (int input : g.inputs) is_fixed_[input] = false;
         for (const OnnxNode& node : g.nodes)
             for (int input : node.inputs)
                 if (input >= 0 && !is_fixed(input))
                     for (int output : node.outputs)
-                        if (output >= 0) is_fixed_[static_cast<std::size_t>(output)] = false;
+                        if (output >= 0) is_fixed_[output] = false;
     }
 
     OnnxPatterns run() {
-        for (int n = 0; n < static_cast<int>(graph.nodes.size()); ++n) {
-            const OnnxNode& node = graph.nodes[static_cast<std::size_t>(n)];
+        for (int n = 0; n < core::count_of(graph.nodes); ++n) {
+            const OnnxNode& node = graph.nodes[n];
             if (!node.domain.empty()) continue;
             if (node.type == "Erf") gelu(n, false);
             else if (node.type == "Tanh") gelu(n, true);
@@ -44,8 +46,8 @@ public:
     }
 
 private:
-    bool is_fixed(int value) const { return is_fixed_[static_cast<std::size_t>(value)]; }
-    const OnnxNode& node(int n) const { return graph.nodes[static_cast<std::size_t>(n)]; }
+    bool is_fixed(int value) const { return is_fixed_[value]; }
+    const OnnxNode& node(int n) const { return graph.nodes[n]; }
     // The node of that type that makes the value, or -1.
     int made_by(int value, const char* type) const {
         if (value < 0) return -1;
@@ -90,12 +92,12 @@ private:
 
     bool mark(OnnxPattern pattern, int last, std::initializer_list<int> absorbed) {
         for (int n : absorbed)
-            if (n >= 0 && found_.is_absorbed[static_cast<std::size_t>(n)]) return false;
-        if (found_.is_absorbed[static_cast<std::size_t>(last)] || found_.at_last.contains(last)) return false;
+            if (n >= 0 && found_.is_absorbed[n]) return false;
+        if (found_.is_absorbed[last] || found_.at_last.contains(last)) return false;
         for (int n : absorbed)
             if (n >= 0 && n != last && found_.at_last.contains(n)) return false;
         for (int n : absorbed)
-            if (n >= 0 && n != last) found_.is_absorbed[static_cast<std::size_t>(n)] = 1;
+            if (n >= 0 && n != last) found_.is_absorbed[n] = 1;
         found_.at_last[last] = std::move(pattern);
         return true;
     }
@@ -152,7 +154,7 @@ private:
         std::vector<std::int64_t> axes = r.integers("axes");
         if (axes.empty() && r.input(1) >= 0 && graph.value(r.inputs[1]).data)
             for (double x : *graph.value(r.inputs[1]).data) axes.push_back(static_cast<std::int64_t>(x));
-        const auto rank = static_cast<std::int64_t>(graph.value(r.input(0)).shape.size());
+        const auto rank = std::ssize(graph.value(r.input(0)).shape);
         return axes.size() == 1 && (axes[0] == -1 || axes[0] == rank - 1);
     }
 

@@ -130,8 +130,8 @@ private:
     }
 
     static void append_varint(std::string& out, std::uint64_t value) {
-        for (; value > 127; value >>= 7) out += static_cast<char>(value | 128);
-        out += static_cast<char>(value);
+        for (; value > 127; value >>= 7) out += (value | 128);
+        out += value;
     }
 
     void copy(std::string& out, std::uint64_t tag, std::int64_t bytes, std::int64_t end, bool has_length) {
@@ -140,9 +140,9 @@ private:
         if (static_cast<std::size_t>(bytes) > largest_skeleton)
             refuse("the graph itself, without weights, is larger than 128 MiB");
         append_varint(out, tag);
-        if (has_length) append_varint(out, static_cast<std::uint64_t>(bytes));
+        if (has_length) append_varint(out, bytes);
         const std::size_t before = out.size();
-        out.resize(before + static_cast<std::size_t>(bytes));
+        out.resize(before + bytes);
         if (in_.rdbuf()->sgetn(out.data() + before, bytes) != bytes) refuse("the file ends early");
         position_ += bytes;
     }

@@ -50,7 +50,7 @@ OnnxType onnx_type_of(int element) {
 
 std::optional<std::vector<double>> data_of(const onnx::TensorProto& tensor) {
     double count = 1;
-    for (std::int64_t extent : tensor.dims()) count *= static_cast<double>(extent);
+    for (std::int64_t extent : tensor.dims()) count *= extent;
     if (!(count >= 0 && count <= most_onnx_constant_elements) ||
         tensor.data_location() == onnx::TensorProto::EXTERNAL)
         return std::nullopt;
@@ -67,7 +67,7 @@ std::optional<std::vector<double>> data_of(const onnx::TensorProto& tensor) {
             break;
         case onnx::TensorProto::INT64:
             append_raw<std::int64_t>(raw, data);
-            for (std::int64_t x : tensor.int64_data()) data.push_back(static_cast<double>(x));
+            for (std::int64_t x : tensor.int64_data()) data.push_back(x);
             break;
         case onnx::TensorProto::INT32:
             append_raw<std::int32_t>(raw, data);
@@ -80,7 +80,7 @@ std::optional<std::vector<double>> data_of(const onnx::TensorProto& tensor) {
         // Integers of the file: arithmetic on constants of other types is not needed for shapes.
         default: return std::nullopt;
     }
-    if (static_cast<double>(data.size()) != count) return std::nullopt;
+    if (data.size() != count) return std::nullopt;
     return data;
 }
 

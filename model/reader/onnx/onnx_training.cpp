@@ -1,5 +1,6 @@
 // Training of an imported graph: its inputs, the output with the scores, a loss where the graph has none.
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "model/reader/onnx/onnx_mapper.h"
 
 #include <algorithm>
@@ -40,7 +41,7 @@ bool OnnxMapper::add_inputs() {
         OnnxNode named;
         named.name = value.name;
         named.type = "input";
-        tensors_[static_cast<std::size_t>(input)] =
+        tensors_[input] =
             builder.input(unique_name(named), *shape,
                           value.type == OnnxType::floating ? core::DataType::fp32 : core::DataType::int64);
         has_image = has_image || (value.type == OnnxType::floating && value.shape.size() == 4);
@@ -55,10 +56,10 @@ bool OnnxMapper::add_inputs() {
 
 void OnnxMapper::choose_loss() {
     is_left_out_.assign(graph.nodes.size(), false);
-    for (std::size_t n = 0; n < graph.nodes.size(); ++n)
+    for (const std::int32_t n : core::indices(graph.nodes))
         if (is_any_of(graph.nodes[n].type, {"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"}) &&
             graph.nodes[n].domain.empty())
-            loss_node_ = static_cast<int>(n);
+            loss_node_ = n;
     if (loss_node_ >= 0) return;
     for (int output : graph.outputs)
         if (graph.value(output).type == OnnxType::floating) logits_ = output;
@@ -71,7 +72,7 @@ void OnnxMapper::choose_loss() {
     const int last = graph.value(logits_).producer;
     if (last >= 0 && is_any_of(node(last).type, {"Softmax", "LogSoftmax"}) &&
         graph.value(logits_).consumers.empty() && node(last).input(0) >= 0) {
-        is_left_out_[static_cast<std::size_t>(last)] = true;
+        is_left_out_[last] = true;
         logits_ = node(last).input(0);
         note += " (its softmax is part of the loss)";
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "model/operators/rank_share.h"
 
 namespace model {
@@ -69,12 +70,12 @@ void divide_into_units(ModelGraph& graph) {
     std::vector<std::int32_t> last_use(graph.tensors.size(), -1);
     for (std::size_t i = 0; i < count; ++i)
         for (TensorId input : graph.operators[i].inputs)
-            last_use[static_cast<std::size_t>(storage_of(graph, input).index)] = static_cast<std::int32_t>(i);
+            last_use[storage_of(graph, input).index] = static_cast<std::int32_t>(i);
     // Tensors crossing the boundary before operator i: those made earlier and read at or after it.
     std::vector<std::int32_t> change(count + 2, 0);
-    for (std::size_t t = 0; t < graph.tensors.size(); ++t) {
+    for (const std::int32_t t : core::indices(graph.tensors)) {
         const std::int32_t producer = graph.tensors[t].producer.index;
-        if (last_use[t] <= producer || !has_gradient(graph, TensorId(static_cast<std::int32_t>(t)))) continue;
+        if (last_use[t] <= producer || !has_gradient(graph, TensorId(t))) continue;
         ++change[static_cast<std::size_t>(producer) + 1];
         --change[static_cast<std::size_t>(last_use[t]) + 1];
     }
@@ -89,7 +90,7 @@ void divide_into_units(ModelGraph& graph) {
     std::vector<std::int32_t> begins{0};
     bool has_product = false;
     for (std::int32_t i = 0; i < cuts[0]; ++i)
-        has_product = has_product || is_weighted_product(graph.operators[static_cast<std::size_t>(i)]);
+        has_product = has_product || is_weighted_product(graph.operators[i]);
     for (std::size_t c = 0; c + 1 < cuts.size(); ++c) {
         const auto begin = graph.operators.begin() + cuts[c], end = graph.operators.begin() + cuts[c + 1];
         if (!std::any_of(begin, end, is_weighted_product)) continue;
@@ -103,12 +104,11 @@ void divide_into_units(ModelGraph& graph) {
         Unit unit;
         unit.operators = {begins[u], begins[u + 1]};
         for (std::int32_t i = unit.operators.begin; i < unit.operators.end; ++i) {
-            Operator& op = graph.operators[static_cast<std::size_t>(i)];
+            Operator& op = graph.operators[i];
             op.unit = static_cast<std::int32_t>(u);
             if (unit.name.empty() && is_weighted_product(op)) unit.name = op.name;
         }
-        if (unit.name.empty())
-            unit.name = graph.operators[static_cast<std::size_t>(unit.operators.begin)].name;
+        if (unit.name.empty()) unit.name = graph.operators[unit.operators.begin].name;
         graph.units.push_back(std::move(unit));
     }
 }
