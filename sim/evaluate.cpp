@@ -498,6 +498,24 @@ void add_rates(Evaluation& evaluation, const Task& task, const Run& result) {
 
 }  // namespace
 
+namespace {
+
+// Gives a plan without a partition the one that it is simulated with; false when there is none.
+bool complete(schedule::Plan& plan, const model::ModelGraph& graph, const cluster::Cluster& cluster,
+              CostModels* costs, core::Diagnostics& diagnostics) {
+    std::optional<schedule::Partition> partition =
+        costs ? complete_partition(plan, graph, cluster, *costs) : schedule::complete_partition(plan, graph);
+    if (partition) plan.partition = std::move(*partition);
+    else
+        diagnostics.error({}, "plan.pipeline_parallel",
+                          fmt::format("{} virtual stages for the {} partition units of {}", plan.stages(),
+                                      graph.units.size(), graph.name),
+                          "use fewer stages: every stage needs at least one unit");
+    return partition.has_value();
+}
+
+}  // namespace
+
 std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster::Cluster& cluster,
                                    const schedule::Plan& given_plan, core::Diagnostics& diagnostics,
                                    const EvaluateOptions& options) {
@@ -512,16 +530,7 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
             : make_cost_models(graph, cluster, plan, options.memory_only ? unpriced : diagnostics,
                                options.constants);
     if (!costs && !options.memory_only) return std::nullopt;
-    std::optional<schedule::Partition> partition =
-        costs ? complete_partition(plan, graph, cluster, *costs) : schedule::complete_partition(plan, graph);
-    if (!partition) {
-        diagnostics.error({}, "plan.pipeline_parallel",
-                          fmt::format("{} virtual stages for the {} partition units of {}", plan.stages(),
-                                      graph.units.size(), graph.name),
-                          "use fewer stages: every stage needs at least one unit");
-        return std::nullopt;
-    }
-    plan.partition = std::move(*partition);
+    if (!complete(plan, graph, cluster, costs ? &*costs : nullptr, diagnostics)) return std::nullopt;
     if (options.memory_only) costs.reset();
     const int ranks_on_a_device = (plan.layout.ranks() + cluster.device_count() - 1) / cluster.device_count();
     const Task task{graph,

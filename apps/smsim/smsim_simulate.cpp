@@ -165,6 +165,12 @@ std::vector<sim::TraceMark> marks_of(const sim::Evaluation& evaluation) {
     return marks;
 }
 
+core::Value messages_of(const core::Diagnostics& diagnostics) {
+    core::Value lines = core::Value::array();
+    for (const core::Diagnostic& entry : diagnostics.entries()) lines.append(entry.message);
+    return lines;
+}
+
 int predict(const core::Value& document, const Request& request, const sim::Posterior& posterior,
             std::ostream& out, std::ostream& err) {
     core::Diagnostics diagnostics;
@@ -204,11 +210,7 @@ int predict(const core::Value& document, const Request& request, const sim::Post
         if (!scenario->question.empty()) result["question"] = scenario->question;
         result["plan"] = schedule::to_value(plan);
         if (why) result["explanation"] = sim::to_value(*why);
-        if (!diagnostics.entries().empty()) {
-            core::Value lines = core::Value::array();
-            for (const core::Diagnostic& entry : diagnostics.entries()) lines.append(entry.message);
-            result["warnings"] = std::move(lines);
-        }
+        if (!diagnostics.entries().empty()) result["warnings"] = messages_of(diagnostics);
         out << core::to_json(result) << '\n';
     } else {
         out << report;

@@ -1,10 +1,12 @@
 // What codes save or pay by documented habits: casts to fp8, layouts of images, clocks under a power limit.
 #include <catch2/catch.hpp>
 
+#include "sim/cost/collective/collective.h"
 #include "sim/cost/compute.h"
 #include "sim/cost/kernel/attention.h"
 #include "sim/cost/kernel/fp8_casts.h"
 #include "sim/cost/kernel/product.h"
+#include "tests/cluster/instances.h"
 
 namespace {
 
@@ -86,4 +88,33 @@ TEST_CASE("a board held to lower clocks runs attention at their share") {
               Approx(0.8 *
                      sim::cudnn_attention_rate(usual, DataType::bf16, 128, 4096, true, is_backward).value));
     }
+}
+
+TEST_CASE("parameters gathered tensor by tensor pay a latency each, and in 2021 a list of all ranks") {
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 4);
+    schedule::ParameterBucket layer;
+    layer.offsets = {0, 50'000, 1'050'000};  // the first is too small to be sharded
+    layer.elements = 2'050'000;
+    const core::Seconds whole = core::milliseconds(10);
+    const auto overhead = [&](const char* framework, schedule::Recompute recompute = {}) {
+        schedule::Plan plan;
+        plan.layout = {32, 1, 1, "PDT"};
+        plan.sharding = schedule::Sharding::parameters;
+        plan.recompute = recompute;
+        plan.framework = framework;
+        sim::CommunicationCost cost(plan, cluster, {});
+        return cost.gather_overhead(schedule::GroupKind::shard, 0, layer, whole);
+    };
+    CHECK(overhead("pytorch-fsdp").value == 0);
+    const core::Seconds latency = overhead("deepspeed");
+    CHECK(latency.value > 0);
+    // Two lists of 32 entries, each a view narrowed, its view in torch and its copy.
+    const sim::CostConstants constants;
+    CHECK((overhead("deepspeed-2021") - latency).value ==
+          Approx(2 * 32 * 3 * constants.dispatch_eager_us * 1e-6 * constants.newer_host_time));
+    // A layer too large to stay gathered (stage3_max_live_parameters) is gathered again where it runs again.
+    layer.elements = 2'000'000'000;
+    const core::Seconds once = overhead("deepspeed");
+    CHECK(overhead("deepspeed", schedule::Recompute::full).value ==
+          Approx(1.5 * once.value + 0.5 * whole.value));
 }

@@ -83,7 +83,7 @@ TEST_CASE("runs made with known constants are recognised within the stated devia
     SyntheticRuns runs = installation();
     sim::CostConstants truth;
     truth.memory_rate = 0.8;
-    truth.passes_megatron = 1.3;
+    truth.passes_eager = 1.3;
     truth.sustained_ampere = 0.9;
     measure_with(truth, runs);
     core::Diagnostics diagnostics;
