@@ -1,1 +1,1 @@
-smsim frameworks --lint bad_frameworks.toml
+cd tests/golden/runs && smsim frameworks --lint bad_frameworks.toml
