@@ -42,8 +42,8 @@ private:
 
     bool check_structure();  // "structure", "placement": indices mean something, work stands on the rank of
                              // its stage
-    void check_passes(std::int32_t c);  // "completeness", "order": every pass covers its stage once, each
-                                        // step after what it needs
+    void check_passes(std::int32_t c);   // "completeness", "order": every pass covers its stage once, each
+                                         // step after what it needs
     void check_complete();               // "completeness": every micro-batch is finished on every stage
     void check_transfers();              // "transfers": sends and receives match one to one
     void check_collectives();            // "collectives": members agree on order and size
