@@ -108,7 +108,10 @@ TEST_CASE("extrapolating in micro-batches equals the full simulation in time, br
                 const sim::Evaluation whole = evaluate(graph, cluster, plan);
                 const sim::Evaluation line = evaluate(graph, cluster, plan, {.most_micro_batches = 24});
                 INFO(order << " p " << pipeline << " m " << micro_batches);
-                REQUIRE(line.assumptions.front().find("straight line") != std::string::npos);
+                // Where all forwards come first they do not move with the number of micro-batches, and
+                // backwards do: the step is played in full.
+                if (std::string(order) != "gpipe")
+                    REQUIRE(line.assumptions.front().find("straight line") != std::string::npos);
                 REQUIRE(line.step_time.value == Approx(whole.step_time.value).epsilon(1e-9));
                 REQUIRE(line.peak_memory.value == Approx(whole.peak_memory.value).epsilon(1e-9));
                 for (const sim::BreakdownPart& part : sim::breakdown_parts())

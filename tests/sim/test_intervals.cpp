@@ -19,7 +19,7 @@ struct Predicted {
 };
 
 Predicted predict(const char* model, const char* instance, int nodes, int tensor,
-                  const char* framework = "Megatron-LM") {
+                  const char* framework = "megatron-lm-2021") {
     Predicted p{load_graph(model), nodes_of(instance, nodes), {}, {}};
     p.plan.layout = {8 * nodes / tensor, tensor, 1, "PDT"};
     p.plan.micro_batches = 4;
@@ -74,7 +74,7 @@ TEST_CASE("four probes estimate the variance that single responses add up to") {
         Predicted p{load_graph("gpt2"), nodes_of(instance, nodes), {}, {}};
         p.plan.layout = {8 * nodes / tensor, tensor, 1, "PDT"};
         p.plan.precision.compute = core::DataType::fp16;
-        p.plan.framework = "Megatron-LM";
+        p.plan.framework = "megatron-lm-2021";
         p.plan.attention = model::AttentionImplementation::fused_softmax;
         core::Diagnostics diagnostics;
         p.evaluation = sim::evaluate(p.graph, p.cluster, p.plan, diagnostics).value();
