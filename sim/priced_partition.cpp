@@ -1,6 +1,7 @@
 #include "sim/priced_partition.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -207,9 +208,12 @@ void PricedPartition::move_cuts(Cuts& cuts, double limit_of_a_stage) const {
     const double actions = 3.0 * plan_.stages() * order_->micro_batches;
     std::pair<double, double> best = judge(cuts, scratch);
     const auto is_allowed = [&](const Cuts& moved) {
+        // Every stage has a unit: only then do the others' ranges exist.
+        if (std::adjacent_find(moved.begin(), moved.end(), std::greater_equal<>()) != moved.end() ||
+            static_cast<std::size_t>(moved.back()) >= units())
+            return false;
         for (std::size_t s = 0; s < moved.size(); ++s)
-            if (static_cast<std::size_t>(moved[s]) >= end_of(moved, s) ||
-                memory(s, static_cast<std::size_t>(moved[s]), end_of(moved, s)) > limit_of_a_stage)
+            if (memory(s, static_cast<std::size_t>(moved[s]), end_of(moved, s)) > limit_of_a_stage)
                 return false;
         return true;
     };
@@ -221,7 +225,7 @@ void PricedPartition::move_cuts(Cuts& cuts, double limit_of_a_stage) const {
                     if (step == 0 || (takes_the_rest && c + 1 == cuts.size())) continue;
                     Cuts moved = cuts;
                     for (std::size_t k = c; k < (takes_the_rest ? cuts.size() : c + 1); ++k) moved[k] += step;
-                    if (moved.back() >= static_cast<std::int32_t>(units()) || !is_allowed(moved)) continue;
+                    if (!is_allowed(moved)) continue;
                     left -= actions;
                     const std::pair<double, double> value = judge(moved, scratch);
                     if (!(value < best)) continue;
