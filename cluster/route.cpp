@@ -1,9 +1,10 @@
 // Routes of one node are found once and kept. A route between nodes is the sender's route to the fabric
 // joined to the route from the fabric to the receiver.
 //
-// The widest path comes first because it is what a communication library picks (NVLink before PCIe before the
-// socket interconnect); among the widest the one with the fewest links; among those the one whose links come
-// first in the profile. Widest and shortest cannot be decided in one sweep (the narrowest link of a prefix
+// A path over NVLink alone comes first, however wide others are: it is what peer access and communication
+// libraries take where there is one. Then the widest path comes first (PCIe before the socket interconnect);
+// among the widest the one with the fewest links; among those the one whose links come first in the profile.
+// Widest and shortest cannot be decided in one sweep (the narrowest link of a prefix
 // says nothing about the narrowest of the whole), so each pair takes two: the greatest width, then a
 // breadth-first search over links at least that wide.
 
@@ -29,9 +30,13 @@ struct Edge {
 
 class Graph {
 public:
-    explicit Graph(const InstanceType& instance) : instance_(instance), edges_(instance.vertices.size()) {
+    enum class Links { all, nvlink };
+
+    explicit Graph(const InstanceType& instance, Links links = Links::all)
+        : instance_(instance), edges_(instance.vertices.size()) {
         for (const std::int32_t i : core::indices(instance.links)) {
             const Link& link = instance.links[i];
+            if (links == Links::nvlink && link.kind != LinkKind::nvlink) continue;
             edges_[link.a].push_back({link.b, i, true});
             edges_[link.b].push_back({link.a, i, false});
         }
@@ -217,21 +222,38 @@ public:
 
 namespace {
 
+// Ways from one device to the others.
+class Ways {
+public:
+    Ways(const Graph& graph, int from) : graph_(graph), from_(from), widths_(graph.greatest_widths(from)) {}
+
+    std::optional<Links> to(int target) {
+        const double width = widths_[target];
+        if (width <= 0) return std::nullopt;
+        if (!trees_.contains(width)) trees_.emplace(width, graph_.shortest(from_, width));
+        return trees_.at(width).way_to(target);
+    }
+
+private:
+    const Graph& graph_;
+    int from_;
+    std::vector<double> widths_;
+    std::map<double, Graph::Tree> trees_;  // the devices seen from one are of few widths
+};
+
 // Nothing, with the reason, when the graph does not connect what it must.
 std::shared_ptr<const RouteTable> search_routes(const InstanceType& instance, std::string& reason) {
     auto table = std::make_shared<RouteTable>();
-    Graph graph(instance);
+    const Graph graph(instance), over_nvlink(instance, Graph::Links::nvlink);
     const auto name = [&](int vertex) { return instance.vertices[vertex].name; };
     table->devices = instance.devices;
     table->inside.resize(table->devices * table->devices);
     for (int from = 0; from < instance.devices; ++from) {
-        std::vector<double> widths = graph.greatest_widths(from);
-        std::map<double, Graph::Tree> trees;  // the devices seen from one are of few widths
+        Ways nvlink_ways(over_nvlink, from), ways(graph, from);
         for (int to = 0; to < instance.devices; ++to) {
             std::optional<Links> links = Links{};
-            const double width = widths[to];
-            if (from != to && !trees.contains(width)) trees.emplace(width, graph.shortest(from, width));
-            if (from != to) links = width > 0 ? trees.at(width).way_to(to) : std::nullopt;
+            if (from != to) links = nvlink_ways.to(to);
+            if (!links) links = ways.to(to);
             if (!links) {
                 reason = "no way from " + name(from) + " to " + name(to);
                 return nullptr;

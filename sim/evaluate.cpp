@@ -235,7 +235,8 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
     if (task.costs) {
         priced = price(program, *task.costs);
         // Where a core does the copying, links are not what ranks wait for.
-        if (simulate_options.has_concurrent_streams && program.plan.layout.ranks() > 1) {
+        if (simulate_options.has_concurrent_streams && program.plan.layout.ranks() > 1 &&
+            task.options.shares_links) {
             contention = find_contention(program, task.costs->communication, true);
             slow_overlapped(task, program, simulate_options, contention, priced);
             if (!task.options.is_folded)

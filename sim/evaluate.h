@@ -90,6 +90,9 @@ struct EvaluateOptions {
     // One representative for ranks that do the same; else every rank is simulated, and every group and pair
     // has its own flows.
     bool is_folded = true;
+    // False: every kernel and communication takes the time that it takes alone, whatever runs beside it. A
+    // step is then the longest path through its instructions.
+    bool shares_links = true;
     // Prove every lowered Program before it is simulated. A planner that has proven a schedule once may leave
     // it out.
     bool verifies = true;

@@ -390,6 +390,22 @@ void RankLowering::run(const Recipe& recipe, const LocalStage& stage, std::int32
     }
 }
 
+// Whole gradients that are scattered as soon as they are complete. While those of one step are on their way,
+// those of the next are computed; a further step waits until the first have arrived, so that a slow network
+// holds up the backward pass instead of filling the memory (FSDP2 waits for the reduce-scatter before, as
+// DeepSpeed's overlap_comm does before it reuses a bucket).
+void RankLowering::begin_gradients(const std::vector<std::int32_t>& buckets) {
+    for (const std::int32_t bucket : buckets) {
+        const ParameterBucket& b = result_.buckets[bucket];
+        std::uint32_t& buffer = full_gradient_[bucket];
+        buffer =
+            list_.buffer(MemoryKind::gradients, b.padded_elements * core::size_of(plan_.precision.gradients));
+        list_.take(buffer);
+    }
+    list_.wait_for(scatter_before_);
+    scatter_before_ = last_scatter_;
+}
+
 void RankLowering::run_step(const Step& step, const LocalStage& stage, std::int32_t micro_batch) {
     if (step.kind == Step::Kind::reduce) {
         const bool has_reduction = reduce(*step.bucket, last_step_);
@@ -404,13 +420,7 @@ void RankLowering::run_step(const Step& step, const LocalStage& stage, std::int3
     instruction.micro_batch = micro_batch;
     instruction.operators = step.operators;
     if (step.kind == Step::Kind::compute) {
-        for (const std::int32_t bucket : step.begins) {
-            const ParameterBucket& b = result_.buckets[bucket];
-            std::uint32_t& buffer = full_gradient_[bucket];
-            buffer = list_.buffer(MemoryKind::gradients,
-                                  b.padded_elements * core::size_of(plan_.precision.gradients));
-            list_.take(buffer);
-        }
+        if (!step.begins.empty()) begin_gradients(step.begins);
         for (const std::uint32_t index : pending_) list_.wait_for(index);
         pending_.clear();
         before_last_compute_ = last_step_;

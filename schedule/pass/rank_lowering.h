@@ -67,6 +67,7 @@ private:
     void run(const Recipe& recipe, const LocalStage& stage, std::int32_t micro_batch, Buffers takes,
              Buffers gives_back);
     void run_step(const Step& step, const LocalStage& stage, std::int32_t micro_batch);
+    void begin_gradients(const std::vector<std::int32_t>& buckets);
     void gather(const StepGroup& group, std::uint32_t after);
 
     // Data-parallel reduction of a bucket's gradient after instruction `after`, and the collectives over its
@@ -157,6 +158,8 @@ private:
     std::uint32_t group_end_ = no_instruction, group_end_before_ = no_instruction;
     std::vector<std::uint32_t> gathered_, next_gathered_;  // buffers of this and of the next group of steps
     std::vector<std::uint32_t> gathers_, next_gathers_;    // instructions
+    // Reduce-scatters: the last one, and the last one when whole gradients last began.
+    std::uint32_t last_scatter_ = no_instruction, scatter_before_ = no_instruction;
     std::uint32_t last_on_data_ = no_instruction, last_on_tensor_ = no_instruction;  // of the reductions
     std::uint32_t loss_ready_ = no_instruction;
     bool completes_gradients_now_ =

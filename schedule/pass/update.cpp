@@ -42,8 +42,8 @@ bool RankLowering::reduce(std::int32_t bucket, std::uint32_t after) {
     std::uint32_t& full = full_gradient_[bucket];
     list_.give_back(full);
     full = no_buffer;
-    last_on_data_ = bucket_collective(bucket, CollectiveKind::reduce_scatter, groups.shard,
-                                      PayloadKind::parameter_gradient, false, after);
+    last_on_data_ = last_scatter_ = bucket_collective(bucket, CollectiveKind::reduce_scatter, groups.shard,
+                                                      PayloadKind::parameter_gradient, false, after);
     // Hybrid sharding adds the pieces up over the replicas once per step (MiCS, arXiv 2205.00119,
     // section 3.4: two-hop gradient synchronisation).
     const std::int32_t index = bucket;

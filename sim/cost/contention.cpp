@@ -17,6 +17,7 @@ using schedule::InstructionKind;
 
 struct Draft {
     core::Seconds latency, streaming, priced;
+    core::Bytes bytes;            // of one group or pair of ranks, over its most loaded link
     std::vector<LinkShare> busy;  // share of each link's rate at full speed
     std::int64_t user = 0;        // communications of one user follow one another
 };
@@ -116,11 +117,12 @@ private:
 
     static Draft transfer(const CommunicationCost::Transfer& transfer, core::Bytes bytes) {
         const core::Seconds streaming(transfer.cost.seconds_per_byte * bytes.value);
-        return shares({transfer.cost.latency, streaming, {}, transfer.links}, bytes);
+        return shares({transfer.cost.latency, streaming, {}, bytes, transfer.links}, bytes);
     }
-    static Draft collective(const Candidate& candidate, core::Bytes bytes) {
+    Draft collective(const Candidate& candidate, core::Bytes bytes) {
         const CommunicationTime time = time_of(candidate, bytes);
-        return shares({time.latency, time.streaming, {}, candidate.links}, bytes);
+        const core::Bytes own = bytes * costs_.bytes_of_a_group(candidate);
+        return shares({time.latency, time.streaming, {}, own, candidate.links}, bytes);
     }
     static Draft shares(Draft draft, core::Bytes bytes) {
         if (draft.streaming.value <= 0) draft.busy.clear();
@@ -166,10 +168,9 @@ private:
         for (std::size_t d = 0; d < drafts_.size(); ++d) {
             if (uses[d].empty()) continue;
             kept[d] = static_cast<std::int32_t>(result_.communications.size());
-            double most = 0;
-            for (const ResourceUse& use : uses[d]) most = std::max(most, use.share);
-            result_.communications.push_back(
-                {drafts_[d].latency, drafts_[d].streaming, drafts_[d].priced, std::move(uses[d]), 1 / most});
+            const core::BytesPerSecond rate = drafts_[d].bytes / drafts_[d].streaming;
+            result_.communications.push_back({drafts_[d].latency, drafts_[d].streaming, drafts_[d].priced,
+                                              std::move(uses[d]), core::gigabytes_per_second(1) / rate});
         }
         std::vector<bool> is_kept(result_.communication_of.size(), false);
         for (std::size_t k = 0; k < is_kept.size(); ++k)

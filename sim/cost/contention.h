@@ -21,8 +21,8 @@ struct Communication {
     core::Seconds priced;  // as one instruction of its class, all ranks at once; what a duration has beyond
                            // it comes before the first byte
     std::vector<ResourceUse> uses;  // share: of the link's rate, at full speed
-    double weight = 1;  // level at which links are shared: in proportion to what flows over the link that
-                        // binds, so bytes are shared, not progress
+    double weight = 1;  // level at which links are shared: seconds in which one group or pair of ranks sends
+                        // a gigabyte over its most loaded link, so that groups share bytes, not progress
 };
 
 struct Contention {

@@ -18,7 +18,8 @@ schedule::Plan ring_plan(int data, int tensor, int pipeline) {
 // Seconds a byte of large payloads, on the links alone: without the steps' latency and the handing on of
 // slices.
 double slope(sim::CommunicationCost& cost, CollectiveKind kind, GroupKind group) {
-    return cost.choice(kind, group, core::Bytes(3e9), 0).seconds_per_byte;
+    const core::Bytes bytes(3e9);
+    return (time_of(cost.choice(kind, group, bytes, 0), bytes).streaming / bytes.value).value;
 }
 
 constexpr double nvlink = 12 * 20e9;  // A100: twelve links, of which a channel of NCCL moves 20 GB/s each

@@ -115,7 +115,7 @@ TEST_CASE("two groups that share a network card get half each") {
     const core::Bytes bytes = core::gigabytes(1);
     const sim::Candidate& both = cost.choice(CollectiveKind::all_reduce, GroupKind::data, bytes, 0);
     const sim::Candidate& own = cost.choice_of(CollectiveKind::all_reduce, GroupKind::data, bytes, 0);
-    REQUIRE(both.seconds_per_byte == Approx(2 * own.seconds_per_byte));
+    REQUIRE(time_of(both, bytes).streaming.value == Approx(2 * time_of(own, bytes).streaming.value));
     // Unfolded, each group is a communication of its own that needs the whole card, and they meet there.
     core::Diagnostics diagnostics;
     schedule::Program program;

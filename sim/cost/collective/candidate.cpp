@@ -18,9 +18,9 @@ CommunicationTime time_of(const Candidate& candidate, core::Bytes bytes) {
             seconds_per_byte /= candidate.reached[below] * (1 - part) + candidate.reached[below + 1] * part;
         }
     }
+    const double filled = bytes.value + candidate.fill_times * std::min(bytes.value, candidate.fill.value);
     time.streaming =
-        core::Seconds(seconds_per_byte *
-                      (bytes.value + candidate.fill_times * std::min(bytes.value, candidate.fill.value)));
+        core::Seconds(std::max(seconds_per_byte * filled, candidate.shared_seconds_per_byte * bytes.value));
     if (candidate.loop.value > 0)
         time.latency += candidate.loop_overhead * std::max(1.0, bytes.value / candidate.loop.value);
     return time;

@@ -211,6 +211,11 @@ const Candidate& CommunicationCost::choice_of(CollectiveKind kind, schedule::Gro
         std::vector<std::int32_t>& devices = own.devices.emplace_back();
         for (int member : members(participants, at)) devices.push_back(device_of(member));
         entry->second = candidates_of(participants, own);
+        for (Candidate& candidate : entry->second)
+            if (candidate.has_phases)
+                for (const Candidate& whole : candidates(participants))
+                    if (whole.algorithm == candidate.algorithm)
+                        candidate.seconds_per_byte = whole.seconds_per_byte;
     }
     for (const Candidate& candidate : entry->second)
         if (candidate.algorithm == chosen.algorithm && candidate.protocol == chosen.protocol)

@@ -77,6 +77,11 @@ public:
     core::Bytes sent(core::Bytes bytes, schedule::PayloadKind payload) const;
     bool scatters(schedule::PayloadKind payload) const;
     std::size_t link_count() const { return transfer_network_.link_count(); }
+    // Of one group, over its most loaded link, for each byte of the payload.
+    double bytes_of_a_group(const Candidate& candidate) const {
+        return candidate.bytes_of_a_group > 0 ? candidate.bytes_of_a_group
+                                              : collective_network_.most_bytes(candidate.links);
+    }
 
     // Members of the group of that kind at that pipeline coordinate (1: no communication).
     int group_size(schedule::GroupKind group, int pipeline) const;

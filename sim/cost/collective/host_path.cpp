@@ -72,6 +72,15 @@ core::BytesPerSecond host_sum_rate() {
     return core::gigabytes_per_second(sockets * socket_gbs * reached);
 }
 
+double devices_on_a_node(const cluster::Cluster& cluster, const Groups& groups) {
+    std::map<int, int> count;
+    int most = 0;
+    for (const std::vector<std::int32_t>& group : groups.devices)
+        for (const std::int32_t device : group)
+            most = std::max(most, ++count[cluster.node_of(cluster::DeviceId(device))]);
+    return most;
+}
+
 std::vector<LinkShare> together(const std::vector<LinkShare>& a, const std::vector<LinkShare>& b) {
     std::map<std::int32_t, double> busy;
     for (const std::vector<LinkShare>* part : {&a, &b})

@@ -22,6 +22,8 @@ core::Seconds host_message_time(const LibraryContext& context);
 core::BytesPerSecond host_sum_rate();
 // Sums by link.
 std::vector<LinkShare> together(const std::vector<LinkShare>& a, const std::vector<LinkShare>& b);
+// Devices of all the groups on the node with the most of them: those whose payloads its processors sum.
+double devices_on_a_node(const cluster::Cluster& cluster, const Groups& groups);
 double busiest(const std::vector<LinkShare>& links);
 
 }  // namespace sim

@@ -86,14 +86,13 @@ constexpr double ll128_tree_in_a_node = 7.0 / 9.0, ll128_tree_slowdown = 9.0 / 7
 // of a tree's rate, its flags among it.
 constexpr double tree_of_ring = 0.92, ll_tree_loss = 3.8;
 
-std::vector<Flow> ring_flows(const cluster::Cluster& cluster, const Groups& groups, double share) {
-    std::vector<Flow> flows;
-    for (const std::vector<std::int32_t>& group : groups.devices)
-        for (const Ring& ring : rings(cluster, group))
-            for (std::size_t i = 0; i < ring.devices.size(); ++i)
-                flows.push_back(
-                    {ring.devices[i], ring.devices[(i + 1) % ring.devices.size()], ring.share * share});
-    return flows;
+using Group = std::vector<std::int32_t>;  // devices, in order
+
+void add_rings(const cluster::Cluster& cluster, const Group& group, double share, std::vector<Flow>& flows) {
+    for (const Ring& ring : rings(cluster, group))
+        for (std::size_t i = 0; i < ring.devices.size(); ++i)
+            flows.push_back(
+                {ring.devices[i], ring.devices[(i + 1) % ring.devices.size()], ring.share * share});
 }
 
 void add_edges(const std::vector<TreeEdge>& edges, std::vector<Flow>& flows) {
@@ -121,8 +120,9 @@ public:
             result_.push_back(all_to_all());
             return std::move(result_);
         }
-        const std::vector<LinkShare> links =
-            network_.links(ring_flows(cluster_, groups_, bytes_over_an_edge()));
+        const Load links = load_of([&](const Group& group, std::vector<Flow>& flows) {
+            add_rings(cluster_, group, bytes_over_an_edge(), flows);
+        });
         for (Protocol protocol : {ll, ll128, simple})
             if (is_allowed(protocol)) result_.push_back(ring(protocol, links));
         if (kind_ == CollectiveKind::all_reduce) {
@@ -162,7 +162,21 @@ private:
         return step[protocol] + own_latency();
     }
 
-    Candidate ring(Protocol protocol, const std::vector<LinkShare>& links) {
+    // What bytes keep busy: the links of all groups together, and the busiest of one group by itself.
+    struct Load {
+        std::vector<LinkShare> links;
+        double of_a_group = 0, bytes_of_a_group = 0;
+    };
+    template <class AddFlows>
+    Load load_of(const AddFlows& add_flows) {
+        std::vector<Flow> all, own;
+        for (const Group& group : groups_.devices) add_flows(group, all);
+        add_flows(groups_.devices.front(), own);
+        const std::vector<LinkShare> own_links = network_.links(own);
+        return {network_.links(all), busiest(own_links), network_.most_bytes(own_links)};
+    }
+
+    Candidate ring(Protocol protocol, const Load& links) {
         Candidate candidate{"ring", protocol_names[protocol], {}};
         const double n = shape_.ranks;
         // A piece crosses to another node on as many of its hops as the ring has such edges.
@@ -182,23 +196,25 @@ private:
         return candidate;
     }
 
-    // `links` busy with bytes only; `cap` of what crosses an edge, GB/s (0: none).
-    void set_rate(Candidate& candidate, const std::vector<LinkShare>& links, Protocol protocol, double cap,
-                  double over_an_edge, double slowdown = 1) {
-        candidate.links = links;
+    // `load` of bytes only, to which the protocol adds; one group reaches a `slowdown`-th part of its links'
+    // rate, and what it leaves of it is for others. `cap` of what crosses an edge, GB/s (0: none).
+    void set_rate(Candidate& candidate, const Load& load, Protocol protocol, double cap, double over_an_edge,
+                  double slowdown = 1) {
+        candidate.links = load.links;
         const double wire = protocol == ll ? ll_wire : protocol == ll128 ? ll128_wire : 1.0;
         for (LinkShare& link : candidate.links) link.busy *= wire;
-        candidate.seconds_per_byte = busiest(candidate.links) * slowdown;
+        candidate.shared_seconds_per_byte = busiest(candidate.links);
+        candidate.bytes_of_a_group = load.bytes_of_a_group * wire;
+        candidate.seconds_per_byte = load.of_a_group * wire * slowdown;
         if (cap > 0)
             candidate.seconds_per_byte = std::max(candidate.seconds_per_byte, over_an_edge / (cap * 1e9));
         candidate.multiprocessors = nccl_multiprocessors(cluster_.instance.device);
     }
 
     void add_trees() {
-        std::vector<Flow> flows;
-        for (const std::vector<std::int32_t>& group : groups_.devices)
+        const Load load = load_of([&](const Group& group, std::vector<Flow>& flows) {
             add_edges(tree_edges(cluster_, group), flows);
-        const std::vector<LinkShare> links = network_.links(flows);
+        });
         const double levels = std::log2(static_cast<double>(shape_.nodes));
         for (Protocol protocol : {ll, ll128, simple}) {
             if (!is_allowed(protocol)) continue;
@@ -217,7 +233,7 @@ private:
             const double slowdown = protocol == ll                           ? ll_tree_loss / ll_wire
                                     : protocol == ll128 && shape_.nodes == 1 ? ll128_tree_slowdown
                                                                              : 1.0;
-            set_rate(candidate, links, protocol, cap, 2.0, slowdown / tree_of_ring);
+            set_rate(candidate, load, protocol, cap, 2.0, slowdown / tree_of_ring);
             candidate.reached = tree_reached[protocol];
             result_.push_back(std::move(candidate));
         }
@@ -230,21 +246,19 @@ private:
             shape_.ranks % shape_.ranks_per_node != 0)
             return;
         const double k = shape_.ranks_per_node;
-        std::vector<Flow> flows;
-        for (const std::vector<std::int32_t>& group : groups_.devices)
-            for (const std::vector<std::int32_t>& order : orders_in_nodes(cluster_, group))
+        const Load load = load_of([&](const Group& group, std::vector<Flow>& flows) {
+            for (const Group& order : orders_in_nodes(cluster_, group))
                 for (std::size_t i = 0; i < order.size(); ++i)
                     flows.push_back({order[i], order[(i + 1) % order.size()],
                                      (1 + 1 / k) / nvls_efficiency(cluster_.instance.device)});
-        if (shape_.nodes > 1)
-            for (const std::vector<std::int32_t>& group : groups_.devices)
-                add_edges(tree_edges_between_nodes(cluster_, group), flows);
+            if (shape_.nodes > 1) add_edges(tree_edges_between_nodes(cluster_, group), flows);
+        });
         Candidate candidate{shape_.nodes > 1 ? "nvls-tree" : "nvls", protocol_names[simple], {}};
         const double levels = std::log2(static_cast<double>(shape_.nodes));
         candidate.latency = core::microseconds(nvls_base);
         if (shape_.nodes > 1)
             candidate.latency += core::microseconds(2 * levels * (nvls_network + own_latency()));
-        set_rate(candidate, network_.links(flows), simple, 0, 0);
+        set_rate(candidate, load, simple, 0, 0);
         candidate.multiprocessors = nvls_channels;
         candidate.fill = nvls_chunk * (nvls_channels * k);
         candidate.fill_times = 1 + 2 * levels;
@@ -254,17 +268,17 @@ private:
     // Every pair at once, some operations at a time.
     Candidate all_to_all() {
         const double n = shape_.ranks;
-        std::vector<Flow> flows;
-        for (const std::vector<std::int32_t>& group : groups_.devices)
+        const Load load = load_of([&](const Group& group, std::vector<Flow>& flows) {
             for (std::size_t i = 0; i < group.size(); ++i)
                 for (std::size_t j = 0; j < group.size(); ++j)
                     if (i != j) flows.push_back({group[i], group[j], 1 / n});
+        });
         Candidate candidate{"direct", protocol_names[simple], {}};
         const double step = shape_.nodes > 1 ? between_nodes(ring_network, simple)
                                              : (shape_.is_over_nvlink ? ring_nvlink : ring_pcie)[simple];
         candidate.latency =
             core::microseconds(ring_base[simple] + std::ceil((n - 1) / transfers_at_once) * step);
-        set_rate(candidate, network_.links(flows), simple, 0, 0);
+        set_rate(candidate, load, simple, 0, 0);
         return candidate;
     }
 

@@ -137,6 +137,13 @@ std::vector<LinkShare> Network::take_links() {
     return result;
 }
 
+double Network::most_bytes(const std::vector<LinkShare>& links) const {
+    double most = 0;
+    for (const LinkShare& link : links)
+        most = std::max(most, link.busy * bandwidth_of(static_cast<std::size_t>(link.link)));
+    return most;
+}
+
 core::Seconds Network::latency(const Flow& flow, const cluster::Route& path) const {
     const bool crosses =
         cluster_.node_of(cluster::DeviceId(flow.from)) != cluster_.node_of(cluster::DeviceId(flow.to));

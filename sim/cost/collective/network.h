@@ -76,6 +76,8 @@ public:
     std::vector<LinkShare> links(std::span<const LoadedRoute> routes);
     // Links and memories, numbered alike in every Network of one cluster.
     std::size_t link_count() const { return load_.size(); }
+    // Over the link with the most bytes, for each byte of the payload.
+    double most_bytes(const std::vector<LinkShare>& links) const;
 
     const cluster::Cluster& cluster() const { return cluster_; }
     // Of one message between nodes.

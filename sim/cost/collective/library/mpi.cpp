@@ -36,9 +36,10 @@ std::vector<Candidate> mpi_candidates(const LibraryContext& context, schedule::C
     candidate.links = together(copies, messages);
     // Every step reads a piece from the neighbour and its own and writes the sum.
     constexpr double passes = 3;
-    const double sums = passes * over_an_edge * shape.ranks_per_node *
-                        static_cast<double>(groups.devices.size()) / nodes / host_sum_rate().value;
+    const double sums =
+        passes * over_an_edge * devices_on_a_node(context.cluster, groups) / host_sum_rate().value;
     candidate.seconds_per_byte = busiest(copies) + busiest(messages) + sums;
+    candidate.has_phases = true;
     return {std::move(candidate)};
 }
 

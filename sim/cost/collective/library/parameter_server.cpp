@@ -26,8 +26,10 @@ std::vector<Candidate> parameter_server_candidates(const LibraryContext& context
     const std::vector<LinkShare> messages =
         nodes > 1 ? host_messages(context, groups, 2 * k / nodes) : std::vector<LinkShare>();
     candidate.links = together(copies, messages);
-    const double sums = 2 * k * static_cast<double>(groups.devices.size()) / host_sum_rate().value;
+    // A server's part of the gradients of every GPU of its nodes is read and added.
+    const double sums = 2 * devices_on_a_node(context.cluster, groups) / host_sum_rate().value;
     candidate.seconds_per_byte = std::max(busiest(candidate.links), sums);
+    candidate.has_phases = true;
     return {std::move(candidate)};
 }
 

@@ -66,9 +66,11 @@ Candidate all_reduce(const LibraryContext& context, const Groups& groups, const 
         together(host_copies(context, groups, 1 / k, 1 / k),
                  host_messages(context, groups, 2 / nodes));  // part i pushed, its sum fetched
     candidate.links = together(nvlink, outside);
-    // A server reads the parts of all nodes and writes the sum.
-    const double sums = (1 + 1 / nodes) * static_cast<double>(groups.devices.size()) / host_sum_rate().value;
+    // A server reads the parts of all nodes and writes the sum, for every group of its node.
+    const double served = devices_on_a_node(context.cluster, groups) / k;
+    const double sums = (1 + 1 / nodes) * served / host_sum_rate().value;
     candidate.seconds_per_byte = std::max(busiest(candidate.links), sums);
+    candidate.has_phases = true;
     // Kernels run only while NVLink is used.
     candidate.multiprocessors = nccl_multiprocessors(context.cluster.instance.device) *
                                 std::min(1.0, busiest(nvlink) / candidate.seconds_per_byte);

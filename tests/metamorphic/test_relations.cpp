@@ -1,0 +1,266 @@
+// What must hold between the predictions of two scenarios that differ in one thing, whatever the models,
+// constants and schedules: more of a resource is never slower, less work never longer, the spelling of a plan
+// is no matter.
+#include "tests/metamorphic/random_scenario.h"
+
+#include <cstdlib>
+#include <functional>
+#include <set>
+
+#include "core/document.h"
+#include "schedule/pass/lower.h"
+#include "sim/cost/contention.h"
+#include "sim/cost/pricing.h"
+
+namespace {
+
+using metamorphic::describe, metamorphic::Generator, metamorphic::Scenario, metamorphic::try_evaluate;
+
+// Rounding of sums of thousands of durations.
+constexpr double rounding = 1e-9;
+
+// A sample where time is short; SMSIM_METAMORPHIC_SCENARIOS=1000 for all (`./run test --all`).
+int scenario_count() {
+    const char* text = std::getenv("SMSIM_METAMORPHIC_SCENARIOS");
+    return text ? std::atoi(text) : 40;
+}
+
+void for_each_scenario(std::uint64_t seed,
+                       const std::function<void(const Scenario&, const sim::Evaluation&)>& check) {
+    Generator generator(seed);
+    for (int i = 0; i < scenario_count(); ++i) {
+        const Scenario scenario = generator.next();
+        INFO("scenario " << i << ": " << describe(scenario));
+        const std::optional<sim::Evaluation> evaluation = try_evaluate(scenario);
+        REQUIRE(evaluation);
+        check(scenario, *evaluation);
+    }
+}
+
+double step_of(const Scenario& scenario, const sim::EvaluateOptions& options = {}) {
+    const std::optional<sim::Evaluation> evaluation = try_evaluate(scenario, options);
+    REQUIRE(evaluation);
+    return evaluation->step_time.value;
+}
+
+// Everything takes the time that it takes alone, and no host is waited for: a step is the longest path
+// through its instructions, and nothing that becomes shorter makes that longer.
+double longest_path(Scenario scenario) {
+    scenario.cluster.instance.device.host_dispatch = {};
+    sim::EvaluateOptions options{.shares_links = false};
+    options.constants.dispatch_eager_us = options.constants.dispatch_graph_us = 0;
+    return step_of(scenario, options);
+}
+
+// Where communications share links, kernels lose time beside them, and a host that is ahead at one kernel is
+// behind at another, what ends sooner may meet what it did not meet before and hold up the critical rank.
+// That is the anomaly of list schedules (Graham, "Bounds on multiprocessing timing anomalies", 1969), true of
+// machines too; over 1,000 scenarios of each relation it is smaller than this.
+constexpr double largest_anomaly = 0.04;
+
+void check_no_longer(const Scenario& changed, const Scenario& base, double times = 1) {
+    CHECK(longest_path(changed) <= times * longest_path(base) * (1 + rounding));
+    CHECK(step_of(changed) <= times * step_of(base) * (1 + largest_anomaly));
+}
+
+// Another program, in which gathers meet other reductions on their stream: no law says which is longer.
+bool gathers_parameters(const Scenario& scenario) {
+    return scenario.plan.shards(schedule::Sharding::parameters);
+}
+
+// Do all ranks of every class send over links of the same rates, at the same share of them and beside as many
+// others?
+bool replicas_are_alike(const Scenario& scenario) {
+    core::Diagnostics diagnostics;
+    std::optional<sim::CostModels> costs =
+        sim::make_cost_models(scenario.graph, scenario.cluster, scenario.plan, diagnostics);
+    const std::optional<schedule::Schedule> order = schedule::make_schedule(scenario.plan, diagnostics);
+    REQUIRE(costs);
+    REQUIRE(order);
+    const schedule::Program program = schedule::lower(scenario.plan, scenario.graph, *order);
+    for (const schedule::RankProgram& list : program.classes)
+        for (const schedule::Instruction& instruction : list.instructions) {
+            const bool is_send = instruction.kind == schedule::InstructionKind::send;
+            if (!is_send && instruction.kind != schedule::InstructionKind::collective) continue;
+            std::map<int, std::vector<sim::LinkShare>> of_group;  // by its lowest rank
+            for (int rank = 0; rank < static_cast<int>(program.class_of_rank.size()); ++rank) {
+                const int index = program.class_of_rank[static_cast<std::size_t>(rank)];
+                if (&program.classes[static_cast<std::size_t>(index)] != &list) continue;
+                const std::vector<std::int32_t>& tied = sim::tied_ranks_of(list, instruction);
+                const int group = is_send ? rank : costs->communication.leader(instruction.group, rank, tied);
+                if (of_group.contains(group)) continue;
+                of_group[group] = is_send ? costs->communication.transfer_of(rank, *instruction.peer).links
+                                          : costs->communication
+                                                .choice_of(instruction.collective, instruction.group,
+                                                           instruction.bytes, rank, tied)
+                                                .links;
+            }
+            std::map<std::int32_t, int> users;
+            for (const auto& [group, links] : of_group)
+                for (const sim::LinkShare& link : links) ++users[link.link];
+            std::set<std::multiset<std::pair<double, int>>> kinds;
+            for (const auto& [group, links] : of_group) {
+                std::multiset<std::pair<double, int>> kind;
+                for (const sim::LinkShare& link : links) kind.insert({link.busy, users[link.link]});
+                kinds.insert(std::move(kind));
+            }
+            if (kinds.size() > 1) return false;
+        }
+    return true;
+}
+
+Scenario with_links(Scenario scenario, cluster::LinkKind kind,
+                    const std::function<void(cluster::Link&)>& change) {
+    for (cluster::Link& link : scenario.cluster.instance.links)
+        if (link.kind == kind) change(link);
+    cluster::prepare_routes(scenario.cluster.instance);
+    return scenario;
+}
+
+}  // namespace
+
+TEST_CASE("a faster link of any kind never makes a step longer") {
+    using cluster::LinkKind;
+    for_each_scenario(1, [](const Scenario& scenario, const sim::Evaluation&) {
+        for (const LinkKind kind :
+             {LinkKind::nvlink, LinkKind::pcie, LinkKind::host_interconnect, LinkKind::network}) {
+            Scenario faster =
+                with_links(scenario, kind, [](cluster::Link& link) { link.bandwidth = link.bandwidth * 2; });
+            if (kind == LinkKind::network) {
+                faster.cluster.instance.network_bandwidth = faster.cluster.instance.network_bandwidth * 2;
+                faster.cluster.instance.network_baseline = faster.cluster.instance.network_baseline * 2;
+            }
+            INFO("kind of link " << static_cast<int>(kind));
+            check_no_longer(faster, scenario);
+            Scenario sooner =
+                with_links(scenario, kind, [](cluster::Link& link) { link.latency = link.latency / 2; });
+            if (kind == LinkKind::network)
+                sooner.cluster.instance.network_latency = sooner.cluster.instance.network_latency / 2;
+            INFO("latency");
+            check_no_longer(sooner, scenario);
+        }
+    });
+}
+
+TEST_CASE("a faster device never makes a step longer, and a larger memory changes no time") {
+    for_each_scenario(2, [](const Scenario& scenario, const sim::Evaluation& base) {
+        Scenario faster = scenario;
+        for (auto& [type, rate] : faster.cluster.instance.device.peak) rate = rate * 2;
+        for (auto& [type, curve] : faster.cluster.instance.device.matrix_product)
+            for (cluster::MatrixProductCurve::Point& point : curve.points) point.rate = point.rate * 2;
+        check_no_longer(faster, scenario);
+        Scenario wider = scenario;
+        wider.cluster.instance.device.memory_bandwidth = wider.cluster.instance.device.memory_bandwidth * 2;
+        check_no_longer(wider, scenario);
+        Scenario larger = scenario;
+        larger.cluster.instance.device.memory = larger.cluster.instance.device.memory * 2;
+        const std::optional<sim::Evaluation> evaluation = try_evaluate(larger);
+        REQUIRE(evaluation);
+        CHECK(evaluation->step_time.value == base.step_time.value);
+        CHECK(evaluation->peak_memory.value == base.peak_memory.value);
+        CHECK((evaluation->fits || !base.fits));
+    });
+}
+
+TEST_CASE("twice the replicas on twice the nodes never more than double the samples per second") {
+    for_each_scenario(3, [](const Scenario& scenario, const sim::Evaluation&) {
+        Scenario twice = scenario;
+        twice.cluster.nodes *= 2;
+        twice.plan.layout.data *= 2;
+        // The same shards, on as many ranks: dividing them further is another plan.
+        if (twice.plan.sharding != schedule::Sharding::none)
+            twice.plan.shard_degree = scenario.plan.effective_shard_degree();
+        // An uneven division over nodes may become even; the servers of SMDDP's sums write less each.
+        const bool is_even = (scenario.cluster.nodes & (scenario.cluster.nodes - 1)) == 0;
+        if (is_even && scenario.plan.communication != "smddp" && try_evaluate(twice))
+            check_no_longer(scenario, twice);
+    });
+}
+
+TEST_CASE("twice the micro-batches take longer, and no more than twice as long") {
+    for_each_scenario(4, [](const Scenario& scenario, const sim::Evaluation&) {
+        Scenario twice = scenario;
+        twice.plan.micro_batches *= 2;
+        if (!try_evaluate(twice)) return;
+        check_no_longer(scenario, twice);
+        if (gathers_parameters(scenario))
+            CHECK(step_of(twice) <= 2 * step_of(scenario) * (1 + largest_anomaly));
+        else check_no_longer(twice, scenario, 2);
+    });
+}
+
+TEST_CASE("half the sequence is no slower and holds no more memory") {
+    for_each_scenario(5, [](const Scenario& scenario, const sim::Evaluation& base) {
+        if (scenario.tokens == 0) return;
+        Scenario half = scenario;
+        half.graph = load_graph(scenario.model, scenario.tokens / 2);
+        const std::optional<sim::Evaluation> evaluation = try_evaluate(half);
+        if (!evaluation) return;
+        check_no_longer(half, scenario);
+        CHECK(evaluation->peak_memory.value <= base.peak_memory.value * (1 + rounding));
+    });
+}
+
+TEST_CASE("recomputing more is never faster, and holds no more memory, without offload") {
+    using schedule::Recompute;
+    for_each_scenario(6, [](const Scenario& scenario, const sim::Evaluation&) {
+        // With offload what is not kept is not copied either, and the copies may be what the step waits for.
+        if (scenario.plan.offload != schedule::Offload::none) return;
+        std::optional<Scenario> less;
+        for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+            Scenario changed = scenario;
+            changed.plan.recompute = recompute;
+            std::optional<sim::Evaluation> evaluation = try_evaluate(changed);
+            if (!evaluation) continue;
+            INFO("recompute = " << schedule::name_of(recompute));
+            if (less) {
+                if (gathers_parameters(changed))
+                    CHECK(step_of(*less) <= step_of(changed) * (1 + largest_anomaly));
+                else check_no_longer(*less, changed);
+                // Whole gradients and gathered parameters are held for as long as they travel.
+                const double travelling = changed.plan.shards(schedule::Sharding::gradients) ? 0.005 : 0;
+                CHECK(evaluation->peak_memory.value <=
+                      try_evaluate(*less)->peak_memory.value * (1 + travelling + rounding));
+            }
+            less = changed;
+        }
+    });
+}
+
+TEST_CASE("every rank simulated by itself takes the time and memory of its class") {
+    for_each_scenario(7, [](const Scenario& scenario, const sim::Evaluation& base) {
+        const std::optional<sim::Evaluation> unfolded = try_evaluate(scenario, {.is_folded = false});
+        REQUIRE(unfolded);
+        if (replicas_are_alike(scenario)) {
+            CHECK(unfolded->step_time.value == Approx(base.step_time.value).epsilon(rounding));
+            CHECK(unfolded->peak_memory.value == Approx(base.peak_memory.value).epsilon(rounding));
+        } else {
+            // One rank stands for all: all are as slow as the slowest of them, and at the same time.
+            CHECK(unfolded->step_time.value <= base.step_time.value * 1.15);
+            CHECK(unfolded->step_time.value >= base.step_time.value * 0.8);
+        }
+    });
+}
+
+TEST_CASE("a plan written as TOML and as JSON, and with its defaults spelled out, is one plan") {
+    for_each_scenario(8, [](const Scenario& scenario, const sim::Evaluation& base) {
+        core::Diagnostics diagnostics;
+        core::Value document = core::Value::table();
+        document["plan"] = schedule::to_value(scenario.plan);
+        const std::optional<core::Value> from_toml =
+            core::parse_toml(core::to_toml(document), "a.toml", diagnostics);
+        const std::optional<core::Value> from_json =
+            core::parse_json(core::to_json(document), "a.json", diagnostics);
+        for (const std::optional<core::Value>* tree : {&from_toml, &from_json}) {
+            INFO(core::format(diagnostics));
+            REQUIRE(tree->has_value());
+            const std::optional<schedule::Plan> plan =
+                schedule::read_plan(*(*tree)->find("plan"), nullptr, diagnostics);
+            REQUIRE(plan);
+            Scenario read = scenario;
+            read.plan = *plan;
+            read.plan.optimizer = scenario.plan.optimizer;
+            CHECK(step_of(read) == base.step_time.value);
+        }
+    });
+}
