@@ -13,6 +13,7 @@
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/partition.h"
 #include "schedule/verify.h"
+#include "sim/cost/collective/library.h"
 #include "sim/cost/contention.h"
 #include "sim/cost/framework/device_memory.h"
 #include "sim/cost/framework/framework_catalogue.h"
@@ -181,16 +182,17 @@ std::optional<OutOfMemory> find_overflow(const Task& task, const schedule::Progr
 
 // Compute that runs beside collectives is known from a first run of the classes; the step is the run with
 // what they cost it.
-void slow_overlapped(const Task& task, const schedule::Program& program, const SimulateOptions& options,
-                     const Contention& contention, PricedProgram& priced) {
-    if (task.options.constants.overlap_loss <= 0 || !has_data_collectives(program)) return;
+OverlapLosses slow_overlapped(const Task& task, const schedule::Program& program,
+                              const SimulateOptions& options, const Contention& contention,
+                              PricedProgram& priced) {
+    if (task.options.constants.overlap_loss <= 0 || !has_data_collectives(program)) return {};
     SimulateOptions first = options;
     first.is_folded = true;
     first.tracks_memory = false;
     first.contention = &contention;
-    slow_overlapped_compute(program, simulate(program, priced.durations, first),
-                            task.options.constants.overlap_loss, task.cluster.instance.device,
-                            task.costs->communication, priced.durations);
+    return slow_overlapped_compute(program, simulate(program, priced.durations, first),
+                                   task.options.constants.overlap_loss, task.cluster.instance.device,
+                                   task.costs->communication, priced.durations);
 }
 
 // What the simulation shows of each class is that of its fullest performer.
@@ -232,13 +234,14 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
     simulate_options.blocks_on_transfers = task.blocks_on_transfers;
     simulate_options.is_folded = task.options.is_folded;
     Contention contention;
+    OverlapLosses losses;
     if (task.costs) {
         priced = price(program, *task.costs);
         // Where a core does the copying, links are not what ranks wait for.
         if (simulate_options.has_concurrent_streams && program.plan.layout.ranks() > 1 &&
             task.options.shares_links) {
             contention = find_contention(program, task.costs->communication, true);
-            slow_overlapped(task, program, simulate_options, contention, priced);
+            losses = slow_overlapped(task, program, simulate_options, contention, priced);
             if (!task.options.is_folded)
                 contention = find_contention(program, task.costs->communication, false);
         }
@@ -272,7 +275,7 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
     result.step = simulation.timeline.makespan;
     result.critical_performer = critical_performer(program, simulation);
     result.breakdown = break_down(program, simulation, priced.host, result.critical_performer,
-                                  simulate_options.has_concurrent_streams);
+                                  simulate_options.has_concurrent_streams, losses);
     for (std::int32_t class_index : program.class_of_rank)
         result.recompute_flops += priced.recompute_flops[static_cast<std::size_t>(class_index)];
     if (task.options.keeps_timeline || task.options.most_micro_batches) {
@@ -418,6 +421,25 @@ void judge_host_memory(Evaluation& evaluation, const Task& task, core::Bytes off
     evaluation.fits = false;
 }
 
+// What a named library leaves to NCCL, and where its makers do not offer it.
+void add_library_assumptions(std::vector<std::string>& lines, const Task& task) {
+    const schedule::Plan& plan = task.plan;
+    const Library* library = find_library(plan.communication);
+    if (!library || plan.layout.data == 1) return;
+    if (library->unsupported && task.cluster.instance.provider == "aws")
+        if (const std::optional<core::Unsupported> reason = library->unsupported(task.cluster.instance))
+            lines.push_back(fmt::format("communication = {}: {}; it is simulated all the same",
+                                        plan.communication, reason->reason));
+    std::string left;
+    for (const schedule::CollectiveKind kind :
+         {schedule::CollectiveKind::reduce_scatter, schedule::CollectiveKind::all_gather})
+        if (plan.shards(schedule::Sharding::optimizer) && !library->carries(kind))
+            left += fmt::format("{}{}", left.empty() ? "" : " and ", schedule::name_of(kind));
+    if (!left.empty())
+        lines.push_back(fmt::format("communication = {}: it has no {} for sharded state, which NCCL does",
+                                    plan.communication, left));
+}
+
 void add_assumptions(Evaluation& evaluation, const Task& task, const Run& result) {
     std::vector<std::string>& lines = evaluation.assumptions;
     const schedule::Plan& plan = task.plan;
@@ -440,6 +462,7 @@ void add_assumptions(Evaluation& evaluation, const Task& task, const Run& result
                                   result.contended_links, result.contended_links == 1 ? "" : "s")
                     : std::string("no link is shared by communications of different streams or pipeline "
                                   "coordinates"));
+        add_library_assumptions(lines, task);
         const cluster::DeviceSpec& device = task.cluster.instance.device;
         if (device.has_concurrent_streams && result.ranks > 1)
             lines.push_back(fmt::format(

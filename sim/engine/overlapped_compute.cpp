@@ -12,6 +12,7 @@ namespace {
 struct Busy {
     double start, end;
     double share;  // of the multiprocessors that NCCL's rings take
+    bool gathers;
     bool operator<(const Busy& other) const {
         return start != other.start ? start < other.start : end < other.end;
     }
@@ -28,9 +29,11 @@ bool has_data_collectives(const schedule::Program& program) {
     return false;
 }
 
-void slow_overlapped_compute(const schedule::Program& program, const Simulation& simulation, double loss,
-                             const cluster::DeviceSpec& device, CommunicationCost& costs,
-                             Durations& durations) {
+OverlapLosses slow_overlapped_compute(const schedule::Program& program, const Simulation& simulation,
+                                      double loss, const cluster::DeviceSpec& device,
+                                      CommunicationCost& costs, Durations& durations) {
+    OverlapLosses losses;
+    for (const schedule::RankProgram& list : program.classes) losses.emplace_back(list.instructions.size());
     std::vector<bool> seen(program.classes.size(), false);
     for (std::size_t p = 0; p < simulation.timeline.spans.size(); ++p) {
         const auto c = static_cast<std::size_t>(simulation.timeline.class_of[p]);
@@ -50,7 +53,8 @@ void slow_overlapped_compute(const schedule::Program& program, const Simulation&
                                     program.classes[c].pipeline)
                             .multiprocessors /
                         nccl_multiprocessors(device);
-            busy.push_back({simulation.active_from[p][span.instruction].value, span.end.value, share});
+            busy.push_back({simulation.active_from[p][span.instruction].value, span.end.value, share,
+                            instruction.payload == schedule::PayloadKind::parameter});
         }
         if (busy.empty()) continue;
         std::sort(busy.begin(), busy.end());
@@ -58,14 +62,17 @@ void slow_overlapped_compute(const schedule::Program& program, const Simulation&
         for (const schedule::Span& span : simulation.timeline.spans[p]) {
             if (list[span.instruction].kind != schedule::InstructionKind::compute) continue;
             while (first < busy.size() && busy[first].end <= span.start.value) ++first;
-            double shared = 0;
-            for (std::size_t b = first; b < busy.size() && busy[b].start < span.end.value; ++b)
-                shared += busy[b].share * std::max(0.0, std::min(busy[b].end, span.end.value) -
-                                                            std::max(busy[b].start, span.start.value));
-            if (shared <= 0) continue;
-            durations.of[c][span.instruction] += core::Seconds(loss * shared);
+            OverlapLoss& lost = losses[c][span.instruction];
+            for (std::size_t b = first; b < busy.size() && busy[b].start < span.end.value; ++b) {
+                const double beside =
+                    std::min(busy[b].end, span.end.value) - std::max(busy[b].start, span.start.value);
+                (busy[b].gathers ? lost.to_gathers : lost.to_reductions) +=
+                    core::Seconds(loss * busy[b].share * std::max(0.0, beside));
+            }
+            durations.of[c][span.instruction] += lost.to_gathers + lost.to_reductions;
         }
     }
+    return losses;
 }
 
 }  // namespace sim

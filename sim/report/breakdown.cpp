@@ -65,7 +65,7 @@ std::size_t critical_performer(const schedule::Program& program, const Simulatio
 
 Breakdown break_down(const schedule::Program& program, const Simulation& simulation,
                      const std::vector<std::vector<core::Seconds>>& host_time, std::size_t performer,
-                     bool has_concurrent_streams) {
+                     bool has_concurrent_streams, const OverlapLosses& losses) {
     const auto class_index = static_cast<std::size_t>(simulation.timeline.class_of[performer]);
     const std::vector<Instruction>& instructions = program.classes[class_index].instructions;
     std::vector<Edge> edges;
@@ -82,11 +82,18 @@ Breakdown break_down(const schedule::Program& program, const Simulation& simulat
         const core::Seconds on_device =
             std::max(span.start, span.end - host_time[class_index][span.instruction]);
         switch (instruction.kind) {
-            case InstructionKind::compute:
-                add(span.start, on_device,
+            case InstructionKind::compute: {
+                OverlapLoss lost;
+                if (!losses.empty()) lost = losses[class_index][span.instruction];
+                const core::Seconds reduces_from = std::max(span.start, on_device - lost.to_reductions),
+                                    gathers_from = std::max(span.start, reduces_from - lost.to_gathers);
+                add(span.start, gathers_from,
                     instruction.phase == schedule::ComputePhase::recompute ? recompute : compute);
+                add(gathers_from, reduces_from, sharding);
+                add(reduces_from, on_device, data_parallel);
                 add(on_device, span.end, host);
                 break;
+            }
             case InstructionKind::optimizer_step:
             case InstructionKind::zero_gradients:
             case InstructionKind::gradient_norm:

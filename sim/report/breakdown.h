@@ -6,6 +6,7 @@
 
 #include "core/units.h"
 #include "schedule/program/program.h"
+#include "sim/engine/overlapped_compute.h"
 #include "sim/engine/simulate.h"
 #include "sim/evaluate.h"
 
@@ -18,11 +19,12 @@ std::size_t critical_performer(const schedule::Program& program, const Simulatio
 // Compute counts before communication that it hides, communication (tensor, then gathers and reductions, then
 // transfers) before waiting; what is left is bubble. A collective or receive counts while data moves; waiting
 // for its partner is bubble. Gathers of sharded parameters are `sharding`, reductions of gradients
-// `data_parallel`, the reduction of tied embeddings between stages `pipeline`. `host`: see PricedProgram. The
-// parts sum to the makespan.
+// `data_parallel`, the reduction of tied embeddings between stages `pipeline`. `host`: see PricedProgram.
+// What compute loses to collectives beside it (`losses`, empty: nothing) counts as theirs. The parts sum to
+// the makespan.
 Breakdown break_down(const schedule::Program& program, const Simulation& simulation,
                      const std::vector<std::vector<core::Seconds>>& host, std::size_t performer,
-                     bool has_concurrent_streams);
+                     bool has_concurrent_streams, const OverlapLosses& losses = {});
 
 core::Seconds sum(const Breakdown& breakdown);
 

@@ -164,21 +164,26 @@ TEST_CASE("a faster device never makes a step longer, and a larger memory change
 
 TEST_CASE("twice the replicas on twice the nodes never more than double the samples per second") {
     for_each_scenario(3, [](const Scenario& scenario, const sim::Evaluation&) {
-        Scenario twice = scenario;
+        // Whole replicas side by side: the second half lies on its nodes as the first does. Shards stay as
+        // many: dividing state further is another plan. An uneven division over nodes may become even; the
+        // servers of SMDDP's sums write less each.
+        Scenario once = scenario;
+        once.plan.layout.order = "DPT";
+        if (once.plan.sharding != schedule::Sharding::none)
+            once.plan.shard_degree = once.plan.effective_shard_degree();
+        Scenario twice = once;
         twice.cluster.nodes *= 2;
         twice.plan.layout.data *= 2;
-        // The same shards, on as many ranks: dividing them further is another plan.
-        if (twice.plan.sharding != schedule::Sharding::none)
-            twice.plan.shard_degree = scenario.plan.effective_shard_degree();
-        // An uneven division over nodes may become even; the servers of SMDDP's sums write less each.
         const bool is_even = (scenario.cluster.nodes & (scenario.cluster.nodes - 1)) == 0;
-        if (is_even && scenario.plan.communication != "smddp" && try_evaluate(twice))
-            check_no_longer(scenario, twice);
+        if (is_even && scenario.plan.communication != "smddp" && try_evaluate(once) && try_evaluate(twice))
+            check_no_longer(once, twice);
     });
 }
 
 TEST_CASE("twice the micro-batches take longer, and no more than twice as long") {
     for_each_scenario(4, [](const Scenario& scenario, const sim::Evaluation&) {
+        // Of few micro-batches more tensors are needed too soon to leave, and are not copied.
+        if (scenario.plan.offload != schedule::Offload::none) return;
         Scenario twice = scenario;
         twice.plan.micro_batches *= 2;
         if (!try_evaluate(twice)) return;
@@ -217,10 +222,10 @@ TEST_CASE("recomputing more is never faster, and holds no more memory, without o
                 if (gathers_parameters(changed))
                     CHECK(step_of(*less) <= step_of(changed) * (1 + largest_anomaly));
                 else check_no_longer(*less, changed);
-                // Whole gradients and gathered parameters are held for as long as they travel.
-                const double travelling = changed.plan.shards(schedule::Sharding::gradients) ? 0.005 : 0;
-                CHECK(evaluation->peak_memory.value <=
-                      try_evaluate(*less)->peak_memory.value * (1 + travelling + rounding));
+                // A unit that runs again keeps its input beside what its backward reads; whole gradients and
+                // gathered parameters are held for as long as they travel.
+                const double more = changed.plan.shards(schedule::Sharding::gradients) ? 0.005 : 0.002;
+                CHECK(evaluation->peak_memory.value <= try_evaluate(*less)->peak_memory.value * (1 + more));
             }
             less = changed;
         }

@@ -9,9 +9,6 @@ namespace sim {
 
 namespace {
 
-// ib_write_bw over SRD reaches 193.7 of 200 Gbit/s on p5en (stas00/ml-engineering, network): what EFA gives
-// without a collective library's losses.
-constexpr double srd_efficiency = 0.969;
 // fi_pingpong over EFA from host memory: 24 to 38 us for 256 B to 1 kB (ComputeCanada/puppet-magic_castle, PR
 // 331).
 constexpr core::Seconds efa_host_message = core::microseconds(30);
@@ -52,12 +49,7 @@ std::vector<LinkShare> host_messages(const LibraryContext& context, const Groups
                 }
             }
     }
-    std::vector<LinkShare> links = context.copy_network.links(routes);
-    // Only EFA's raw rate is known beside that of collectives.
-    if (instance.network_name == "efa" && instance.network_efficiency > 0)
-        for (LinkShare& link : links)
-            link.busy *= std::min(1.0, instance.network_efficiency / srd_efficiency);
-    return links;
+    return context.copy_network.links(routes);
 }
 
 core::Seconds host_message_time(const LibraryContext& context) {

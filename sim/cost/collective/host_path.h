@@ -13,8 +13,8 @@ namespace sim {
 std::vector<LinkShare> host_copies(const LibraryContext& context, const Groups& groups, double to_host,
                                    double to_device);
 // Every node of a group sends every other one `share` of the payload, spread over the cards beside the
-// members: on the network's links alone, at the rate of a library that writes from host memory to host
-// memory.
+// members: on the network's links alone, at the share of their rate that NCCL reaches there too. What a
+// library gains over another is then bytes, hops and copies, not a better figure for the same card.
 std::vector<LinkShare> host_messages(const LibraryContext& context, const Groups& groups, double share);
 // One message from host to host.
 core::Seconds host_message_time(const LibraryContext& context);

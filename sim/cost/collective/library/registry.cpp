@@ -4,11 +4,19 @@ namespace sim {
 
 namespace {
 
+using schedule::CollectiveKind;
+
+bool carries_all_reduce(CollectiveKind kind) { return kind == CollectiveKind::all_reduce; }
+
 constexpr Library libraries[] = {
-    {"smddp", smddp_candidates},
-    {"horovod", horovod_candidates},
-    {"mpi", mpi_candidates},
-    {"parameter-server", parameter_server_candidates},
+    {"smddp", smddp_candidates,
+     [](CollectiveKind kind) {
+         return kind == CollectiveKind::all_reduce || kind == CollectiveKind::all_gather;
+     },
+     smddp_unsupported},
+    {"horovod", horovod_candidates, carries_all_reduce},
+    {"mpi", mpi_candidates, [](CollectiveKind kind) { return kind != CollectiveKind::all_to_all; }},
+    {"parameter-server", parameter_server_candidates, carries_all_reduce},
 };
 
 }  // namespace

@@ -9,7 +9,10 @@
 //
 // All-gather. Pieces cross the network over a mesh, one hop, and are spread inside the node over NVLink while
 // the next ones arrive.
+#include <fmt/core.h>
+
 #include <algorithm>
+#include <array>
 
 #include "sim/cost/collective/host_path.h"
 #include "sim/cost/collective/rings.h"
@@ -99,6 +102,16 @@ Candidate all_gather(const LibraryContext& context, const Groups& groups, const 
 }
 
 }  // namespace
+
+// SageMaker developer guide, "Supported frameworks, AWS Regions, and instances types" of the data-parallel
+// library (2023-07); later versions run on p4d and p4de alone.
+std::optional<core::Unsupported> smddp_unsupported(const cluster::InstanceType& instance) {
+    constexpr std::array supported = {"p3.16xlarge", "p3dn.24xlarge", "p4d.24xlarge", "p4de.24xlarge"};
+    if (std::find(supported.begin(), supported.end(), instance.name) != supported.end()) return std::nullopt;
+    return core::Unsupported{
+        fmt::format("SMDDP runs on p3.16xlarge, p3dn.24xlarge, p4d.24xlarge and p4de.24xlarge, not on {}",
+                    instance.name)};
+}
 
 std::vector<Candidate> smddp_candidates(const LibraryContext& context, CollectiveKind kind,
                                         const Groups& groups) {
