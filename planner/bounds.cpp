@@ -267,20 +267,25 @@ StageCost Bounds::stage_cost(const schedule::Plan& plan, model::OperatorRange ra
                              int segment) {
     StageCost cost = stages_.compute(plan, range, segment);
     if (plan.layout.tensor == 1 && plan.layout.context == 1 && plan.layout.expert == 1) return cost;
+    const model::OperatorRange like = stages_.first_like(range);
     const auto [entry, is_new] = caches_of(plan).collectives.try_emplace(
         {plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel, GradientHandling(plan),
-         range.begin, range.end, pipeline_rank, segments_of(plan), segment});
+         like.begin, like.end, pipeline_rank, segments_of(plan), segment});
     Caches::Collectives& times = entry->second;
     if (is_new) {
         sim::CommunicationCost& communication =
             caches_of(plan).communication_of(plan, cluster_, stages_.constants());
-        const auto sum = [&](const std::vector<schedule::Step>& steps) {
+        const sim::ComputeCost* compute = stages_.prices(plan, segment);
+        // Layers alike exchange alike, one after the other.
+        std::map<std::tuple<CollectiveKind, GroupKind, core::Bytes>, core::Seconds> alone;
+        const auto sum = [&](const std::vector<StageCollection::Collective>& collectives) {
             core::Seconds all;
-            for (const schedule::Step& step : steps) {
-                all += stages_.exposed(
-                    plan, step,
-                    communication.collective(step.collective, step.group, step.bytes, pipeline_rank),
-                    segment);
+            if (!compute) return all;
+            for (const auto& [what, bytes] : collectives) {
+                const auto [time, is_new] = alone.try_emplace({what.kind, what.group, bytes});
+                if (is_new)
+                    time->second = communication.collective(what.kind, what.group, bytes, pipeline_rank);
+                all += compute->exposed(what, time->second);
             }
             return all;
         };

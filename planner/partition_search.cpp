@@ -14,8 +14,8 @@ namespace {
 // Plans walked and partitions simulated before results are looked at; fixed, so that the answer does not
 // depend on the threads.
 constexpr std::size_t looked_at_at_once = 64, simulated_at_once = 4;
-// Partial partitions visited for one plan: some hundredths of a second.
-constexpr std::size_t most_visited = 20000;
+// Partial partitions visited for one plan: some tenths of a second.
+constexpr std::size_t most_visited = 200000;
 // Two cuts are moved together where there are no more stages than this.
 constexpr std::size_t most_stages_in_pairs = 4;
 
@@ -122,7 +122,7 @@ PartitionSearch::Look PartitionSearch::look_at(StageTable& table, const Partitio
     }
     means_.work->add(1, per_bounded_plan);
     means_.work->add(space.divisions(), per_division);
-    if (look.options) means_.work->add(look.options->size(), per_bounded_partition);
+    means_.work->add(space.replayed_passes(), per_replayed_pass);
     return look;
 }
 
@@ -159,9 +159,9 @@ std::optional<RankedPlan> PartitionSearch::find_better(const std::vector<Partiti
     bool is_late = false;
     for (std::size_t begin = 0; begin < order.size(); begin += looked_at_at_once) {
         is_late = is_late || means_.is_late();
-        std::vector<std::size_t> wave(order.begin() + std::ptrdiff_t(begin),
-                                      order.begin() +
-                                          std::ptrdiff_t(std::min(order.size(), begin + looked_at_at_once)));
+        std::vector<std::size_t> wave(
+            order.begin() + std::ptrdiff_t(begin),
+            order.begin() + std::ptrdiff_t(std::min(order.size(), begin + looked_at_at_once)));
         std::vector<Look> looks(wave.size());
         if (!is_late) looks = look_at(tasks, wave, best);
         std::vector<Option> options;

@@ -8,8 +8,8 @@ namespace planner {
 
 namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
-// Divisions of one plan whose orders are replayed: about a second.
-constexpr std::size_t most_found = 500;
+// Passes that are replayed to bound divisions of one plan: about a second.
+constexpr double most_passes = 2e7;
 // A stage with another unit behind it may recompute less of what it had, but no backward pass is shorter than
 // its forward pass, nor is recomputation longer than that: once a stage takes this many times the limit, no
 // longer one is below it.
@@ -77,8 +77,7 @@ const StageTable::Passes& StageTable::of(Row& row, const schedule::Plan& plan,
 
 double StageTable::saved(const schedule::Plan& plan, std::size_t begin, std::size_t end) {
     const std::size_t units = graph_.units.size();
-    Saved& saved =
-        saved_[{plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel}];
+    Saved& saved = saved_[{plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel}];
     if (saved.before.empty()) {
         const std::int32_t last = graph_.units.back().operators.end;
         saved.before.assign(units + 1, 0);
@@ -202,7 +201,7 @@ void PartitionSpace::visit(int stage, std::size_t begin, double forward, double 
         }
         const bool is_beaten =
             std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& r) { return r.bound() >= limit_; });
-        if (!is_beaten && found_.size() > most_found) visited_ = most_ + 1;
+        if (!is_beaten && found_.size() >= most_found_) visited_ = most_ + 1;
         if (!is_beaten) found_.push_back({core::Seconds(0), first_units_});
     }
     rank = before;
@@ -213,6 +212,8 @@ std::optional<std::vector<PartitionOption>> PartitionSpace::below(core::Seconds 
     if (!order_ || order_->directions > 1) return std::nullopt;
     if (units_ < static_cast<std::size_t>(order_->stages)) return std::vector<PartitionOption>();
     limit_ = limit.value / Bounds::claimed_share;
+    const double passes_a_replay = 2.0 * plan_.stages() * plan_.micro_batches;
+    most_found_ = static_cast<std::size_t>(most_passes / passes_a_replay) + 1;
     most_ = most;
     visited_ = 0;
     found_.clear();
@@ -223,7 +224,8 @@ std::optional<std::vector<PartitionOption>> PartitionSpace::below(core::Seconds 
         if (needs_[0][0] >= limit_) return std::vector<PartitionOption>();
     }
     visit(0, 0, 0, 0);
-    if (visited_ > most_ || found_.size() > most_found) return std::nullopt;
+    if (visited_ > most_) return std::nullopt;
+    replayed_passes_ += static_cast<double>(found_.size()) * passes_a_replay;
     for (PartitionOption& option : found_) option.bound = bound_of(option.first_units);
     std::erase_if(found_, [&](const PartitionOption& option) { return option.bound >= limit; });
     std::stable_sort(found_.begin(), found_.end(),

@@ -40,8 +40,8 @@ public:
     Row& row(const schedule::Plan& plan, const schedule::Schedule& order, bool splits, int stage);
     const Passes& of(Row& row, const schedule::Plan& plan, const schedule::Schedule& order, bool splits,
                      int stage, std::size_t begin, std::size_t end);
-    // Bytes that a run of units keeps of a micro-batch for its backward, at least: all that the model keeps but
-    // for what the units before and behind the run would keep alone.
+    // Bytes that a run of units keeps of a micro-batch for its backward, at least: all that the model keeps
+    // but for what the units before and behind the run would keep alone.
     double saved(const schedule::Plan& plan, std::size_t begin, std::size_t end);
     std::size_t entries() const { return made_; }  // passes priced so far
     Bounds& bounds() { return bounds_; }
@@ -57,7 +57,8 @@ private:
     struct Saved {
         std::vector<double> before, behind;  // each unit; of all units at the ends
     };
-    std::map<std::tuple<int, int, bool>, Saved> saved_;  // by micro-batch, recomputation, sequence parallelism
+    std::map<std::tuple<int, int, bool>, Saved>
+        saved_;  // by micro-batch, recomputation, sequence parallelism
     std::size_t made_ = 0;
 };
 
@@ -74,7 +75,9 @@ public:
     std::optional<std::vector<PartitionOption>> below(core::Seconds limit, std::size_t most);
     // The same bound of one partition.
     core::Seconds bound_of(const std::vector<std::int32_t>& first_units) const;
-    double divisions() const { return static_cast<double>(divisions_); }  // looked at so far
+    // So far: runs of units looked at as stages, and passes of orders replayed.
+    double divisions() const { return static_cast<double>(divisions_); }
+    double replayed_passes() const { return replayed_passes_; }
 
 private:
     // The least over all divisions of units [i, end) into stages s and after of their longest rank, [s][i].
@@ -96,10 +99,11 @@ private:
     const schedule::Schedule* order_;
     bool splits_ = false;
     std::size_t units_;
-    std::vector<StageTable::Row*> rows_;        // by stage
-    Needs needs_;                               // with one stage a rank
-    std::vector<double> in_flight_, room_;      // of a rank: micro-batches kept, bytes for state and activations
-    std::size_t divisions_ = 0;
+    std::vector<StageTable::Row*> rows_;    // by stage
+    Needs needs_;                           // with one stage a rank
+    std::vector<double> in_flight_, room_;  // of a rank: micro-batches kept, bytes for state and activations
+    std::size_t divisions_ = 0, most_found_ = 0;
+    double replayed_passes_ = 0;
     // State of a walk.
     double limit_ = 0;
     std::size_t visited_ = 0, most_ = 0;

@@ -73,7 +73,7 @@ struct Entry {
     schedule::Plan plan;
     bool is_bounded = false;  // else the bound is its family's, and no memory is known
     bool is_taken = false;    // simulated, or replaced
-    double bound = 0;  // of the objective
+    double bound = 0;         // of the objective
     core::Seconds time_bound;
     MemoryBound memory;
     std::optional<Rejection> rejection;  // nothing: still a candidate
@@ -89,8 +89,8 @@ struct Entry {
 };
 
 // Plans of one target, layout, micro-batch and recomputation. They share the work of a step but for what
-// depends on segments of sequences and the handling of gradients: those that share that too are a family, with
-// one bound, and are looked at only where that bound does not exclude them.
+// depends on segments of sequences and the handling of gradients: those that share that too are a family,
+// with one bound, and are looked at only where that bound does not exclude them.
 struct Family {
     std::size_t group = 0;  // index into Search::groups_
     std::vector<std::size_t> members;
@@ -482,8 +482,7 @@ void Search::enumerate() {
                 !before || before->target != t || !(before->plan.layout == plan.layout);
             if (is_new_layout) {
                 first_group_.push_back(groups_.size());
-                bounds_.push_back(
-                    std::make_unique<GuardedBounds>(targets_[t].cluster, orders_, *stages_[t]));
+                bounds_.push_back(std::make_unique<GuardedBounds>(targets_[t].cluster, orders_, *stages_[t]));
             }
             if (is_new_layout || before->plan.micro_batch != plan.micro_batch ||
                 before->plan.recompute != plan.recompute) {
@@ -564,7 +563,8 @@ std::vector<std::size_t> Search::next_families() const {
 Search::Wave Search::next_wave() const {
     Wave next;
     for (auto key = queue_.begin();
-         key != queue_.end() && !is_beaten(std::get<0>(*key)) && next.loose.size() < tightened_at_once; ++key) {
+         key != queue_.end() && !is_beaten(std::get<0>(*key)) && next.loose.size() < tightened_at_once;
+         ++key) {
         const std::size_t i = std::get<2>(*key);
         if (!entries_[i].is_tight) next.loose.push_back(i);
         if (next.taken.size() < wave) {
@@ -711,12 +711,11 @@ std::vector<std::size_t> Search::neighbours_of(std::size_t group) const {
             least_bound_of(groups_[g]) >= best_value())
             continue;
         const schedule::Plan& other = plan_of(g);
-        const int moved = steps(own.layout.tensor, other.layout.tensor) +
-                          steps(own.layout.pipeline, other.layout.pipeline) +
-                          steps(own.layout.context, other.layout.context) +
-                          steps(own.layout.expert, other.layout.expert) +
-                          steps(own.micro_batch, other.micro_batch) +
-                          (own.recompute == other.recompute ? 0 : 1);
+        const int moved =
+            steps(own.layout.tensor, other.layout.tensor) +
+            steps(own.layout.pipeline, other.layout.pipeline) +
+            steps(own.layout.context, other.layout.context) + steps(own.layout.expert, other.layout.expert) +
+            steps(own.micro_batch, other.micro_batch) + (own.recompute == other.recompute ? 0 : 1);
         const bool trades = own.layout.data == other.layout.data && own.micro_batch == other.micro_batch &&
                             own.recompute == other.recompute && own.layout.context == other.layout.context &&
                             own.layout.expert == other.layout.expert;  // tensor against pipeline

@@ -25,16 +25,15 @@ private:
 };
 
 // Prices in steps.
-inline constexpr double per_family = 300'000;      // the operators of a model, priced for one shape
-inline constexpr double per_bounded_plan = 15'000; // its memory and its time
-inline constexpr double per_bounded_stage = 1'500; // ... of each virtual stage
-inline constexpr double per_ordered_pass = 100;     // of a compute order that is made
-inline constexpr double per_replayed_pass = 40;    // of one micro-batch through one stage
+inline constexpr double per_family = 700'000;        // the operators of a model, priced for one shape
+inline constexpr double per_bounded_plan = 15'000;   // its memory and its time
+inline constexpr double per_bounded_stage = 1'500;   // ... of each virtual stage
+inline constexpr double per_ordered_pass = 100;      // of a compute order that is made
+inline constexpr double per_replayed_pass = 40;      // of one micro-batch through one stage
 inline constexpr double most_replayed_passes = 1e5;  // longer orders are not replayed for a bound
 inline constexpr double per_simulation = 5'000'000;
-inline constexpr double per_instruction = 4'000;   // simulated
-inline constexpr double per_table_entry = 1'500;   // passes of one run of units
-inline constexpr double per_division = 20;         // of units into stages, looked at by tables and walks
-inline constexpr double per_bounded_partition = 1'000'000;  // its order replayed
+inline constexpr double per_instruction = 800;    // simulated
+inline constexpr double per_table_entry = 1'500;  // passes of one run of units
+inline constexpr double per_division = 20;        // of units into stages, looked at by tables and walks
 
 }  // namespace planner
