@@ -41,6 +41,12 @@ PassTimes pass_times(const PassCost& forward, const PassCost& backward, const Pa
     return times;
 }
 
+// Times that are measured operator by operator bound nothing, nor do those of cores that take turns.
+bool has_priced_times(const cluster::Cluster& cluster) {
+    return cluster.instance.device.measured_operators.empty() &&
+           cluster.instance.device.has_concurrent_streams;
+}
+
 // Over which ranks the state of a bucket is divided.
 GroupKind shard_group(const schedule::Plan& plan, bool is_expert) {
     if (is_expert) return GroupKind::expert_shard;
@@ -106,11 +112,17 @@ struct OrderCollection::Content {
     using Key =
         std::tuple<std::string, int, int, int, int>;  // schedule, ranks, chunks, micro-batches, segments
     std::mutex guard;                                 // of the maps; entries are made outside it, each once
+    WorkMeter* work = nullptr;
+    void count(const std::optional<schedule::Schedule>& order) const {
+        if (work && order) work->add(2.0 * order->stages * order->micro_batches, per_ordered_pass);
+    }
     std::map<Key, Entry> entries;
     std::map<Key, WholeEntry> whole_entries;
 };
 
-OrderCollection::OrderCollection() : content_(std::make_unique<Content>()) {}
+OrderCollection::OrderCollection(WorkMeter* work) : content_(std::make_unique<Content>()) {
+    content_->work = work;
+}
 OrderCollection::~OrderCollection() = default;
 
 const schedule::Schedule* OrderCollection::order(const schedule::Plan& plan) {
@@ -129,14 +141,14 @@ const schedule::Schedule* OrderCollection::order(const schedule::Plan& plan) {
         core::Diagnostics diagnostics;
         entry->order = schedule::make_schedule(plan, diagnostics, micro_batches);
         if (!entry->order) entry->order = schedule::make_schedule(plan, diagnostics);
+        content_->count(entry->order);
     });
     return entry->order ? &*entry->order : nullptr;
 }
 
 const sim::ReplayOrder* OrderCollection::whole_order(const schedule::Plan& plan) {
-    constexpr double most_actions =
-        1e5;  // about a millisecond of replay; deeper pipelines also take long to generate
-    if (2.0 * plan.stages() * plan.micro_batches > most_actions) return nullptr;
+    // About a millisecond of replay; deeper pipelines also take long to generate.
+    if (2.0 * plan.stages() * plan.micro_batches > most_replayed_passes) return nullptr;
     Content::WholeEntry* entry = nullptr;
     {
         const std::lock_guard lock(content_->guard);
@@ -147,6 +159,7 @@ const sim::ReplayOrder* OrderCollection::whole_order(const schedule::Plan& plan)
         core::Diagnostics diagnostics;
         std::optional<schedule::Schedule> order = schedule::make_schedule(plan, diagnostics);
         if (!order) return;
+        content_->count(order);
         // As lowering runs them: of an overlapped slot the forward is handed on before the backward has
         // ended.
         for (std::vector<schedule::Action>& actions : order->actions)
@@ -185,22 +198,34 @@ MemoryBound Bounds::memory_of(const schedule::Plan& plan, const schedule::Schedu
         MemoryBound bound;
         bound.pipeline_rank = rank;
         bound.state = state.parameters + state.gradients + state.optimizer;
-        // Beside what is allocated and its fragmentation: context and the communicators that every rank of
-        // such a plan uses.
-        core::Bytes fixed;
-        if (device.has_concurrent_streams) {
-            const int degree = plan.sharding == schedule::Sharding::none ? 0 : plan.effective_shard_degree();
-            const auto [entry, is_new] = caches_of(plan).outside_memory.try_emplace({degree, rank});
-            if (is_new) entry->second = sim::least_outside_memory(plan, rank, cluster_);
-            fixed = entry->second;
-        }
-        bound.peak = fixed + bound.state;
+        bound.peak = device.memory - room(plan, rank) + bound.state;
         // Too large already: the activations would only add to it.
         if (bound.peak <= device.memory)
             bound.peak += activations(static_cast<std::size_t>(rank)) * (1 + device.fragmentation);
         if (bound.peak > worst.peak) worst = bound;
     }
     return worst;
+}
+
+// Beside what is allocated and its fragmentation there are the context and the communicators that every rank
+// of such a plan uses.
+core::Bytes Bounds::room(const schedule::Plan& plan, int pipeline_rank) {
+    const cluster::DeviceSpec& device = cluster_.instance.device;
+    if (!device.has_concurrent_streams) return device.memory;
+    const int degree = plan.sharding == schedule::Sharding::none ? 0 : plan.effective_shard_degree();
+    const auto [entry, is_new] = caches_of(plan).outside_memory.try_emplace({degree, pipeline_rank});
+    if (is_new) entry->second = sim::least_outside_memory(plan, pipeline_rank, cluster_);
+    return device.memory - entry->second;
+}
+
+core::Bytes Bounds::state(const schedule::Plan& plan, model::OperatorRange range) {
+    const schedule::StateFootprint state =
+        schedule::state_footprint(stages_.parameter_count(plan, range), plan);
+    return state.parameters + state.gradients + state.optimizer;
+}
+
+core::Bytes Bounds::saved(const schedule::Plan& plan, model::OperatorRange range) {
+    return stages_.saved(plan, range);
 }
 
 bool Bounds::offloads_anything(const schedule::Plan& plan) {
@@ -242,20 +267,25 @@ StageCost Bounds::stage_cost(const schedule::Plan& plan, model::OperatorRange ra
                              int segment) {
     StageCost cost = stages_.compute(plan, range, segment);
     if (plan.layout.tensor == 1 && plan.layout.context == 1 && plan.layout.expert == 1) return cost;
+    const model::OperatorRange like = stages_.first_like(range);
     const auto [entry, is_new] = caches_of(plan).collectives.try_emplace(
         {plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel, GradientHandling(plan),
-         range.begin, range.end, pipeline_rank, segments_of(plan), segment});
+         like.begin, like.end, pipeline_rank, segments_of(plan), segment});
     Caches::Collectives& times = entry->second;
     if (is_new) {
         sim::CommunicationCost& communication =
             caches_of(plan).communication_of(plan, cluster_, stages_.constants());
-        const auto sum = [&](const std::vector<schedule::Step>& steps) {
+        const sim::ComputeCost* compute = stages_.prices(plan, segment);
+        // Layers alike exchange alike, one after the other.
+        std::map<std::tuple<CollectiveKind, GroupKind, core::Bytes>, core::Seconds> alone;
+        const auto sum = [&](const std::vector<StageCollection::Collective>& collectives) {
             core::Seconds all;
-            for (const schedule::Step& step : steps) {
-                all += stages_.exposed(
-                    plan, step,
-                    communication.collective(step.collective, step.group, step.bytes, pipeline_rank),
-                    segment);
+            if (!compute) return all;
+            for (const auto& [what, bytes] : collectives) {
+                const auto [time, is_new] = alone.try_emplace({what.kind, what.group, bytes});
+                if (is_new)
+                    time->second = communication.collective(what.kind, what.group, bytes, pipeline_rank);
+                all += compute->exposed(what, time->second);
             }
             return all;
         };
@@ -278,9 +308,7 @@ bool splits_backward(const schedule::Schedule& order) {
 }
 
 const schedule::Schedule* Bounds::timed_order(const schedule::Plan& plan) {
-    if (!cluster_.instance.device.measured_operators.empty() ||
-        !cluster_.instance.device.has_concurrent_streams)
-        return nullptr;
+    if (!has_priced_times(cluster_)) return nullptr;
     return stages_.stages(plan) ? orders_.order(plan) : nullptr;
 }
 
@@ -289,19 +317,43 @@ core::Seconds Bounds::after_passes_of(const schedule::Plan& plan, int rank, mode
     return after_passes(plan, rank, elements.dense, elements.experts);
 }
 
-bool Bounds::never_fits(const schedule::Plan& plan) {
-    const cluster::DeviceSpec& device = cluster_.instance.device;
+// Prices of operators add up, so all stages together take what the model takes as one stage: on some rank at
+// least its even share. Where the ranks of a stage are whole nodes, all stages exchange over the same links.
+core::Seconds Bounds::time_of_work(const schedule::Plan& plan) {
+    if (!has_priced_times(cluster_)) return core::Seconds(0);
     const model::OperatorRange all{0, static_cast<std::int32_t>(stages_.graph().operators.size())};
-    const schedule::StateFootprint whole =
-        schedule::state_footprint(stages_.parameter_count(plan, all), plan);
-    double state = (whole.parameters + whole.gradients + whole.optimizer).value;
+    const int ranks = places_alike(plan) ? 1 : plan.layout.pipeline;
+    std::optional<core::Seconds> least;
+    for (int rank = 0; rank < ranks; ++rank) {
+        core::Seconds device, host;
+        for (int segment = 0; segment < segments_of(plan); ++segment) {
+            const StageCost cost = stage_cost(plan, all, rank, segment);
+            device += cost.forward.device + cost.backward.device;
+            host += cost.forward.host + cost.backward.host;
+        }
+        const core::Seconds longer = std::max(device, host);
+        least = least ? std::min(*least, longer) : longer;
+    }
+    return *least * (claimed_share * plan.micro_batches / plan.layout.pipeline);
+}
+
+bool Bounds::places_alike(const schedule::Plan& plan) const {
+    const bool is_alone = plan.layout.tensor == 1 && plan.layout.context == 1 && plan.layout.expert == 1;
+    const bool is_outermost = plan.layout.order.starts_with('P');
+    return is_alone ||
+           (is_outermost && (plan.layout.tensor * plan.layout.data) % cluster_.instance.devices == 0);
+}
+
+bool Bounds::state_never_fits(const schedule::Plan& plan) {
+    const model::OperatorRange all{0, static_cast<std::int32_t>(stages_.graph().operators.size())};
+    const cluster::DeviceSpec& device = cluster_.instance.device;
+    return state(plan, all) > (device.memory - device.context_memory) * plan.layout.pipeline;
+}
+
+std::vector<double> Bounds::micro_batches_kept(const schedule::Plan& plan) {
+    std::vector<double> kept;
     const schedule::Schedule* order = orders_.order(plan);
-    const double room = device.memory.value;
-    if (!order || order->stages != order->ranks || segments_of(plan) > 1)
-        return state > room * plan.layout.pipeline;
-    // The state goes where a byte of activations costs most, as they are there of most micro-batches; what
-    // is left takes the activations.
-    std::vector<double> in_flight;
+    if (!order) return kept;
     for (const std::vector<schedule::Action>& actions : order->actions) {
         double held = 0, most = 1;
         for (const schedule::Action& action : actions) {
@@ -310,8 +362,22 @@ bool Bounds::never_fits(const schedule::Plan& plan) {
                      action.kind == schedule::ActionKind::backward_input)
                 --held;
         }
-        in_flight.push_back(most);
+        kept.push_back(most);
     }
+    return kept;
+}
+
+bool Bounds::never_fits(const schedule::Plan& plan) {
+    const cluster::DeviceSpec& device = cluster_.instance.device;
+    const model::OperatorRange all{0, static_cast<std::int32_t>(stages_.graph().operators.size())};
+    double state = this->state(plan, all).value;
+    const schedule::Schedule* order = orders_.order(plan);
+    const double room = device.memory.value;
+    if (!order || order->stages != order->ranks || segments_of(plan) > 1)
+        return state > room * plan.layout.pipeline;
+    // The state goes where a byte of activations costs most, as they are there of most micro-batches; what
+    // is left takes the activations.
+    std::vector<double> in_flight = micro_batches_kept(plan);
     std::sort(in_flight.rbegin(), in_flight.rend());
     double kept = 0;  // of one micro-batch
     for (const double most : in_flight) {

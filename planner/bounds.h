@@ -13,6 +13,7 @@
 #include "cluster/topology.h"
 #include "model/model_fwd.h"
 #include "planner/stage_collection.h"
+#include "planner/work_meter.h"
 #include "schedule/plan/plan.h"
 #include "schedule/schedule.h"
 #include "sim/engine/schedule_timing.h"
@@ -29,7 +30,7 @@ struct MemoryBound {
 // all threads of a search share one collection.
 class OrderCollection {
 public:
-    OrderCollection();
+    explicit OrderCollection(WorkMeter* work = nullptr);  // counts what is made
     ~OrderCollection();
     // An order of enough micro-batches that a longer one holds no less memory. Null when the schedule cannot
     // be made for the plan. It lives as long as the collection.
@@ -67,6 +68,12 @@ public:
     // stage; no less than its data-parallel communication takes alone, nor its copies of offloaded
     // activations. Zero when the device's times are measured per operator or its prices are missing.
     core::Seconds time(const schedule::Plan& plan);
+    // Of every plan that differs from this one in schedule, virtual stages and partition alone, and of every
+    // sharding with the same handling of gradients: the passes of the whole model, divided evenly among the
+    // pipeline's ranks. It makes no compute order.
+    core::Seconds time_of_work(const schedule::Plan& plan);
+    // Is there too little memory on all ranks together for the state of the model? It makes no compute order.
+    bool state_never_fits(const schedule::Plan& plan);
     // The same, at least the time of the plan's own compute order with free communication: tighter, and
     // dearer by a replay of the order.
     core::Seconds time_of_order(const schedule::Plan& plan);
@@ -89,6 +96,17 @@ public:
     // Is there too little memory on all ranks together for the state of the model, and for the activations
     // that they keep, however both are divided among them? Then no partition fits.
     bool never_fits(const schedule::Plan& plan);
+    // Micro-batches whose activations a rank keeps at most, under the plan's order; of one stage a rank.
+    std::vector<double> micro_batches_kept(const schedule::Plan& plan);
+    // Of a stage of these operators, at least.
+    core::Bytes state(const schedule::Plan& plan, model::OperatorRange range);
+    core::Bytes saved(const schedule::Plan& plan, model::OperatorRange range);
+    // Memory of a rank for state and activations, of which the latter take more by the share that is lost.
+    core::Bytes room(const schedule::Plan& plan, int pipeline_rank);
+    double fragmentation() const { return 1 + cluster_.instance.device.fragmentation; }
+    // Do all pipeline ranks exchange what belongs to a pass over the same links? Their stages then cost the
+    // same wherever they lie.
+    bool places_alike(const schedule::Plan& plan) const;
     // The plan's order, if prices of the device bound its time. Null: times bound nothing.
     const schedule::Schedule* timed_order(const schedule::Plan& plan);
     // Share of a bound that is claimed: bounds add up the prices of whole passes where the simulator adds

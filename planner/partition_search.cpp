@@ -1,7 +1,8 @@
 #include "planner/partition_search.h"
 
 #include <algorithm>
-#include <limits>
+#include <cstddef>
+#include <numeric>
 #include <set>
 
 #include "core/parallel.h"
@@ -12,7 +13,7 @@ namespace {
 
 // Plans walked and partitions simulated before results are looked at; fixed, so that the answer does not
 // depend on the threads.
-constexpr std::size_t walked_at_once = 32, simulated_at_once = 16;
+constexpr std::size_t looked_at_at_once = 64, simulated_at_once = 4;
 // Partial partitions visited for one plan: some tenths of a second.
 constexpr std::size_t most_visited = 200000;
 // Two cuts are moved together where there are no more stages than this.
@@ -47,13 +48,6 @@ std::vector<std::vector<std::int32_t>> neighbours(const std::vector<std::int32_t
 
 }  // namespace
 
-StageTable& PartitionSearch::table(std::size_t layout) {
-    const std::lock_guard lock(tables_guard_);
-    std::unique_ptr<StageTable>& table = tables_[layout];
-    if (!table) table = std::make_unique<StageTable>(graph_, *means_.layout(layout).bounds);
-    return *table;
-}
-
 bool PartitionSearch::improve(RankedPlan& ranked, const PartitionTask& task) {
     std::set<std::vector<std::int32_t>> known{ranked.plan.partition.first_units};
     while (ranked.plan.stages() > 1) {
@@ -62,7 +56,8 @@ bool PartitionSearch::improve(RankedPlan& ranked, const PartitionTask& task) {
         {
             const PartitionMeans::Layout layout = means_.layout(task.layout);
             const std::lock_guard lock(*layout.guard);
-            PartitionSpace space(table(task.layout), task.plan);
+            StageTable table(graph_, *layout.bounds);
+            const PartitionSpace space(table, task.plan);
             const core::Seconds limit = means_.limit(task.target, ranked.value);
             for (std::vector<std::int32_t>& cuts :
                  neighbours(ranked.plan.partition.first_units, graph_.units.size())) {
@@ -114,68 +109,69 @@ void PartitionSearch::leave_open(core::Seconds bound, std::size_t target) {
     account_.open_bounds.emplace_back(target, bound);
 }
 
-// Plans whose work alone does not take too long, shortest first.
-std::vector<std::pair<core::Seconds, std::size_t>> PartitionSearch::worth_a_walk(
-    const std::vector<PartitionTask>& tasks, double best) {
-    std::vector<std::optional<core::Seconds>> bounds(tasks.size());
-    std::vector<std::pair<std::size_t, std::size_t>> runs;  // of tasks of one layout
-    for (std::size_t i = 0; i < tasks.size(); ++i) {
-        if (i == 0 || tasks[i].layout != tasks[i - 1].layout) runs.emplace_back(i, i);
-        runs.back().second = i + 1;
+PartitionSearch::Look PartitionSearch::look_at(StageTable& table, const PartitionTask& task,
+                                               double best) const {
+    const core::Seconds limit = means_.limit(task.target, best);
+    Look look;
+    if (task.work_bound >= limit || table.bounds().never_fits(task.plan)) return look;
+    PartitionSpace space(table, task.plan);
+    const core::Seconds least = std::max(task.work_bound, space.least(limit));
+    if (least < limit) {
+        look.options = space.below(limit, most_visited);
+        if (!look.options) look.open = least;
     }
-    core::for_each_in_parallel(runs.size(), means_.threads, [&](std::size_t r, int) {
-        const PartitionMeans::Layout layout = means_.layout(tasks[runs[r].first].layout);
-        const std::lock_guard lock(*layout.guard);
-        StageTable& shared = table(tasks[runs[r].first].layout);
-        for (std::size_t i = runs[r].first; i < runs[r].second; ++i) {
-            if (i > runs[r].first && (tasks[i].plan.micro_batch != tasks[i - 1].plan.micro_batch ||
-                                      tasks[i].plan.recompute != tasks[i - 1].plan.recompute))
-                shared.forget();
-            const core::Seconds limit = means_.limit(tasks[i].target, best);
-            const PartitionSpace space(shared, tasks[i].plan);
-            core::Seconds bound = space.least_of_work();
-            if (bound >= limit || layout.bounds->never_fits(tasks[i].plan)) continue;
-            if (!means_.is_late()) bound = space.least();
-            if (bound < limit) bounds[i] = bound;
-        }
-        shared.forget();
-    });
-    std::vector<std::pair<core::Seconds, std::size_t>> order;
-    for (std::size_t i = 0; i < tasks.size(); ++i) {
-        if (bounds[i]) order.emplace_back(*bounds[i], i);
-        else ++account_.excluded;
-    }
-    std::stable_sort(order.begin(), order.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
-    return order;
+    means_.work->add(1, per_bounded_plan);
+    means_.work->add(space.divisions(), per_division);
+    means_.work->add(space.replayed_passes(), per_replayed_pass);
+    return look;
 }
 
+// One family is looked at by one thread, which tabulates its stages once.
+std::vector<PartitionSearch::Look> PartitionSearch::look_at(const std::vector<PartitionTask>& tasks,
+                                                            const std::vector<std::size_t>& wave,
+                                                            double best) const {
+    std::vector<std::pair<std::size_t, std::size_t>> runs;  // of one family
+    for (std::size_t i = 0; i < wave.size(); ++i) {
+        if (i == 0 || tasks[wave[i]].family != tasks[wave[i - 1]].family) runs.emplace_back(i, i);
+        runs.back().second = i + 1;
+    }
+    std::vector<Look> looks(wave.size());
+    core::for_each_in_parallel(runs.size(), means_.threads, [&](std::size_t r, int) {
+        const PartitionMeans::Layout layout = means_.layout(tasks[wave[runs[r].first]].layout);
+        const std::lock_guard lock(*layout.guard);
+        StageTable table(graph_, *layout.bounds);
+        for (std::size_t i = runs[r].first; i < runs[r].second; ++i)
+            looks[i] = look_at(table, tasks[wave[i]], best);
+        means_.work->add(table.entries(), per_table_entry);
+    });
+    return looks;
+}
+
+// Tasks in the order of their bounds, those of one family together.
 std::optional<RankedPlan> PartitionSearch::find_better(const std::vector<PartitionTask>& tasks, double best) {
     std::optional<RankedPlan> better;
-    const auto order = worth_a_walk(tasks, best);
+    std::vector<std::size_t> order(tasks.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+        return std::pair(tasks[a].work_bound, tasks[a].family) <
+               std::pair(tasks[b].work_bound, tasks[b].family);
+    });
     bool is_late = false;
-    for (std::size_t begin = 0; begin < order.size(); begin += walked_at_once) {
-        const std::size_t end = std::min(order.size(), begin + walked_at_once);
+    for (std::size_t begin = 0; begin < order.size(); begin += looked_at_at_once) {
         is_late = is_late || means_.is_late();
-        std::vector<std::optional<std::vector<PartitionOption>>> found(end - begin);
-        if (!is_late)
-            core::for_each_in_parallel(end - begin, means_.threads, [&](std::size_t i, int) {
-                const PartitionTask& task = tasks[order[begin + i].second];
-                const PartitionMeans::Layout layout = means_.layout(task.layout);
-                const std::lock_guard lock(*layout.guard);
-                found[i] = PartitionSpace(table(task.layout), task.plan)
-                               .below(means_.limit(task.target, best), most_visited);
-            });
-        for (auto& [layout, table] : tables_) table->forget();
+        std::vector<std::size_t> wave(
+            order.begin() + std::ptrdiff_t(begin),
+            order.begin() + std::ptrdiff_t(std::min(order.size(), begin + looked_at_at_once)));
+        std::vector<Look> looks(wave.size());
+        if (!is_late) looks = look_at(tasks, wave, best);
         std::vector<Option> options;
-        for (std::size_t i = begin; i < end; ++i) {
-            const std::size_t task = order[i].second;
-            if (!found[i - begin]) {
-                leave_open(order[i].first, tasks[task].target);
-                continue;
-            }
-            ++account_.walked;
-            for (PartitionOption& option : *found[i - begin]) options.push_back({task, std::move(option)});
+        for (std::size_t i = 0; i < wave.size(); ++i) {
+            const PartitionTask& task = tasks[wave[i]];
+            if (is_late && task.work_bound < means_.limit(task.target, best)) looks[i].open = task.work_bound;
+            if (looks[i].open) leave_open(*looks[i].open, task.target);
+            else ++(looks[i].options ? account_.walked : account_.excluded);
+            if (!looks[i].options) continue;
+            for (PartitionOption& option : *looks[i].options) options.push_back({wave[i], std::move(option)});
         }
         std::stable_sort(options.begin(), options.end(), [](const Option& a, const Option& b) {
             return a.partition.bound < b.partition.bound;

@@ -21,6 +21,8 @@ namespace planner {
 struct PartitionTask {
     std::size_t target = 0, layout = 0;
     schedule::Plan plan;
+    std::size_t family = 0;    // tasks of one family share what their stages cost
+    core::Seconds work_bound;  // of a step with any partition
 };
 
 // What the search that surrounds it knows. All are called by several threads at once.
@@ -31,6 +33,7 @@ struct PartitionMeans {
     // Steps of this length or longer are no better than the value, or violate a constraint.
     std::function<core::Seconds(std::size_t target, double value)> limit;
     std::function<bool()> is_late;
+    WorkMeter* work = nullptr;
     struct Layout {
         std::mutex* guard;  // of the bounds
         Bounds* bounds;
@@ -57,9 +60,15 @@ private:
         std::size_t task;
         PartitionOption partition;
     };
-    StageTable& table(std::size_t layout);
-    std::vector<std::pair<core::Seconds, std::size_t>> worth_a_walk(const std::vector<PartitionTask>& tasks,
-                                                                    double best);
+    // What becomes of a task: nothing where no partition of it can be better; else partitions to simulate, or
+    // the bound that stays open where they are too many.
+    struct Look {
+        std::optional<std::vector<PartitionOption>> options;
+        std::optional<core::Seconds> open;
+    };
+    Look look_at(StageTable& table, const PartitionTask& task, double best) const;
+    std::vector<Look> look_at(const std::vector<PartitionTask>& tasks, const std::vector<std::size_t>& wave,
+                              double best) const;
     void leave_open(core::Seconds bound, std::size_t target);
     // Of the options in order of their bounds those that may be better than `best`; false when time is up.
     bool simulate(const std::vector<PartitionTask>& tasks, std::vector<Option> options,
@@ -68,8 +77,6 @@ private:
     const model::ModelGraph& graph_;
     PartitionMeans means_;
     PartitionAccount account_;
-    std::mutex tables_guard_;
-    std::map<std::size_t, std::unique_ptr<StageTable>> tables_;  // by layout
 };
 
 }  // namespace planner

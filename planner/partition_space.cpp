@@ -2,11 +2,18 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 
 namespace planner {
 
 namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
+// Passes that are replayed to bound divisions of one plan: about a second.
+constexpr double most_passes = 2e7;
+// A stage with another unit behind it may recompute less of what it had, but no backward pass is shorter than
+// its forward pass, nor is recomputation longer than that: once a stage takes this many times the limit, no
+// longer one is below it.
+constexpr double hopeless = 1.5;
 }  // namespace
 
 bool covers_every_partition(const schedule::Plan& plan, std::size_t units) {
@@ -45,8 +52,7 @@ StageTable::Key StageTable::key(const schedule::Plan& plan, bool splits, int ran
 
 StageTable::Row& StageTable::row(const schedule::Plan& plan, const schedule::Schedule& order, bool splits,
                                  int stage) {
-    const bool is_alone = plan.layout.tensor == 1 && plan.layout.context == 1 && plan.layout.expert == 1;
-    const int rank = is_alone ? 0 : schedule::rank_of_stage(order, stage);
+    const int rank = bounds_.places_alike(plan) ? 0 : schedule::rank_of_stage(order, stage);
     const bool is_single = order.stages == order.ranks;
     const int place = !is_single ? 0 : 1 + (stage > 0 ? 1 : 0) + (stage + 1 < order.stages ? 2 : 0);
     Row& row = rows_[key(plan, splits, rank, place)];
@@ -59,6 +65,7 @@ const StageTable::Passes& StageTable::of(Row& row, const schedule::Plan& plan,
                                          std::size_t begin, std::size_t end) {
     std::optional<Passes>& entry = row[(end - 1) * end / 2 + begin];
     if (!entry) {
+        ++made_;
         const Bounds::StagePasses passes =
             bounds_.stage_passes(plan, order, splits, stage,
                                  {graph_.units[begin].operators.begin, graph_.units[end - 1].operators.end});
@@ -68,46 +75,68 @@ const StageTable::Passes& StageTable::of(Row& row, const schedule::Plan& plan,
     return *entry;
 }
 
-const StageTable::Needs& StageTable::needs(const schedule::Plan& plan, const schedule::Schedule& order,
-                                           bool splits) {
-    const auto [entry, is_new] = needs_.try_emplace(key(plan, splits, order.stages, 0));
-    if (is_new) entry->second = tabulate_needs(plan, order, splits);
-    return entry->second;
+double StageTable::saved(const schedule::Plan& plan, std::size_t begin, std::size_t end) {
+    const std::size_t units = graph_.units.size();
+    Saved& saved = saved_[{plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel}];
+    if (saved.before.empty()) {
+        const std::int32_t last = graph_.units.back().operators.end;
+        saved.before.assign(units + 1, 0);
+        saved.behind.assign(units + 1, 0);
+        for (std::size_t u = 0; u < units; ++u) {
+            saved.before[u + 1] = bounds_.saved(plan, {0, graph_.units[u].operators.end}).value;
+            saved.behind[u] = bounds_.saved(plan, {graph_.units[u].operators.begin, last}).value;
+        }
+    }
+    return saved.before[units] - saved.before[begin] - saved.behind[end];
+}
+
+// State of each stage, and its activations of as many micro-batches as its rank keeps.
+bool PartitionSpace::fits(std::size_t stage, std::size_t begin, std::size_t end) {
+    if (room_.empty()) return true;
+    const model::ModelGraph& graph = table_.graph();
+    const double state =
+        table_.bounds()
+            .state(plan_, {graph.units[begin].operators.begin, graph.units[end - 1].operators.end})
+            .value;
+    return state + in_flight_[stage] * std::max(0.0, table_.saved(plan_, begin, end)) <= room_[stage];
 }
 
 // Backwards over the stages, after what must have passed before each of them.
-StageTable::Needs StageTable::tabulate_needs(const schedule::Plan& plan, const schedule::Schedule& order,
-                                             bool splits) {
-    const auto stages = static_cast<std::size_t>(order.stages);
-    const std::size_t units = graph_.units.size();
-    Needs forward(stages + 1, std::vector<double>(units + 1, infinity)), backward = forward, needs = forward;
+void PartitionSpace::tabulate_needs(double limit) {
+    const auto stages = static_cast<std::size_t>(order_->stages);
+    Needs forward(stages + 1, std::vector<double>(units_ + 1, infinity)), backward = forward;
+    needs_ = forward;
     forward[0][0] = backward[0][0] = 0;
-    std::vector<Row*> rows;
-    for (int s = 0; s < order.stages; ++s) rows.push_back(&row(plan, order, splits, s));
-    const auto passes = [&](std::size_t s, std::size_t i, std::size_t j) -> const Passes& {
-        return of(*rows[s], plan, order, splits, static_cast<int>(s), i, j);
-    };
     for (std::size_t s = 0; s < stages; ++s)
-        for (std::size_t i = s; i + (stages - s) <= units; ++i) {
+        for (std::size_t i = s; i + (stages - s) <= units_; ++i) {
             if (forward[s][i] == infinity) continue;
-            for (std::size_t j = i + 1; j + (stages - s - 1) <= units; ++j) {
-                const Passes& p = passes(s, i, j);
+            for (std::size_t j = i + 1; j + (stages - s - 1) <= units_; ++j) {
+                ++divisions_;
+                const StageTable::Passes& p = passes(static_cast<int>(s), i, j);
+                if (std::max(p.busy, p.host) >= limit * hopeless) break;
+                if (forward[s][i] + std::max(p.busy, p.host) >= limit || !fits(s, i, j)) continue;
                 forward[s + 1][j] = std::min(forward[s + 1][j], forward[s][i] + p.forward);
                 backward[s + 1][j] = std::min(backward[s + 1][j], backward[s][i] + p.backward);
             }
         }
-    needs[stages][units] = 0;
+    needs_[stages][units_] = 0;
     for (std::size_t s = stages; s-- > 0;)
-        for (std::size_t i = s; i + (stages - s) <= units; ++i) {
+        for (std::size_t i = s; i + (stages - s) <= units_; ++i) {
             if (forward[s][i] == infinity) continue;
-            for (std::size_t j = s + 1 == stages ? units : i + 1; j + (stages - s - 1) <= units; ++j) {
-                const Passes& p = passes(s, i, j);
+            for (std::size_t j = i + 1; j + (stages - s - 1) <= units_; ++j) {
+                if (forward[s + 1][j] == infinity || needs_[s + 1][j] == infinity) continue;
+                ++divisions_;
+                const StageTable::Passes& p = passes(static_cast<int>(s), i, j);
                 const double rank =
                     forward[s][i] + std::max(p.busy, p.host) + std::max(0.0, backward[s][i] - p.weight);
-                needs[s][i] = std::min(needs[s][i], std::max(rank, needs[s + 1][j]));
+                if (rank >= limit) {
+                    if (std::max(p.busy, p.host) >= limit * hopeless) break;
+                    continue;
+                }
+                if (!fits(s, i, j)) continue;
+                needs_[s][i] = std::min(needs_[s][i], std::max(rank, needs_[s + 1][j]));
             }
         }
-    return needs;
 }
 
 PartitionSpace::PartitionSpace(StageTable& table, const schedule::Plan& plan)
@@ -118,6 +147,12 @@ PartitionSpace::PartitionSpace(StageTable& table, const schedule::Plan& plan)
     if (!order_ || units_ < static_cast<std::size_t>(order_->stages)) return;
     splits_ = splits_backward(*order_);
     for (int s = 0; s < order_->stages; ++s) rows_.push_back(&table_.row(plan_, *order_, splits_, s));
+    if (order_->stages != order_->ranks || segments_of(plan_) > 1) return;
+    in_flight_ = table_.bounds().micro_batches_kept(plan_);
+    for (int rank = 0; rank < order_->ranks; ++rank) {
+        in_flight_[static_cast<std::size_t>(rank)] *= table_.bounds().fragmentation();
+        room_.push_back(table_.bounds().room(plan_, rank).value);
+    }
 }
 
 double PartitionSpace::Rank::bound() const {
@@ -125,22 +160,14 @@ double PartitionSpace::Rank::bound() const {
     return fill + std::max(busy, host) + std::max(0.0, drain - weight);
 }
 
-core::Seconds PartitionSpace::least_of_work() const {
-    if (!order_ || rows_.empty()) return core::Seconds(0);
-    // Prices of operators add up, so all stages together take what the model takes as one stage.
-    const StageTable::Passes& all = passes(0, 0, units_);
-    const double each = std::max(all.busy, all.host) / order_->ranks;
-    return core::Seconds(each * Bounds::claimed_share);
-}
-
 core::Seconds PartitionSpace::bound_of(const std::vector<std::int32_t>& first_units) const {
     return table_.bounds().time_of_order(plan_, ranges_of(table_.graph(), first_units));
 }
 
-core::Seconds PartitionSpace::least() const {
-    const core::Seconds work = least_of_work();
-    if (!order_ || order_->stages != order_->ranks || rows_.empty()) return work;
-    return std::max(work, core::Seconds(table_.needs(plan_, *order_, splits_)[0][0] * Bounds::claimed_share));
+core::Seconds PartitionSpace::least(core::Seconds limit) {
+    if (!order_ || order_->stages != order_->ranks || rows_.empty()) return core::Seconds(0);
+    tabulate_needs(limit.value / Bounds::claimed_share);
+    return core::Seconds(needs_[0][0] * Bounds::claimed_share);
 }
 
 void PartitionSpace::visit(int stage, std::size_t begin, double forward, double backward) {
@@ -153,6 +180,7 @@ void PartitionSpace::visit(int stage, std::size_t begin, double forward, double 
     const std::size_t first_end = left == 0 ? units_ : begin + 1;
     for (std::size_t end = first_end; end + static_cast<std::size_t>(left) <= units_; ++end) {
         const StageTable::Passes& p = passes(stage, begin, end);
+        ++divisions_;
         rank = before;
         if (!rank.is_seen) {
             rank.is_seen = true;
@@ -162,8 +190,10 @@ void PartitionSpace::visit(int stage, std::size_t begin, double forward, double 
         rank.busy += p.busy;
         rank.weight += p.weight;
         rank.host += p.host;
+        if (std::max(p.busy, p.host) >= limit_ * hopeless) break;
         if (rank.fill + std::max(rank.busy, rank.host) >= limit_) continue;
-        if (needs_ && (rank.bound() >= limit_ || (*needs_)[s + 1][end] >= limit_)) continue;
+        if (!needs_.empty() && (rank.bound() >= limit_ || needs_[s + 1][end] >= limit_)) continue;
+        if (!fits(s, begin, end)) continue;
         if (left > 0) {
             if (++visited_ > most_) break;
             visit(stage + 1, end, forward + p.forward, backward + p.backward);
@@ -171,6 +201,7 @@ void PartitionSpace::visit(int stage, std::size_t begin, double forward, double 
         }
         const bool is_beaten =
             std::any_of(ranks_.begin(), ranks_.end(), [&](const Rank& r) { return r.bound() >= limit_; });
+        if (!is_beaten && found_.size() >= most_found_) visited_ = most_ + 1;
         if (!is_beaten) found_.push_back({core::Seconds(0), first_units_});
     }
     rank = before;
@@ -181,17 +212,20 @@ std::optional<std::vector<PartitionOption>> PartitionSpace::below(core::Seconds 
     if (!order_ || order_->directions > 1) return std::nullopt;
     if (units_ < static_cast<std::size_t>(order_->stages)) return std::vector<PartitionOption>();
     limit_ = limit.value / Bounds::claimed_share;
+    const double passes_a_replay = 2.0 * plan_.stages() * plan_.micro_batches;
+    most_found_ = static_cast<std::size_t>(most_passes / passes_a_replay) + 1;
     most_ = most;
     visited_ = 0;
     found_.clear();
     first_units_.clear();
     ranks_.assign(static_cast<std::size_t>(order_->ranks), {});
     if (order_->stages == order_->ranks) {
-        needs_ = &table_.needs(plan_, *order_, splits_);
-        if ((*needs_)[0][0] >= limit_) return std::vector<PartitionOption>();
+        if (needs_.empty()) tabulate_needs(limit_);
+        if (needs_[0][0] >= limit_) return std::vector<PartitionOption>();
     }
     visit(0, 0, 0, 0);
     if (visited_ > most_) return std::nullopt;
+    replayed_passes_ += static_cast<double>(found_.size()) * passes_a_replay;
     for (PartitionOption& option : found_) option.bound = bound_of(option.first_units);
     std::erase_if(found_, [&](const PartitionOption& option) { return option.bound >= limit; });
     std::stable_sort(found_.begin(), found_.end(),

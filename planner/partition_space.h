@@ -40,24 +40,26 @@ public:
     Row& row(const schedule::Plan& plan, const schedule::Schedule& order, bool splits, int stage);
     const Passes& of(Row& row, const schedule::Plan& plan, const schedule::Schedule& order, bool splits,
                      int stage, std::size_t begin, std::size_t end);
-    // Of plans with one stage a rank: the least over all divisions of units [i, end) into stages s and after
-    // of their longest rank, [s][i]. Equal for all plans whose stages have the same passes.
-    using Needs = std::vector<std::vector<double>>;
-    const Needs& needs(const schedule::Plan& plan, const schedule::Schedule& order, bool splits);
-    // Plans of other micro-batches and recomputations share nothing with those before.
-    void forget() { rows_.clear(), needs_.clear(); }
+    // Bytes that a run of units keeps of a micro-batch for its backward, at least: all that the model keeps
+    // but for what the units before and behind the run would keep alone.
+    double saved(const schedule::Plan& plan, std::size_t begin, std::size_t end);
+    std::size_t entries() const { return made_; }  // passes priced so far
     Bounds& bounds() { return bounds_; }
     const model::ModelGraph& graph() const { return graph_; }
 
 private:
     using Key = std::tuple<int, int, bool, GradientHandling, int, bool, int, int>;
     Key key(const schedule::Plan& plan, bool splits, int rank, int place) const;
-    Needs tabulate_needs(const schedule::Plan& plan, const schedule::Schedule& order, bool splits);
 
     const model::ModelGraph& graph_;
     Bounds& bounds_;
     std::map<Key, Row> rows_;
-    std::map<Key, Needs> needs_;
+    struct Saved {
+        std::vector<double> before, behind;  // each unit; of all units at the ends
+    };
+    std::map<std::tuple<int, int, bool>, Saved>
+        saved_;  // by micro-batch, recomputation, sequence parallelism
+    std::size_t made_ = 0;
 };
 
 // The plan without offload: copies only add to a step.
@@ -65,17 +67,23 @@ class PartitionSpace {
 public:
     PartitionSpace(StageTable& table, const schedule::Plan& plan);
 
-    // No partition's step is shorter. The first is cheap: the work of all stages spread evenly over the
-    // ranks. The second is of the best division into stages.
-    core::Seconds least_of_work() const;
-    core::Seconds least() const;
+    // No partition's step is shorter. Of one stage a rank: of the best division into stages that fit the
+    // device's memory; infinity where none is below the limit.
+    core::Seconds least(core::Seconds limit);
     // Partitions whose bound is below `limit`, by their bounds, then as they come; nothing where they, or the
     // partial ones behind them, are more than `most`. Each bound is that of the plan's own order.
     std::optional<std::vector<PartitionOption>> below(core::Seconds limit, std::size_t most);
     // The same bound of one partition.
     core::Seconds bound_of(const std::vector<std::int32_t>& first_units) const;
+    // So far: runs of units looked at as stages, and passes of orders replayed.
+    double divisions() const { return static_cast<double>(divisions_); }
+    double replayed_passes() const { return replayed_passes_; }
 
 private:
+    // The least over all divisions of units [i, end) into stages s and after of their longest rank, [s][i].
+    using Needs = std::vector<std::vector<double>>;
+    void tabulate_needs(double limit);
+    bool fits(std::size_t stage, std::size_t begin, std::size_t end);
     struct Rank {
         double busy = 0, weight = 0, host = 0, fill = 0, drain = 0;
         bool is_seen = false;
@@ -91,8 +99,11 @@ private:
     const schedule::Schedule* order_;
     bool splits_ = false;
     std::size_t units_;
-    std::vector<StageTable::Row*> rows_;        // by stage
-    const StageTable::Needs* needs_ = nullptr;  // with one stage a rank
+    std::vector<StageTable::Row*> rows_;    // by stage
+    Needs needs_;                           // with one stage a rank
+    std::vector<double> in_flight_, room_;  // of a rank: micro-batches kept, bytes for state and activations
+    std::size_t divisions_ = 0, most_found_ = 0;
+    double replayed_passes_ = 0;
     // State of a walk.
     double limit_ = 0;
     std::size_t visited_ = 0, most_ = 0;

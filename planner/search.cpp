@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cmath>
 #include <iterator>
+#include <limits>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -35,6 +37,13 @@ constexpr double roomy = 1.25;
 // fixed: what a wave may skip depends on the waves before it only, so the answer does not depend on the
 // threads.
 constexpr std::size_t wave = 16, tightened_at_once = 128;
+// Families opened at once.
+constexpr std::size_t opened_at_once = 16;
+// Groups of plans with which a search begins, and what is looked at in each: first those of the least bounds.
+constexpr std::size_t most_usual_groups = 6, tightened_in_a_probe = 24, simulated_in_a_probe = 2;
+constexpr int tries_of_a_probe = 3;
+// Of the limit, for the first plans, and for these and all plans with the one partition that balances them.
+constexpr double share_of_probes = 0.3, share_of_waves = 0.6;
 // Share by which the sums of one step may differ.
 constexpr double rounding = 1e-9;
 // Fitting plans are looked for among so many of least memory; the others need more.
@@ -62,7 +71,9 @@ sim::EvaluateOptions quick_options(const schedule::Plan& plan, const sim::CostCo
 struct Entry {
     std::size_t target = 0;
     schedule::Plan plan;
-    double bound = 0;  // of the objective
+    bool is_bounded = false;  // else the bound is its family's, and no memory is known
+    bool is_taken = false;    // simulated, or replaced
+    double bound = 0;         // of the objective
     core::Seconds time_bound;
     MemoryBound memory;
     std::optional<Rejection> rejection;  // nothing: still a candidate
@@ -75,6 +86,22 @@ struct Entry {
     std::size_t stands_for =
         1;  // plans of the space: this one, and those that are looked at only if it is rejected
     std::size_t skipped = 0;  // of the last choice of a horizon: plans that cannot fit
+};
+
+// Plans of one target, layout, micro-batch and recomputation. They share the work of a step but for what
+// depends on segments of sequences and the handling of gradients: those that share that too are a family,
+// with one bound, and are looked at only where that bound does not exclude them.
+struct Family {
+    std::size_t group = 0;  // index into Search::groups_
+    std::vector<std::size_t> members;
+    double bound = 0;  // of the objective
+    core::Seconds time_bound;
+    bool is_open = true;  // not yet looked into
+};
+struct Group {
+    std::size_t target = 0, layout = 0;
+    std::vector<std::size_t> families;
+    bool is_probed = false;
 };
 
 class Search {
@@ -127,13 +154,24 @@ private:
         return core::Seconds(std::chrono::duration<double>(Clock::now() - begin_).count());
     }
 
+    bool is_late() const { return is_late(1); }
+    // Has this share of the limit been worked?
+    bool is_late(double share) const {
+        return request_.time_limit && work_.spent() > *request_.time_limit * share;
+    }
+    void count_work(const schedule::Plan& plan, const std::optional<sim::Evaluation>& evaluation) const {
+        work_.add(1, per_simulation);
+        if (evaluation) work_.add(static_cast<double>(evaluation->simulated_instructions), per_instruction);
+        else work_.add(2.0 * plan.stages() * plan.micro_batches, per_instruction);
+    }
+
     // Best first: by bound, then time bound, then index of the entry.
     using Key = std::tuple<double, double, std::size_t>;
     Key key_of(std::size_t i) const { return Key(entries_[i].bound, entries_[i].time_bound.value, i); }
-    // No better than the last of the plans to keep.
-    bool is_beaten(const Key& key) const {
-        return request_.uses_bounds && result_.plans.size() >= request_.keep &&
-               std::get<0>(key) >= result_.plans.back().value;
+    // No better than the last of the plans that the search is to rank, at first one.
+    bool is_beaten(double bound) const {
+        return request_.uses_bounds && result_.plans.size() >= wanted_ &&
+               bound >= result_.plans[wanted_ - 1].value;
     }
     // Entries to look at next.
     struct Wave {
@@ -144,29 +182,35 @@ private:
 
     // The passes of a search, in their order.
     void enumerate();
-    void bound_all();
+    void bound_families();
     void enter(std::size_t i);
-    void search_waves(core::Diagnostics& diagnostics);
+    void probe_usual_plans(core::Diagnostics& diagnostics);
+    void search_waves(core::Diagnostics& diagnostics, double share);
+    void close_queue();
     void search_partitions();
     void simulate_whole();
     void search_orders(core::Diagnostics& diagnostics);
     void explain_plans();
     void judge_bounds(double registered);
 
-    // Parts of bound_all.
-    struct LayoutTask {
-        std::size_t begin, end;  // entries of one layout on one target
-    };
-    std::vector<LayoutTask> layout_tasks() const;
+    // Parts of bound_families and search_waves.
     void bound(Entry& entry, Bounds& bounds) const;
-
-    // Parts of search_waves.
-    bool closes_queue(bool is_late);
+    std::optional<double> least_bound() const;
+    std::vector<std::size_t> next_families() const;
+    void open_families(const std::vector<std::size_t>& opened);
     Wave next_wave() const;
     Wave late_wave() const;
     void tighten_all(const std::vector<std::size_t>& loose);
     void simulate(const std::vector<std::size_t>& taken, core::Diagnostics& diagnostics);
 
+    // Parts of probe_usual_plans.
+    double best_value() const;
+    std::vector<std::size_t> usual_groups();
+    std::vector<std::size_t> neighbours_of(std::size_t group) const;
+    double least_bound_of(const Group& group) const;
+    void probe(std::size_t group, core::Diagnostics& diagnostics);
+
+    void look_for_shortfall();
     void keep_shortfall(Shortfall shortfall);
     Entry offloaded(const Entry& entry) const;
     std::optional<Entry> after_taking(Entry& entry, std::optional<Rejection> rejection) const;
@@ -192,7 +236,12 @@ private:
         Bounds bounds;
     };
     std::vector<Entry> entries_;
+    std::vector<Family> families_;
+    std::vector<Group> groups_;
+    std::vector<std::size_t> first_group_;                        // of each layout, and the end
+    std::set<std::tuple<double, double, std::size_t>> unopened_;  // families, keyed as the queue is
     std::set<Key> queue_;
+    std::size_t wanted_ = 1;
     SearchResult result_;
     // The least value that something not looked at may have.
     std::optional<double> open_;
@@ -201,24 +250,22 @@ private:
     bool is_settled_ = true;                              // no move of a cut makes a ranked plan better
     std::optional<double> first_unvisited_;               // bound of the best entry that the time limit left
     std::vector<std::unique_ptr<GuardedBounds>> bounds_;  // one a layout
-    OrderCollection orders_;
+    mutable WorkMeter work_;
+    OrderCollection orders_{&work_};
     std::vector<std::unique_ptr<StageCollection>> stages_;  // one a target
     Clock::time_point begin_ = Clock::now();
 };
 
-std::vector<Search::LayoutTask> Search::layout_tasks() const {
-    std::vector<LayoutTask> tasks;
-    for (std::size_t i = 0; i < entries_.size(); ++i) {
-        const bool is_new = i == 0 || entries_[i].target != entries_[i - 1].target ||
-                            !(entries_[i].plan.layout == entries_[i - 1].plan.layout);
-        if (is_new) tasks.push_back({i, i});
-        tasks.back().end = i + 1;
-    }
-    return tasks;
-}
-
 void Search::bound(Entry& entry, Bounds& bounds) const {
     const cluster::DeviceSpec& device = targets_[entry.target].cluster.instance.device;
+    entry.is_bounded = true;
+    work_.add(1, per_bounded_plan);
+    if (bounds.state_never_fits(entry.plan)) {
+        // Not yet known of which rank; whoever asks for the nearest plan looks again.
+        entry.rejection = Rejection::state;
+        return;
+    }
+    work_.add(entry.plan.stages(), per_bounded_stage);
     const std::optional<MemoryBound> memory = bounds.memory(entry.plan);
     if (!memory) {
         entry.rejection = Rejection::stages;
@@ -228,33 +275,68 @@ void Search::bound(Entry& entry, Bounds& bounds) const {
     if (memory->state + device.context_memory > device.memory) entry.rejection = Rejection::state;
     else if (memory->peak > device.memory) entry.rejection = Rejection::activations;
     if (entry.rejection == Rejection::state || (entry.rejection && entry.stands_for == 1)) return;
-    entry.time_bound = bounds.time(entry.plan);
+    entry.time_bound = std::max(entry.time_bound, bounds.time(entry.plan));
     entry.bound = value_of(entry.target, entry.time_bound, memory->peak);
     if (!entry.rejection) entry.rejection = constraint_violated(entry.target, entry.time_bound);
 }
 
-void Search::bound_all() {
-    // One task a layout: what its plans share is computed once and by one thread.
-    const std::vector<LayoutTask> tasks = layout_tasks();
-    bounds_.resize(tasks.size());
-    core::for_each_in_parallel(tasks.size(), request_.threads, [&](std::size_t t, int) {
-        const std::size_t target = entries_[tasks[t].begin].target;
-        bounds_[t] = std::make_unique<GuardedBounds>(targets_[target].cluster, orders_, *stages_[target]);
-        for (std::size_t i = tasks[t].begin; i < tasks[t].end; ++i) {
-            entries_[i].layout = t;
-            bound(entries_[i], bounds_[t]->bounds);
-        }
+// One task a layout: what its plans share is computed once and by one thread.
+void Search::bound_families() {
+    core::for_each_in_parallel(bounds_.size(), request_.threads, [&](std::size_t layout, int) {
+        for (std::size_t g = first_group_[layout]; g < first_group_[layout + 1]; ++g)
+            for (const std::size_t f : groups_[g].families) {
+                Family& family = families_[f];
+                const Entry& first = entries_[family.members.front()];
+                if (request_.uses_bounds) {
+                    work_.add(1, per_family);
+                    family.time_bound = bounds_[layout]->bounds.time_of_work(first.plan);
+                }
+                family.bound = value_of(first.target, family.time_bound, core::Bytes(0));
+            }
     });
-    if (!request_.uses_bounds) return;
-    const std::size_t count = entries_.size();
-    for (std::size_t i = 0; i < count; ++i) {
-        Entry& entry = entries_[i];
-        if (entry.stands_for == 1 ||
-            (entry.rejection != Rejection::activations && !(looks_at_every_horizon() && !entry.rejection)))
-            continue;
-        Entry away = offloaded(entry);
-        entry.stands_for = 1;
-        entries_.push_back(std::move(away));
+    for (std::size_t f = 0; f < families_.size(); ++f) {
+        const Family& family = families_[f];
+        const std::size_t target = groups_[family.group].target;
+        const std::optional<Rejection> rejection =
+            request_.uses_bounds ? constraint_violated(target, family.time_bound) : std::nullopt;
+        for (const std::size_t i : family.members) {
+            entries_[i].time_bound = family.time_bound;
+            if (rejection) result_.account.rejected[*rejection] += entries_[i].stands_for;
+        }
+        if (rejection) families_[f].is_open = false;
+        else unopened_.emplace(family.bound, family.time_bound.value, f);
+    }
+}
+
+// Every member gets its bounds or a rejection.
+void Search::open_families(const std::vector<std::size_t>& opened) {
+    // By layout: what its plans share is computed by one thread.
+    std::map<std::size_t, std::vector<std::size_t>> by_layout;
+    for (const std::size_t f : opened) {
+        const Family& family = families_[f];
+        unopened_.erase({family.bound, family.time_bound.value, f});
+        families_[f].is_open = false;
+        std::vector<std::size_t>& members = by_layout[groups_[family.group].layout];
+        members.insert(members.end(), family.members.begin(), family.members.end());
+    }
+    const std::vector<std::pair<std::size_t, std::vector<std::size_t>>> tasks(by_layout.begin(),
+                                                                              by_layout.end());
+    core::for_each_in_parallel(tasks.size(), request_.threads, [&](std::size_t t, int) {
+        for (const std::size_t i : tasks[t].second) bound(entries_[i], bounds_[tasks[t].first]->bounds);
+    });
+    std::vector<std::size_t> looked_at;
+    for (const auto& [layout, members] : tasks)
+        looked_at.insert(looked_at.end(), members.begin(), members.end());
+    for (const std::size_t i : looked_at) {
+        if (request_.uses_bounds && entries_[i].stands_for > 1 &&
+            (entries_[i].rejection == Rejection::activations ||
+             (looks_at_every_horizon() && !entries_[i].rejection))) {
+            Entry away = offloaded(entries_[i]);
+            entries_[i].stands_for = 1;
+            entries_.push_back(std::move(away));
+            enter(entries_.size() - 1);
+        }
+        enter(i);
     }
 }
 
@@ -307,7 +389,10 @@ void Search::tighten(Entry& entry) {
         const std::lock_guard lock(bounds_[entry.layout]->guard);
         if (entry.is_open) choose_horizon(entry);
         if (entry.rejection) return;
-        entry.time_bound = bounds_[entry.layout]->bounds.time_of_order(entry.plan);
+        const double passes = 2.0 * entry.plan.stages() * entry.plan.micro_batches;
+        work_.add(passes <= most_replayed_passes ? passes : 0, per_replayed_pass);
+        entry.time_bound =
+            std::max(entry.time_bound, bounds_[entry.layout]->bounds.time_of_order(entry.plan));
     }
     entry.bound = std::max(entry.bound, value_of(entry.target, entry.time_bound, entry.memory.peak));
     entry.is_tight = true;
@@ -345,6 +430,7 @@ void Search::evaluate(std::size_t index, RankedPlan& ranked, std::optional<Rejec
         ranked.plan.partition = *partition;
     std::optional<sim::Evaluation> evaluation = sim::evaluate(
         graph_, target.cluster, ranked.plan, diagnostics, quick_options(entry.plan, request_.constants));
+    count_work(entry.plan, evaluation);
     if (!evaluation) {
         rejection = Rejection::no_figure;
         return;
@@ -383,6 +469,7 @@ void Search::search_order(RankedPlan& ranked, core::Diagnostics& diagnostics) co
 }
 
 void Search::enumerate() {
+    std::map<std::pair<int, GradientHandling>, std::size_t> families;  // of the last group
     for (std::size_t t = 0; t < targets_.size(); ++t)
         for (schedule::Plan& plan :
              legal_plans(graph_, targets_[t].cluster,
@@ -390,13 +477,34 @@ void Search::enumerate() {
                           .base = targets_[t].base,
                           .most_virtual_stages = request_.most_virtual_stages,
                           .offload = request_.uses_bounds ? schedule::Offload::none : request_.offload})) {
+            const Entry* before = entries_.empty() ? nullptr : &entries_.back();
+            const bool is_new_layout =
+                !before || before->target != t || !(before->plan.layout == plan.layout);
+            if (is_new_layout) {
+                first_group_.push_back(groups_.size());
+                bounds_.push_back(std::make_unique<GuardedBounds>(targets_[t].cluster, orders_, *stages_[t]));
+            }
+            if (is_new_layout || before->plan.micro_batch != plan.micro_batch ||
+                before->plan.recompute != plan.recompute) {
+                groups_.push_back({t, bounds_.size() - 1, {}, false});
+                families.clear();
+            }
+            const auto [family, is_new] =
+                families.try_emplace({segments_of(plan), GradientHandling(plan)}, families_.size());
+            if (is_new) {
+                groups_.back().families.push_back(families_.size());
+                families_.emplace_back().group = groups_.size() - 1;
+            }
+            families_[family->second].members.push_back(entries_.size());
             Entry entry;
             entry.target = t;
+            entry.layout = bounds_.size() - 1;
             entry.plan = std::move(plan);
             if (request_.uses_bounds) entry.stands_for += horizons_of(entry).size();
             result_.account.space += entry.stands_for;
             entries_.push_back(std::move(entry));
         }
+    first_group_.push_back(groups_.size());
 }
 
 // Into the queue, or into the account where it is rejected.
@@ -420,21 +528,43 @@ void Search::keep_shortfall(Shortfall shortfall) {
         nearest = std::move(shortfall);
 }
 
-// True when no further wave is worth it: what is left in the queue is then accounted for.
-bool Search::closes_queue(bool is_late) {
+// What is left is no better than the plans that were found, or was not reached.
+void Search::close_queue() {
     SearchAccount& account = result_.account;
-    if (!is_beaten(*queue_.begin()) && !(is_late && !result_.plans.empty())) return false;
-    for (const Key& key : queue_)
-        (is_beaten(key) ? account.pruned : account.unvisited) += entries_[std::get<2>(key)].stands_for;
-    if (!is_beaten(*queue_.begin())) first_unvisited_ = std::get<0>(*queue_.begin());
-    return true;
+    const auto count = [&](double bound, std::size_t plans) {
+        (is_beaten(bound) ? account.pruned : account.unvisited) += plans;
+    };
+    for (const Key& key : queue_) count(std::get<0>(key), entries_[std::get<2>(key)].stands_for);
+    for (const auto& [bound, time, f] : unopened_)
+        for (const std::size_t i : families_[f].members) count(bound, entries_[i].stands_for);
+    first_unvisited_ = least_bound();
+}
+
+// Of everything that is not looked at.
+std::optional<double> Search::least_bound() const {
+    std::optional<double> least;
+    if (!queue_.empty()) least = std::get<0>(*queue_.begin());
+    if (!unopened_.empty() && (!least || std::get<0>(*unopened_.begin()) < *least))
+        least = std::get<0>(*unopened_.begin());
+    return least;
+}
+
+// Those before which nothing better is known of.
+std::vector<std::size_t> Search::next_families() const {
+    std::vector<std::size_t> next;
+    for (auto key = unopened_.begin(); key != unopened_.end() && next.size() < opened_at_once; ++key) {
+        if (!queue_.empty() && std::get<0>(*key) > std::get<0>(*queue_.begin())) break;
+        next.push_back(std::get<2>(*key));
+    }
+    return next;
 }
 
 // The entries of the least bounds, and of those after them the ones whose bounds can be tightened.
 Search::Wave Search::next_wave() const {
     Wave next;
     for (auto key = queue_.begin();
-         key != queue_.end() && !is_beaten(*key) && next.loose.size() < tightened_at_once; ++key) {
+         key != queue_.end() && !is_beaten(std::get<0>(*key)) && next.loose.size() < tightened_at_once;
+         ++key) {
         const std::size_t i = std::get<2>(*key);
         if (!entries_[i].is_tight) next.loose.push_back(i);
         if (next.taken.size() < wave) {
@@ -489,6 +619,7 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
         evaluate(taken[i], ranked[i], rejections[i], problems[i]);
     });
     for (std::size_t i = 0; i < ranked.size(); ++i) {
+        entries_[taken[i]].is_taken = true;
         if (std::optional<Entry> next = after_taking(entries_[taken[i]], rejections[i])) {
             entries_.push_back(std::move(*next));
             enter(entries_.size() - 1);
@@ -512,13 +643,146 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
     if (result_.plans.size() > request_.keep) result_.plans.resize(request_.keep);
 }
 
-void Search::search_waves(core::Diagnostics& diagnostics) {
-    while (!queue_.empty()) {
-        const bool is_late = request_.time_limit && elapsed() > *request_.time_limit;
-        if (closes_queue(is_late)) return;
-        const Wave next = is_late ? late_wave() : next_wave();
+// `share` of the limit is for everything up to the end of these waves.
+void Search::search_waves(core::Diagnostics& diagnostics, double share) {
+    while (const std::optional<double> least = least_bound()) {
+        const bool is_over = is_late(share);
+        if (is_beaten(*least) || (is_over && !result_.plans.empty())) return;
+        if (const std::vector<std::size_t> opened = next_families(); !opened.empty()) {
+            open_families(opened);
+            continue;
+        }
+        const Wave next = is_over ? late_wave() : next_wave();
         if (request_.uses_bounds && !next.is_tight) tighten_all(next.loose);
         else simulate(next.taken, diagnostics);
+    }
+}
+
+double Search::best_value() const {
+    return result_.plans.empty() ? std::numeric_limits<double>::infinity() : result_.plans.front().value;
+}
+
+double Search::least_bound_of(const Group& group) const {
+    double least = std::numeric_limits<double>::infinity();
+    for (const std::size_t f : group.families) least = std::min(least, families_[f].bound);
+    return least;
+}
+
+// Where people begin: tensor parallelism inside a node, no more pipeline than memory asks for, a micro-batch
+// of one sample, sharded optimizer state.
+std::vector<std::size_t> Search::usual_groups() {
+    std::map<std::tuple<std::size_t, int, int>, std::pair<int, std::size_t>> chosen;  // by pipeline degree
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+        Group& group = groups_[g];
+        schedule::Plan plan = entries_[families_[group.families.front()].members.front()].plan;
+        const schedule::ParallelLayout& layout = plan.layout;
+        if (plan.micro_batch != 1 || layout.tensor > targets_[group.target].cluster.instance.devices ||
+            layout.expert > 1)
+            continue;
+        const auto key = std::tuple(group.target, layout.tensor, static_cast<int>(plan.recompute));
+        const auto known = chosen.find(key);
+        if (known != chosen.end() && known->second.first <= layout.pipeline) continue;
+        plan.schedule = "1f1b";
+        plan.virtual_stages = 1;
+        plan.segments = plan.shard_degree = 0;
+        if (layout.data > 1) plan.sharding = schedule::Sharding::optimizer;
+        if (!bounds_[group.layout]->bounds.never_fits(plan))
+            chosen.insert_or_assign(key, std::pair(layout.pipeline, g));
+    }
+    std::vector<std::size_t> usual;
+    for (const auto& [key, group] : chosen) usual.push_back(group.second);
+    std::stable_sort(usual.begin(), usual.end(), [&](std::size_t a, std::size_t b) {
+        return least_bound_of(groups_[a]) < least_bound_of(groups_[b]);
+    });
+    if (usual.size() > most_usual_groups) usual.resize(most_usual_groups);
+    return usual;
+}
+
+// One step along one axis: degrees and the micro-batch by a factor of two, recomputation.
+std::vector<std::size_t> Search::neighbours_of(std::size_t group) const {
+    const auto plan_of = [&](std::size_t g) -> const schedule::Plan& {
+        return entries_[families_[groups_[g].families.front()].members.front()].plan;
+    };
+    const schedule::Plan& own = plan_of(group);
+    const auto steps = [](int a, int b) { return a == b ? 0 : a == 2 * b || b == 2 * a ? 1 : 2; };
+    std::vector<std::size_t> near;
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+        if (groups_[g].is_probed || g == group || groups_[g].target != groups_[group].target ||
+            least_bound_of(groups_[g]) >= best_value())
+            continue;
+        const schedule::Plan& other = plan_of(g);
+        const int moved =
+            steps(own.layout.tensor, other.layout.tensor) +
+            steps(own.layout.pipeline, other.layout.pipeline) +
+            steps(own.layout.context, other.layout.context) + steps(own.layout.expert, other.layout.expert) +
+            steps(own.micro_batch, other.micro_batch) + (own.recompute == other.recompute ? 0 : 1);
+        const bool trades = own.layout.data == other.layout.data && own.micro_batch == other.micro_batch &&
+                            own.recompute == other.recompute && own.layout.context == other.layout.context &&
+                            own.layout.expert == other.layout.expert;  // tensor against pipeline
+        if (moved == 1 || (trades && moved == 2)) near.push_back(g);
+    }
+    std::stable_sort(near.begin(), near.end(), [&](std::size_t a, std::size_t b) {
+        return least_bound_of(groups_[a]) < least_bound_of(groups_[b]);
+    });
+    return near;
+}
+
+// Simulates the plans of a group whose bounds are least, until some fit.
+void Search::probe(std::size_t group, core::Diagnostics& diagnostics) {
+    groups_[group].is_probed = true;
+    std::vector<std::size_t> opened, members;
+    for (const std::size_t f : groups_[group].families) {
+        if (families_[f].is_open) opened.push_back(f);
+        members.insert(members.end(), families_[f].members.begin(), families_[f].members.end());
+    }
+    open_families(opened);
+    const auto candidates = [&] {
+        std::vector<std::size_t> found;
+        for (const std::size_t i : members)
+            if (!entries_[i].rejection && !entries_[i].is_taken && entries_[i].bound < best_value())
+                found.push_back(i);
+        std::stable_sort(found.begin(), found.end(),
+                         [&](std::size_t a, std::size_t b) { return key_of(a) < key_of(b); });
+        return found;
+    };
+    std::vector<std::size_t> loose = candidates();
+    std::erase_if(loose, [&](std::size_t i) { return entries_[i].is_tight; });
+    if (loose.size() > tightened_in_a_probe) loose.resize(tightened_in_a_probe);
+    tighten_all(loose);
+    for (int tries = 0; tries < tries_of_a_probe; ++tries) {
+        std::vector<std::size_t> taken = candidates();
+        std::erase_if(taken, [&](std::size_t i) { return !entries_[i].is_tight; });
+        if (taken.empty()) return;
+        if (taken.size() > simulated_in_a_probe) taken.resize(simulated_in_a_probe);
+        const std::size_t evaluated = result_.account.evaluated;
+        simulate(taken, diagnostics);
+        if (result_.account.evaluated > evaluated) return;
+    }
+}
+
+// A good plan before anything is proven: from what is usual, uphill along the axes.
+void Search::probe_usual_plans(core::Diagnostics& diagnostics) {
+    if (!request_.uses_bounds || request_.objective == Objective::memory) return;
+    for (const std::size_t group : usual_groups())
+        if (!is_late(share_of_probes) || result_.plans.empty()) probe(group, diagnostics);
+    while (!result_.plans.empty()) {
+        const double before = best_value();
+        const RankedPlan& best = result_.plans.front();
+        std::optional<std::size_t> own;
+        for (std::size_t g = 0; g < groups_.size() && !own; ++g) {
+            const Entry& first = entries_[families_[groups_[g].families.front()].members.front()];
+            if (groups_[g].target == best.candidate && first.plan.layout == best.plan.layout &&
+                first.plan.micro_batch == best.plan.micro_batch &&
+                first.plan.recompute == best.plan.recompute)
+                own = g;
+        }
+        if (!own) return;
+        for (const std::size_t group : neighbours_of(*own)) {
+            if (is_late(share_of_probes)) return;
+            probe(group, diagnostics);
+            if (best_value() < before) break;
+        }
+        if (best_value() >= before) return;
     }
 }
 
@@ -535,19 +799,21 @@ core::Seconds Search::step_limit(std::size_t target, double value) const {
     return limit;
 }
 
-// Where no prices bound a step nothing could be left out.
 std::vector<PartitionTask> Search::partition_tasks() const {
     std::vector<PartitionTask> tasks;
-    for (const Entry& entry : entries_)
-        if (entry.rejection != Rejection::stages && entry.plan.layout.pipeline > 1 &&
-            entry.plan.offload == targets_[entry.target].base.offload &&
-            covers_every_partition(entry.plan, graph_.units.size()))
-            tasks.push_back({entry.target, entry.layout, entry.plan});
+    for (std::size_t f = 0; f < families_.size(); ++f)
+        for (const std::size_t i : families_[f].members) {
+            const Entry& entry = entries_[i];
+            if (entry.rejection != Rejection::stages && entry.plan.layout.pipeline > 1 &&
+                entry.plan.offload == targets_[entry.target].base.offload &&
+                covers_every_partition(entry.plan, graph_.units.size()))
+                tasks.push_back({entry.target, entry.layout, entry.plan, f, families_[f].time_bound});
+        }
     return tasks;
 }
 
 PartitionTask Search::task_of(const RankedPlan& ranked) const {
-    PartitionTask task{ranked.candidate, 0, ranked.plan};
+    PartitionTask task{ranked.candidate, 0, ranked.plan, 0, {}};
     task.plan.partition = {};
     task.plan.offload = targets_[ranked.candidate].base.offload;
     task.plan.activation_loading_horizon = targets_[ranked.candidate].base.activation_loading_horizon;
@@ -576,6 +842,7 @@ std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, 
         core::Diagnostics unpriced;
         std::optional<sim::Evaluation> evaluation =
             sim::evaluate(graph_, target.cluster, plan, unpriced, quick_options(plan, request_.constants));
+        count_work(plan, evaluation);
         if (!evaluation || !evaluation->fits) return std::nullopt;
         settle(ranked, std::move(*evaluation));
         return ranked;
@@ -629,7 +896,8 @@ void Search::search_partitions() {
         return simulate_partition(task, limit);
     };
     means.limit = [this](std::size_t target, double value) { return step_limit(target, value); };
-    means.is_late = [this] { return request_.time_limit && elapsed() > *request_.time_limit; };
+    means.is_late = [this] { return is_late(); };
+    means.work = &work_;
     means.layout = [this](std::size_t layout) {
         return PartitionMeans::Layout{&bounds_[layout]->guard, &bounds_[layout]->bounds};
     };
@@ -678,6 +946,18 @@ void Search::simulate_whole() {
     std::stable_sort(plans.begin(), plans.end(), is_better);
 }
 
+// The nearest of the plans whose state alone is too much, where nothing fits.
+void Search::look_for_shortfall() {
+    for (const Entry& entry : entries_) {
+        if (entry.rejection != Rejection::state || entry.memory.peak.value > 0) continue;
+        const std::optional<MemoryBound> memory = bounds_[entry.layout]->bounds.memory(entry.plan);
+        if (memory)
+            keep_shortfall({entry.target, entry.plan, memory->peak,
+                            targets_[entry.target].cluster.instance.device.memory, memory->state,
+                            memory->pipeline_rank});
+    }
+}
+
 void Search::search_orders(core::Diagnostics& diagnostics) {
     std::vector<RankedPlan>& plans = result_.plans;
     for (RankedPlan& ranked : plans) search_order(ranked, diagnostics);
@@ -724,16 +1004,21 @@ void Search::judge_bounds(double registered) {
 SearchResult Search::run(core::Diagnostics& diagnostics) {
     // Every legal plan is an entry, or one of the plans that an entry stands for.
     enumerate();
-    // Every entry has its bounds or a rejection.
-    bound_all();
-    // Every entry is in the queue, by its bound, or rejected in the account.
-    for (std::size_t i = 0; i < entries_.size(); ++i) enter(i);
-    // Every plan of the space is in exactly one part of the account; the plans kept are the best of those
-    // simulated, and none that was pruned is better than the last of them.
-    search_waves(diagnostics);
+    // Every family has a bound of the work of its plans, or a rejection.
+    bound_families();
+    // A plan that is usually good is found, and the best within single steps of it.
+    probe_usual_plans(diagnostics);
+    // Nothing is better than the best but other partitions of plans, unless time is up.
+    search_waves(diagnostics, share_of_waves);
     // No partition of the plans whose partitions are covered is better than the first, and no move of a cut
     // makes a plan better that is kept, unless time is up.
     if (request_.uses_bounds) search_partitions();
+    // The plans kept are the best of those simulated, and none that was excluded is better than the last.
+    wanted_ = request_.keep;
+    search_waves(diagnostics, 1);
+    // Every plan of the space is in exactly one part of the account.
+    close_queue();
+    if (result_.plans.empty()) look_for_shortfall();
     // Values of the plans kept are those of their whole steps, best first.
     simulate_whole();
     const core::Seconds searched = elapsed();

@@ -186,12 +186,16 @@ const StageCollection::Passes& StageCollection::passes(Shape& shape, const sched
     const schedule::RankBuckets no_buckets;
     const schedule::RecipeMaker maker(graph_of(plan, segment), alone, 0, info, no_buckets);
     const sim::ComputeCost* compute = compute_cost(shape, plan, segment);
+    const auto collective_of = [](const schedule::Step& step) {
+        return Collective{{step.collective, step.group, step.payload, step.phase, step.operators},
+                          step.bytes};
+    };
     const auto add = [&](const schedule::Recipe& recipe, PassCost& cost,
-                         std::vector<schedule::Step>& collectives) {
+                         std::vector<Collective>& collectives) {
         for (const schedule::StepGroup& group : recipe)
             for (const schedule::Step& step : group.steps) {
                 if (step.kind == schedule::Step::Kind::collective && !step.starts_early)
-                    collectives.push_back(step);
+                    collectives.push_back(collective_of(step));
                 if (step.kind != schedule::Step::Kind::compute || !compute) continue;
                 const sim::ComputePrice price = compute->price(step.operators, step.phase);
                 cost.device += price.device + price.blocked;
@@ -205,7 +209,7 @@ const StageCollection::Passes& StageCollection::passes(Shape& shape, const sched
     for (const schedule::StepGroup& group : backward)
         for (const schedule::Step& step : group.steps)
             if (step.kind == schedule::Step::Kind::collective && step.starts_early)
-                made.collectives.beside_backward.push_back(step);
+                made.collectives.beside_backward.push_back(collective_of(step));
     add(maker.backward(schedule::ComputePhase::backward_input, {}, {}), made.cost.backward_input,
         made.collectives.backward_input);
     return made;
@@ -224,15 +228,10 @@ const StageCollection::Collectives& StageCollection::collectives(const schedule:
     return passes(shape, plan, stage, segment).collectives;
 }
 
-core::Seconds StageCollection::exposed(const schedule::Plan& plan, const schedule::Step& collective,
-                                       core::Seconds time, int segment) {
+const sim::ComputeCost* StageCollection::prices(const schedule::Plan& plan, int segment) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
-    const sim::ComputeCost* compute = compute_cost(shape, plan, segment);
-    return compute ? compute->exposed({collective.collective, collective.group, collective.payload,
-                                       collective.phase, collective.operators},
-                                      time)
-                   : core::Seconds(0);
+    return compute_cost(shape, plan, segment);
 }
 
 core::Seconds StageCollection::update(const schedule::Plan& plan, double elements) {

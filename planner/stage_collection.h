@@ -84,14 +84,19 @@ public:
     StageCost compute(const schedule::Plan& plan, model::OperatorRange stage, int segment = 0);
     // The collectives (tensor, context and expert parallelism) that a pass waits for, in order. It lives as
     // long as the collection.
+    struct Collective {
+        sim::TensorCollective what;
+        core::Bytes bytes;
+    };
     struct Collectives {
-        std::vector<schedule::Step> forward, backward, backward_input;
-        std::vector<schedule::Step> beside_backward;  // gathered again while the pass computes
+        std::vector<Collective> forward, backward, backward_input;
+        std::vector<Collective> beside_backward;  // gathered again while the pass computes
     };
     const Collectives& collectives(const schedule::Plan& plan, model::OperatorRange stage, int segment = 0);
-    // Exposed time of a collective that takes `time` alone (sim::ComputeCost).
-    core::Seconds exposed(const schedule::Plan& plan, const schedule::Step& collective, core::Seconds time,
-                          int segment = 0);
+    // The first run of operators of the model that costs what this one does.
+    model::OperatorRange first_like(model::OperatorRange stage) { return repetition_.first_like(stage); }
+    // Of the device; null where it has none for the model. They live as long as the collection.
+    const sim::ComputeCost* prices(const schedule::Plan& plan, int segment = 0);
     // Bytes of the smallest tensor that any stage sends on; zero when there is one stage.
     core::Bytes smallest_transfer(const schedule::Plan& plan);
     // The device's time to update so many elements.

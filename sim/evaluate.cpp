@@ -63,6 +63,7 @@ struct Task {
     bool blocks_on_transfers = false;
     FrameworkMemory framework;
     core::Bytes available;  // of one rank
+    std::size_t* simulated_instructions;
 };
 
 // On ranks of a CPU the Program's buffers are all there is: the executor allocates them and nothing else.
@@ -225,6 +226,8 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
         schedule::lower(task.plan, task.graph, *order,
                         {.micro_batches = micro_batches, .has_optimizer = !order->is_forward_only}));
     const schedule::Program& program = *lowered;
+    for (const schedule::RankProgram& list : program.classes)
+        *task.simulated_instructions += list.instructions.size();
     if (task.options.verifies) require_valid(program);
 
     PricedProgram priced;
@@ -557,6 +560,7 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
     if (!complete(plan, graph, cluster, costs ? &*costs : nullptr, diagnostics)) return std::nullopt;
     if (options.memory_only) costs.reset();
     const int ranks_on_a_device = (plan.layout.ranks() + cluster.device_count() - 1) / cluster.device_count();
+    std::size_t simulated_instructions = 0;
     const Task task{graph,
                     cluster,
                     plan,
@@ -564,7 +568,8 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
                     costs ? &*costs : nullptr,
                     costs && framework_traits(plan.framework, options.constants).blocks_on_transfers,
                     framework_memory(plan.framework, options.constants),
-                    cluster.instance.device.memory / ranks_on_a_device};
+                    cluster.instance.device.memory / ranks_on_a_device,
+                    &simulated_instructions};
 
     std::optional<Run> result;
     std::string extrapolation;
@@ -574,6 +579,7 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
     if (!result) return std::nullopt;
 
     Evaluation evaluation;
+    evaluation.simulated_instructions = simulated_instructions;
     evaluation.available_memory = task.available;
     evaluation.memory = result->memory;
     judge_memory(evaluation);

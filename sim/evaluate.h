@@ -70,6 +70,7 @@ struct Evaluation {
     std::optional<OutOfMemory> out_of_memory;  // when it does not fit
     Breakdown breakdown;
     core::DollarsPerSecond rate;
+    std::size_t simulated_instructions = 0;  // of all classes and all runs that this took
     std::vector<std::string> assumptions;
     schedule::Timeline timeline;  // empty unless asked for, like all below
     schedule::MemoryTimeline memory_timeline;
