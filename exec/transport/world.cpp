@@ -83,6 +83,7 @@ void visit_fields(const Visit& visit, Record& record) {
     visit(record.step_on_core);
     visit(record.computing);
     visit(record.on_core);
+    visit(record.interruption);
 }
 
 std::string pack(const RankRecord& record) {
