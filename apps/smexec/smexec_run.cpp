@@ -12,6 +12,7 @@
 
 #include "apps/command.h"
 #include "apps/smexec/smexec_job.h"
+#include "apps/smexec/smexec_join.h"
 #include "apps/smexec/smexec_report.h"
 #include "apps/smexec/smexec_resume.h"
 #include "apps/smexec/termination.h"
@@ -68,6 +69,12 @@ const char* const help =
     "starts at once\n"
     "  --trace FILE         predicted and measured timeline as Chrome trace JSON, for ui.perfetto.dev\n"
     "  --time-limit S       the longest a rank may wait for another (120)\n"
+    "  --join-limit S       at the start the longest that no rank may come while some are missing (30)\n"
+    "  --token-file FILE    the secret by which ranks of --ranks-from env know each other; rank 0 makes one "
+    "that is not there. Or\n"
+    "                       SMEXEC_TOKEN in the environment\n"
+    "  --interface NAME     listen there only (eth0, an address, or all); without it where ranks reach rank "
+    "0\n"
     "  --json               one JSON document on stdout\n"
     "  --verbose            losses and times of every step\n"
     "\n"
@@ -288,9 +295,13 @@ int run_smexec(const std::vector<std::string>& arguments, std::ostream& out, std
     if (request.on_gpu && !diagnostics.has_errors())
         if (const exec::cuda::DeviceReport device = exec::cuda::probe_device(); !device.available)
             throw core::MachineError(exec::cuda::describe(device));
+    const JoinRequest joining{request.interface, request.token_file, request.join_limit};
+    if (!launch) check_not_joining(joining, "these ranks are threads", diagnostics);
     if (!launch) return execute(request, nullptr, diagnostics, out, err);
 
-    World world(*launch, request.time_limit);
+    const std::optional<exec::transport::JoinOptions> join = join_options(*launch, joining, diagnostics, err);
+    if (!join) return show(diagnostics, request.as_json, out, err);
+    World world(*launch, request.time_limit, *join);
     std::ostringstream unheard;
     const bool is_first = world.rank() == 0;
     try {
