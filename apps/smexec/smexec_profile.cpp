@@ -65,7 +65,7 @@ const char* const help =
     "  --backend cuda  the first GPU: matrix products by size and layout, attention, streaming kernels, "
     "launches, copies from and to the host\n"
     "                  mpirun, torchrun or srun start it on several: then NCCL too, per operation, size and "
-    "group (--ranks-from as of smexec)\n"
+    "group (--ranks-from, --join-limit, --interface and --token-file as of smexec)\n"
     "  --base INSTANCE the profile whose figures are replaced by measured ones (an instance with this GPU, "
     "e.g. p5en.48xlarge)\n"
     "\n"

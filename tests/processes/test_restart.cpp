@@ -1,6 +1,6 @@
 // Trainings that nobody watches: a loop that says --resume until the exit code is 0 comes to the same bits
 // as an unbroken run, whatever ends a run in between.
-#include <sys/file.h>
+#include <algorithm>
 
 #include "tests/processes/processes.h"
 
@@ -112,6 +112,28 @@ TEST_CASE("a damaged newest checkpoint falls back to the one before, for all ran
     CHECK(fs::exists(exec::damaged_folder(training.states, 6)));
     CHECK(exec::committed_steps(training.states) == std::vector<std::int64_t>{6, 8});
     CHECK(losses_of(training.states) == training.unbroken(8));
+}
+
+TEST_CASE("ranks that find different newest checkpoints whole agree on the newest that all of them do") {
+    const Training training;
+    REQUIRE(training.in_threads(6, {"--every", "2"}).code() == 0);
+    // What rank 1 reads of the folder is damaged; a file system's cache may do so on one host.
+    const std::string other = training.folder.path + "/as rank 1 sees it";
+    fs::copy(training.states, other, fs::copy_options::recursive);
+    flip_byte(exec::checkpoint_folder(other, 6) + "/rank-0000.state");
+    // Step 4 is the last one wanted, so nothing is written into either folder.
+    const std::vector<std::string> own = training.command(4, {"--resume"});
+    std::vector<std::string> second = own;
+    *std::find(second.begin(), second.end(), training.states) = other;
+    const bool is_rank_0_wrong = GENERATE(false, true);
+    std::vector<Process> ranks = is_rank_0_wrong ? start_ranks(own, 2, training.folder.path, {second, own})
+                                                 : start_ranks(own, 2, training.folder.path, {own, second});
+    REQUIRE(wait_for_all(ranks, std::chrono::seconds(30)));
+    INFO(content_of(ranks[0].err));
+    for (const Process& rank : ranks) CHECK(rank.code() == 0);
+    CHECK_THAT(content_of(ranks[0].out), Contains("holds step 4"));
+    CHECK_THAT(content_of(ranks[0].err), Contains(is_rank_0_wrong ? "rank-0000.state is damaged"
+                                                                  : "step 6 is not whole for every rank"));
 }
 
 TEST_CASE("where no checkpoint is whole nothing is begun anew") {
