@@ -7,7 +7,7 @@
 #include "apps/command.h"
 #include "cluster/profile/load.h"
 #include "core/diagnostics.h"
-#include "exec/checkpoint/training_state.h"
+#include "exec/checkpoint/checkpoint.h"
 #include "exec/cuda/device/device.h"
 #include "exec/cuda/profile/profile.h"
 #include "exec/cuda/runnable.h"
@@ -84,88 +84,6 @@ void check_folder(const ExecutionRequest& request, bool only_evaluates, Executio
                           fmt::format("--checkpoint {}: no checkpoints can be written there: {}",
                                       core::in_quotes(request.checkpoint), *failure),
                           "name a folder that you may write");
-}
-
-// Steps that lie in the folder and after the one where this training begins are another training's: the next
-// --resume would take them for this one's newest.
-void check_later_steps(const ExecutionRequest& request, const ExecutionJob& job,
-                       core::Diagnostics& diagnostics) {
-    if (request.checkpoint.empty() || request.sets_aside || !schedule::trains(job.program)) return;
-    std::string later;
-    for (const std::int64_t step : exec::committed_steps(request.checkpoint))
-        if (step > job.first_step) later += fmt::format("{}{}", later.empty() ? "" : ", ", step);
-    if (later.empty()) return;
-    const std::string steps = "checkpoints of step " + later;
-    if (request.resumes)
-        diagnostics.error({}, "--from-step",
-                          fmt::format("{} has {}, after step {} from which to go on",
-                                      core::in_quotes(request.checkpoint), steps, job.first_step),
-                          "--set-aside moves them to a folder of their own; without --from-step the newest "
-                          "is gone on with");
-    else
-        diagnostics.error({}, "--checkpoint",
-                          fmt::format("{} has {} already, and this training begins anew",
-                                      core::in_quotes(request.checkpoint), steps),
-                          "--resume goes on with them, --set-aside moves them to a folder of their own; or "
-                          "name another folder");
-}
-
-// Where the checkpoint left off. Another plan of the same model may go on: samples continue where the last
-// one stopped.
-void resume(const ExecutionRequest& request, ExecutionJob& job, core::Diagnostics& diagnostics) {
-    job.resumed = exec::Checkpoint::open(request.checkpoint, request.from_step, diagnostics);
-    if (!job.resumed) return;
-    const exec::CheckpointManifest& manifest = job.resumed->manifest();
-    if (manifest.model_hash != job.program.model_hash)
-        diagnostics.error({}, "--resume",
-                          fmt::format("the checkpoint of step {} is of {}, the plan of another model: {}",
-                                      manifest.step, manifest.model, job.scenario.graph.name),
-                          "resume with the model that was trained");
-    if (manifest.seed != job.scenario.file.training.seed)
-        diagnostics.error({}, "--resume",
-                          fmt::format("the checkpoint was trained with seed {}, the plan says {}",
-                                      manifest.seed, job.scenario.file.training.seed),
-                          "set training.seed to the checkpoint's");
-    // An old manifest knows the file's name and size only.
-    const bool is_same_data = manifest.data_identity.empty() ? manifest.data == job.data->describe()
-                                                             : manifest.data_identity == job.data->identity();
-    if (!is_same_data)
-        diagnostics.error(
-            {}, "--resume",
-            fmt::format("the checkpoint was trained on {} ({}), now it is {} ({})", manifest.data,
-                        manifest.data_identity.empty() ? "no checksum" : manifest.data_identity,
-                        job.data->describe(), job.data->identity()),
-            "go on with the same data: samples are counted in it");
-    if (const std::string missing =
-            schedule::trains(job.program)
-                ? exec::state_difference(*job.resumed, job.plan(), job.scenario.graph).missing
-                : std::string();
-        !missing.empty())
-        diagnostics.error({}, "--resume",
-                          fmt::format("the checkpoint of step {} has no {}, which {} needs", manifest.step,
-                                      missing, schedule::name_of(job.plan().optimizer.kind)),
-                          "resume with the optimizer that was trained with");
-    if (const std::string recipe = exec::recipe_of(job.program, job.scenario.graph);
-        request.checks && manifest.recipe != recipe)
-        diagnostics.error(
-            {}, "--check",
-            manifest.recipe.empty()
-                ? "the checkpoint does not say how it was trained, so no reference can follow it"
-                : fmt::format("the reference trains from the first step as one plan says, but the checkpoint "
-                              "was trained with {}, and goes on with {}",
-                              manifest.recipe, recipe),
-            "leave out --check, or resume with the plan that was trained with");
-    job.first_step = manifest.step;
-    job.sample_offset = manifest.next_sample - manifest.step * job.plan().global_batch();
-    if (manifest.step >= job.steps)
-        diagnostics.error({}, "--steps",
-                          fmt::format("the checkpoint has {} steps behind it, --steps asks for {}",
-                                      manifest.step, job.steps),
-                          "--steps counts from the beginning of the training: raise it");
-    if (schedule::trains(job.program) && manifest.program_hash != schedule::hash_of(job.program))
-        job.remarks.push_back(
-            fmt::format("the checkpoint was written by {}; it goes on as {}: losses equal up to rounding",
-                        manifest.plan, exec::degrees_in_words(job.plan())));
 }
 
 // Operators are measured as they run, conversions included; the rate of products in bf16 and fp8 is that of
@@ -256,9 +174,6 @@ std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int proces
                                       plan.layout.ranks()));
     if (diagnostics.has_errors()) return std::nullopt;
     if (!lower_plan(job.scenario, job.here, job.program, job.remarks, diagnostics)) return std::nullopt;
-    if (request.resumes) resume(request, job, diagnostics);
-    if (!request.resumes || job.resumed) check_later_steps(request, job, diagnostics);
-    if (diagnostics.has_errors()) return std::nullopt;
     return job;
 }
 

@@ -10,6 +10,7 @@
 #include "apps/smexec/smexec_request.h"
 #include "exec/checkpoint/checkpoint.h"
 #include "exec/data.h"
+#include "exec/file_descriptor.h"
 #include "exec/transport/world.h"
 #include "sim/evaluate.h"
 #include "sim/scenario.h"
@@ -25,14 +26,17 @@ struct ExecutionJob {
     int steps = 0;                                    // of the whole training
     std::shared_ptr<const exec::Checkpoint> resumed;  // null at the beginning
     std::int64_t first_step = 0, sample_offset = 0;
+    std::vector<std::int64_t> damaged_steps;  // of checkpoints that were passed over
+    bool is_finished = false;                 // the checkpoint has all steps behind it
+    exec::FileDescriptor lock;                // of the folder of checkpoints, on rank 0
     double ranks_a_core = 1;  // when several hosts are one machine's: more than 1 = they share its cores
     core::Seconds probe;      // how fast the machine was when it was profiled
 
     const schedule::Plan& plan() const { return scenario.file.plan; }
 };
 
-// Reads and checks everything a rank needs. `processes`: how many the launcher started; 0 = ranks are
-// threads.
+// Reads and checks everything a rank needs but where it begins (smexec_resume.h). `processes`: how many the
+// launcher started; 0 = ranks are threads.
 std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int processes,
                                      core::Diagnostics& diagnostics);
 

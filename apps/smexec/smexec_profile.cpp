@@ -1,4 +1,5 @@
 #include "apps/smexec/smexec_profile.h"
+#include "apps/smexec/smexec_join.h"
 
 #include <algorithm>
 #include <ctime>
@@ -64,7 +65,7 @@ const char* const help =
     "  --backend cuda  the first GPU: matrix products by size and layout, attention, streaming kernels, "
     "launches, copies from and to the host\n"
     "                  mpirun, torchrun or srun start it on several: then NCCL too, per operation, size and "
-    "group (--ranks-from as of smexec)\n"
+    "group (--ranks-from, --join-limit, --interface and --token-file as of smexec)\n"
     "  --base INSTANCE the profile whose figures are replaced by measured ones (an instance with this GPU, "
     "e.g. p5en.48xlarge)\n"
     "\n"
@@ -201,9 +202,11 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
     core::Diagnostics diagnostics;
     Options options(arguments,
                     {{"--backend", "--base", "--out", "--model", "--seq-len", "--micro-batch",
-                      "--tensor-parallel", "--ranks-from"},
+                      "--tensor-parallel", "--ranks-from", "--join-limit", "--interface", "--token-file"},
                      {"--json", "--help", "--links-only"}},
                     diagnostics);
+    const JoinRequest joining{options.text("--interface"), options.text("--token-file"),
+                              core::Seconds(options.real("--join-limit", 0.1, 1e6).value_or(30))};
     if (!options.text("--out"))
         options.error("--out", "--out is missing", "name the file to write: smexec profile --out here.toml");
     const bool on_gpu = options.choice("--backend", {"cpu", "cuda"}).value_or("cpu") == "cuda";
@@ -264,7 +267,9 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
         if (is_alone)
             return profile_on_gpu(*options.text("--base"), *options.text("--out"), as_json, nullptr, out,
                                   err);
-        exec::transport::World world(*launch, core::seconds(120));
+        const auto join = join_options(*launch, joining, diagnostics, err);
+        if (!join) return show(diagnostics, as_json, out, err);
+        exec::transport::World world(*launch, core::seconds(120), *join);
         if (const int code = agree_on_output(world, *options.text("--out"), as_json, out, err); code != good)
             return code;
         std::ostringstream unheard;
@@ -280,12 +285,15 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
     const std::string ranks_from = options.choice("--ranks-from", {"threads", "mpi", "env"}).value_or("");
     const std::optional<exec::transport::Launch> launch =
         exec::transport::find_launch(ranks_from, exec::transport::environment_variable, diagnostics);
+    if (!launch) check_not_joining(joining, "no processes are joined", diagnostics);
     if (!launch) check_output("--out", *options.text("--out"), diagnostics);
     if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
     std::optional<exec::transport::World> world;
     exec::transport::LinkProfile links;
     if (launch) {
-        world.emplace(*launch, core::seconds(60));
+        const auto join = join_options(*launch, joining, diagnostics, err);
+        if (!join) return show(diagnostics, as_json, out, err);
+        world.emplace(*launch, core::seconds(60), *join);
         if (const int code = agree_on_output(*world, *options.text("--out"), as_json, out, err); code != good)
             return code;
         links = exec::transport::measure_links(*world);

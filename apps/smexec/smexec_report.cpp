@@ -6,6 +6,7 @@
 
 #include <fmt/core.h>
 
+#include "apps/smexec/termination.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "exec/cuda/device/device.h"
@@ -172,6 +173,45 @@ void show_report(const ExecutionReport& report, std::ostream& out, std::ostream&
         err << fmt::format("losses differ from the reference by {:.1e}, more than {:.0e}\n{}",
                            report.checked->largest_difference, report.checked->allowed,
                            near_tie(*report.checked));
+}
+
+void show_interruption(const ExecutionRequest& request, const ExecutionJob& job,
+                       const exec::RunResult& result, std::ostream& out, std::ostream& err) {
+    const std::int64_t completed = job.first_step + result.interruption->completed;
+    const std::string signal = signal_name(result.interruption->signal),
+                      place = exec::checkpoint_folder(request.checkpoint, completed);
+    err << fmt::format("{}: training ended after step {} of {}, whose checkpoint is {}; --resume goes on\n",
+                       signal, completed, job.steps, place);
+    if (!request.as_json) return;
+    core::Value value = core::Value::table();
+    value["interrupted"] = true;
+    value["signal"] = signal;
+    value["backend"] = request.on_gpu ? "cuda" : "cpu";
+    value["ranks"] = job.plan().layout.ranks();
+    value["first_step"] = job.first_step;
+    value["steps"] = result.step_times.size();
+    value["losses"] = core::Value(result.losses);
+    value["checkpoint"] = place;
+    out << core::to_json(value) << '\n';
+}
+
+void show_finished(const ExecutionRequest& request, const ExecutionJob& job, std::ostream& out) {
+    const std::string place = exec::checkpoint_folder(request.checkpoint, job.first_step);
+    if (!request.as_json) {
+        out << fmt::format(
+            "the training is finished: {} holds step {}, --steps asks for {}; nothing was run\n", place,
+            job.first_step, job.steps);
+        return;
+    }
+    core::Value value = core::Value::table();
+    value["finished"] = true;
+    value["backend"] = request.on_gpu ? "cuda" : "cpu";
+    value["ranks"] = job.plan().layout.ranks();
+    value["first_step"] = job.first_step;
+    value["steps"] = 0;
+    value["losses"] = core::Value::array();
+    value["checkpoint"] = place;
+    out << core::to_json(value) << '\n';
 }
 
 }  // namespace apps

@@ -41,4 +41,10 @@ struct ExecutionReport {
 // As text (remarks on `err`) or as the contract's document.
 void show_report(const ExecutionReport& report, std::ostream& out, std::ostream& err);
 
+// Of a training that a signal ended: where its checkpoint is.
+void show_interruption(const ExecutionRequest& request, const ExecutionJob& job,
+                       const exec::RunResult& result, std::ostream& out, std::ostream& err);
+// Of a training that --resume found at its end: nothing was run.
+void show_finished(const ExecutionRequest& request, const ExecutionJob& job, std::ostream& out);
+
 }  // namespace apps

@@ -11,7 +11,8 @@ namespace apps {
 ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
     Options options(arguments,
                     {{"--backend", "--ranks-from", "--steps", "--data", "--tolerance", "--trace",
-                      "--checkpoint", "--every", "--from-step", "--time-limit", "--cuda-expert-room"},
+                      "--checkpoint", "--every", "--from-step", "--time-limit", "--cuda-expert-room",
+                      "--join-limit", "--interface", "--token-file"},
                      {"--check", "--json", "--verbose", "--help", "--compare", "--no-compare", "--resume",
                       "--set-aside", "--cuda-graph", "--cuda-tune"}},
                     diagnostics);
@@ -30,6 +31,10 @@ ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core
     request.from_step = options.integer("--from-step", 0, 1000000000);
     request.tolerance = options.real("--tolerance", 0, 1e6);
     request.time_limit = core::Seconds(options.real("--time-limit", 0.1, 1e6).value_or(120));
+    request.join_limit =
+        std::min(request.time_limit, core::Seconds(options.real("--join-limit", 0.1, 1e6).value_or(30)));
+    request.interface = options.text("--interface");
+    request.token_file = options.text("--token-file");
     request.ranks_from = options.choice("--ranks-from", {"threads", "mpi", "env"}).value_or("");
     request.on_gpu = options.choice("--backend", {"cpu", "cuda"}).value_or("cpu") == "cuda";
     request.captures_steps = options.has("--cuda-graph");

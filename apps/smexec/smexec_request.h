@@ -17,7 +17,8 @@ struct ExecutionRequest {
     std::optional<std::string> data;
     std::optional<std::int64_t> steps, every, from_step;
     std::optional<double> tolerance;
-    core::Seconds time_limit{120};
+    core::Seconds time_limit{120}, join_limit{30};
+    std::optional<std::string> interface, token_file;
     bool on_gpu = false, captures_steps = false, measures_products = false;
     std::optional<double> expert_room;
     bool checks = false, as_json = false, is_verbose = false, compares = true, resumes = false,

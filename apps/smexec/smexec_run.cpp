@@ -12,7 +12,10 @@
 
 #include "apps/command.h"
 #include "apps/smexec/smexec_job.h"
+#include "apps/smexec/smexec_join.h"
 #include "apps/smexec/smexec_report.h"
+#include "apps/smexec/smexec_resume.h"
+#include "apps/smexec/termination.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "exec/cuda/device/device.h"
@@ -54,8 +57,9 @@ const char* const help =
     "seeded synthetic samples\n"
     "  --checkpoint DIR     write the state of training there after the last step, and after every N-th with "
     "--every N\n"
-    "  --resume             go on from the newest checkpoint in DIR (--from-step N: from that of step N); "
-    "--steps counts from the beginning\n"
+    "  --resume             go on from the newest whole checkpoint in DIR (--from-step N: from that of step "
+    "N), or begin where there is none yet;\n"
+    "                       --steps counts from the beginning, and a training that has them all is good\n"
     "  --set-aside          later checkpoints in DIR, of a training that is not gone on with, are moved to "
     "DIR/set-aside-1; without it they are refused\n"
     "  --check              also train the slow single-rank reference and compare the losses (at most 1e-5 "
@@ -65,11 +69,20 @@ const char* const help =
     "starts at once\n"
     "  --trace FILE         predicted and measured timeline as Chrome trace JSON, for ui.perfetto.dev\n"
     "  --time-limit S       the longest a rank may wait for another (120)\n"
+    "  --join-limit S       at the start the longest that no rank may come while some are missing (30)\n"
+    "  --token-file FILE    the secret by which ranks of --ranks-from env know each other; rank 0 makes one "
+    "that is not there. Or\n"
+    "                       SMEXEC_TOKEN in the environment\n"
+    "  --interface NAME     listen there only (eth0, an address, or all); without it where ranks reach rank "
+    "0\n"
     "  --json               one JSON document on stdout\n"
     "  --verbose            losses and times of every step\n"
     "\n"
     "Exit codes: 0 good, 1 internal failure, 2 wrong input, 3 does not fit or tolerance exceeded, 4 machine "
-    "failure; the same on every rank.\n"
+    "failure or ended by a signal\n"
+    "(then again with --resume); the same on every rank. With --checkpoint the first SIGTERM, SIGINT or "
+    "SIGUSR1 ends training at the\n"
+    "next step with a checkpoint.\n"
     "\n"
     "Example:\n"
     "  smexec scenarios/cpu_gpt_pipeline2.toml --steps 20 --check\n";
@@ -127,6 +140,9 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
     const bool is_first = !world || world->rank() == 0;
     std::optional<ExecutionJob> job =
         diagnostics.has_errors() ? std::nullopt : load_job(request, world ? world->size() : 0, diagnostics);
+    if (job) prepare_checkpoints(request, is_first, *job, diagnostics);
+    if (world) agree_on_checkpoint(*world, request, job, diagnostics);
+    if (diagnostics.has_errors()) job.reset();
     if (world && !agree(*world, job, diagnostics)) {
         show(diagnostics, request.as_json, out, err);
         world->leave();
@@ -134,7 +150,14 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
     }
     if (!job) return show(diagnostics, request.as_json, out, err);
     if (is_first) show(diagnostics, false, out, err);
+    if (job->is_finished) {
+        if (is_first) show_finished(request, *job, out);
+        return agreed(world, good);
+    }
 
+    // Without a folder there is nothing to end with, and a signal does what it always does.
+    std::optional<TerminationWatch> watch;
+    if (!request.checkpoint.empty() && schedule::trains(job->program)) watch.emplace();
     std::optional<sim::Evaluation> predicted;
     int code = good;
     const auto does_not_fit = [&](const std::string& why) {
@@ -166,7 +189,7 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
     options.resumed = job->resumed;
     options.steps = job->steps - static_cast<int>(job->first_step);
     options.checkpoints = {request.checkpoint, static_cast<int>(request.every.value_or(0)), 2,
-                           request.sets_aside};
+                           request.sets_aside, job->damaged_steps};
     options.warm_up_steps = std::min(2, options.steps - 1);
     options.seed = job->scenario.file.training.seed;
     options.time_limit = request.time_limit;
@@ -178,6 +201,7 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
         if (request.expert_room) settings.expert_room = *request.expert_room;
         options.make_backend = exec::cuda::gpu_backend(settings, world != nullptr);
     }
+    options.termination = [] { return TerminationWatch::wish(); };
     options.probes_speed = request.compares && !request.on_gpu;
     if (world && world->host_count() > 1) {
         options.ranks_per_node = world->ranks_here();
@@ -187,7 +211,12 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
     const std::optional<exec::RunResult> result =
         world ? exec::transport::run(job->program, job->scenario.graph, job->data, options, *world)
               : exec::run(job->program, job->scenario.graph, job->data, options);
+    watch.reset();
     if (!is_first) return agreed(world, good);
+    if (result->interruption) {
+        show_interruption(request, *job, *result, out, err);
+        return agreed(world, machine_failure);
+    }
 
     const bool has_core_each = job->plan().layout.ranks() <= job->here.device_count();
     const std::vector<std::size_t> steps =
@@ -266,9 +295,13 @@ int run_smexec(const std::vector<std::string>& arguments, std::ostream& out, std
     if (request.on_gpu && !diagnostics.has_errors())
         if (const exec::cuda::DeviceReport device = exec::cuda::probe_device(); !device.available)
             throw core::MachineError(exec::cuda::describe(device));
+    const JoinRequest joining{request.interface, request.token_file, request.join_limit};
+    if (!launch) check_not_joining(joining, "these ranks are threads", diagnostics);
     if (!launch) return execute(request, nullptr, diagnostics, out, err);
 
-    World world(*launch, request.time_limit);
+    const std::optional<exec::transport::JoinOptions> join = join_options(*launch, joining, diagnostics, err);
+    if (!join) return show(diagnostics, request.as_json, out, err);
+    World world(*launch, request.time_limit, *join);
     std::ostringstream unheard;
     const bool is_first = world.rank() == 0;
     try {

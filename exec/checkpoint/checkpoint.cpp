@@ -311,6 +311,10 @@ std::vector<std::int64_t> committed_steps(const std::string& directory) {
     return steps;
 }
 
+std::string damaged_folder(const std::string& directory, std::int64_t step) {
+    return checkpoint_folder(directory, step) + ".damaged";
+}
+
 std::optional<std::int64_t> step_of_folder(const std::string& name) { return step_of(name, ""); }
 
 bool Checkpoint::load(const std::string& folder, std::string& failure) {
@@ -387,6 +391,22 @@ std::shared_ptr<const Checkpoint> Checkpoint::open(const std::string& directory,
     return nullptr;
 }
 
+NewestCheckpoint Checkpoint::open_newest(const std::string& directory, std::optional<std::int64_t> newest) {
+    NewestCheckpoint result;
+    const std::vector<std::int64_t> steps = committed_steps(directory);
+    for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+        if (newest && *step > *newest) continue;
+        auto checkpoint = std::make_shared<Checkpoint>();
+        std::string failure;
+        if (checkpoint->load(present_folder(directory, *step), failure)) {
+            result.checkpoint = std::move(checkpoint);
+            break;
+        }
+        result.damaged.push_back({*step, failure});
+    }
+    return result;
+}
+
 bool Checkpoint::read(const std::string& parameter, StateKind kind, std::int64_t first,
                       std::span<float> into) const {
     const auto found = pieces_.find({parameter, kind});
@@ -452,6 +472,17 @@ void set_aside_later(const std::string& directory, std::int64_t step) {
             fail("moving", checkpoint_folder(directory, *one));
     synchronize_directory(aside);
     synchronize_directory(directory);
+}
+
+void set_aside_damaged(const std::string& directory, const std::vector<std::int64_t>& steps) {
+    std::error_code error;
+    for (const std::int64_t step : steps) {
+        const std::string place = checkpoint_folder(directory, step), aside = damaged_folder(directory, step);
+        if (!fs::exists(place, error)) continue;
+        fs::remove_all(aside, error);  // of an earlier attempt at the same step
+        if (::rename(place.c_str(), aside.c_str()) != 0) fail("moving", place);
+    }
+    if (!steps.empty()) synchronize_directory(directory);
 }
 
 CheckpointManifest::File write_rank_state(const std::string& directory, std::int64_t step, int rank,

@@ -48,6 +48,12 @@ struct StateRecord {
     std::vector<float> values;
 };
 
+struct DamagedCheckpoint {
+    std::int64_t step = 0;
+    std::string failure;  // which file, and in which way
+};
+struct NewestCheckpoint;
+
 // A committed checkpoint, read and verified.
 class Checkpoint {
 public:
@@ -56,6 +62,9 @@ public:
     static std::shared_ptr<const Checkpoint> open(const std::string& directory,
                                                   std::optional<std::int64_t> step,
                                                   core::Diagnostics& diagnostics, bool is_resumed = true);
+
+    // The newest that is whole, of at most `newest` steps; damaged ones are passed over.
+    static NewestCheckpoint open_newest(const std::string& directory, std::optional<std::int64_t> newest);
 
     const CheckpointManifest& manifest() const { return manifest_; }
     bool has(const std::string& parameter, StateKind kind) const {
@@ -75,6 +84,11 @@ private:
     std::map<std::pair<std::string, StateKind>, std::vector<Piece>> pieces_;  // ascending
 };
 
+struct NewestCheckpoint {
+    std::shared_ptr<const Checkpoint> checkpoint;  // null: none is whole
+    std::vector<DamagedCheckpoint> damaged;        // the newest first
+};
+
 // Steps of the committed checkpoints in a folder, ascending: with those that are whole and only lack their
 // name, which the next run gives them.
 std::vector<std::int64_t> committed_steps(const std::string& directory);
@@ -90,6 +104,9 @@ void tidy_checkpoints(const std::string& directory);
 // steps are moved to DIR/set-aside-1, or the first such folder that is not there yet, from which they can be
 // resumed. Otherwise a later --resume would take the newest of two trainings.
 void set_aside_later(const std::string& directory, std::int64_t step);
+// Rank 0, next: damaged checkpoints that were passed over are kept under another name, so that none of them
+// is taken for the newest again.
+void set_aside_damaged(const std::string& directory, const std::vector<std::int64_t>& steps);
 CheckpointManifest::File write_rank_state(const std::string& directory, std::int64_t step, int rank,
                                           const std::vector<StateRecord>& records);
 // Rank 0, when all files are written: from then on the checkpoint counts. Older ones beyond the newest `keep`
@@ -97,6 +114,8 @@ CheckpointManifest::File write_rank_state(const std::string& directory, std::int
 void commit_checkpoint(const std::string& directory, const CheckpointManifest& manifest, int keep);
 
 std::string checkpoint_folder(const std::string& directory, std::int64_t step);
+// What a damaged checkpoint is called from then on.
+std::string damaged_folder(const std::string& directory, std::int64_t step);
 // Of a folder's own name; nothing for a name that is none of ours.
 std::optional<std::int64_t> step_of_folder(const std::string& name);
 

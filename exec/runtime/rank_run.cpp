@@ -101,11 +101,28 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
             restore(*options.resumed, program, graph, communicator.rank(), executor.buckets());
         if (writes_checkpoints && communicator.rank() == 0) {
             tidy_checkpoints(checkpoints.directory);
+            set_aside_damaged(checkpoints.directory, checkpoints.damaged_steps);
             if (checkpoints.sets_aside_later) set_aside_later(checkpoints.directory, options.first_step);
         }
+        const auto save = [&](std::int64_t completed) {
+            static const std::string activity = "writing a checkpoint";
+            communicator.set_activity(&activity);
+            save_checkpoint(communicator, program, graph, options, inputs.source(), completed,
+                            executor.buckets(), record.losses);
+        };
+        std::int64_t completed = options.first_step;
+        std::optional<std::int64_t> saved;
+        if (options.resumed) saved = completed;
         for (int step = 0; step < options.steps; ++step) {
-            if (options.probes_speed) record.probes.push_back(probe_speed());
-            barrier(communicator, step);
+            const double probe = options.probes_speed ? probe_speed() : 0;
+            const std::optional<int> signal = options.termination ? options.termination() : std::nullopt;
+            // One rank's signal is every rank's: all learn of it at the same step.
+            record.interruption = barrier(communicator, step, signal.value_or(0));
+            if (record.interruption != 0) {
+                if (writes_checkpoints && saved != completed) save(completed);
+                break;
+            }
+            if (options.probes_speed) record.probes.push_back(probe);
             record.begins.push_back(Clock::now());
             if (step + 1 == options.steps) executor.memory().start_samples(record.begins.back());
             record.steps.emplace_back().reserve(activities.size());
@@ -114,13 +131,11 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
             record.step_computing.push_back((backend.computing() - computing).value);
             record.step_on_core.push_back((backend.on_core() - on_core).value);
             if (executor.loss()) record.losses.push_back(*executor.loss());
-            const std::int64_t completed = options.first_step + step + 1;
+            ++completed;
             if (writes_checkpoints && (step + 1 == options.steps ||
                                        (checkpoints.every > 0 && completed % checkpoints.every == 0))) {
-                static const std::string activity = "writing a checkpoint";
-                communicator.set_activity(&activity);
-                save_checkpoint(communicator, program, graph, options, inputs.source(), completed,
-                                executor.buckets(), record.losses);
+                save(completed);
+                saved = completed;
             }
         }
         barrier(communicator, options.steps);
@@ -168,6 +183,8 @@ schedule::Timeline timeline_of(const schedule::Program& program, const std::vect
 RunResult assemble(const schedule::Program& program, std::vector<RankRecord> records) {
     RunResult result;
     result.instruction_set = std::string(cpu::kernels().instruction_set);
+    if (records[0].interruption != 0)
+        result.interruption = {records[0].interruption, core::count_of(records[0].steps)};
     for (std::size_t step = 0; step < records[0].steps.size(); ++step) {
         result.timelines.push_back(timeline_of(program, records, step));
         result.step_times.push_back(result.timelines.back().makespan);

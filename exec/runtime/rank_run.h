@@ -37,6 +37,7 @@ struct RankRecord {
     std::vector<double> probes;                        // seconds, by step
     std::vector<double> step_computing, step_on_core;  // seconds, by step
     double computing = 0, on_core = 0;                 // seconds
+    int interruption = 0;                              // the signal after which no more steps began; 0 = none
 };
 
 // Builds this rank's executor and performs all steps. `core` of `cores` is where the thread would like to

@@ -28,6 +28,7 @@ struct CheckpointOptions {
     int keep = 2;           // the newest ones
     bool sets_aside_later = false;  // set_aside_later, with the step where the run begins; who leaves it out
                                     // has seen that there are none
+    std::vector<std::int64_t> damaged_steps = {};  // set_aside_damaged
 };
 
 class Backend;
@@ -46,9 +47,12 @@ struct RunOptions {
         0;  // performed and trained, but left out of the times (the first `warm_up_steps` of `steps`)
     std::uint64_t seed = 1234;
     core::Seconds time_limit{120};  // the longest a rank may wait for another before all are stopped
-    int ranks_per_node = 0;         // for the choice of collectives; 0 = all ranks on one
-    bool overlaps = false;  // buckets are exchanged in a second thread of the rank while it computes; else
-                            // all is done in list order
+    // Asked on every rank before every step, from any thread: the signal by which this process was told to
+    // end. When any rank has one, all end at that step with a checkpoint.
+    std::function<std::optional<int>()> termination;
+    int ranks_per_node = 0;  // for the choice of collectives; 0 = all ranks on one
+    bool overlaps = false;   // buckets are exchanged in a second thread of the rank while it computes; else
+                             // all is done in list order
     bool times_operators = false;
     bool probes_speed = false;  // before every step each rank times a product of a fixed size: how fast the
                                 // machine is just now
@@ -70,7 +74,14 @@ struct StepConditions {
     double lost_share = 0;  // RunResult::lost_share of this step
 };
 
+// All ranks ended before the last step because one was told to.
+struct Interruption {
+    int signal = 0;
+    std::int64_t completed = 0;  // steps of this run; those before it and these are in the checkpoint
+};
+
 struct RunResult {
+    std::optional<Interruption> interruption;
     std::vector<double> losses;                 // by step, mean over the global batch
     std::vector<core::Seconds> step_times;      // by step, warm-up included
     std::vector<schedule::Timeline> timelines;  // by step

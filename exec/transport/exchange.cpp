@@ -1,5 +1,6 @@
 #include "exec/transport/exchange.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace exec {
@@ -57,14 +58,15 @@ std::string broadcast_text(Communicator& communicator, Tag tag, const std::strin
     return of_rank_0;
 }
 
-void barrier(Communicator& communicator, std::uint64_t number) {
-    float token = 0;
+int barrier(Communicator& communicator, std::uint64_t number, int word) {
+    auto greatest = static_cast<float>(word);
     const auto message = [&](int peer) {
-        communicator.finish(communicator.start_send(peer, control_tag + number, {&token, 1}, nullptr));
+        communicator.finish(communicator.start_send(peer, control_tag + number, {&greatest, 1}, nullptr));
     };
     const auto await = [&](int peer) {
         float got = 0;
         communicator.receive(peer, control_tag + number, {&got, 1}, Arrival::overwrites);
+        greatest = std::max(greatest, got);
     };
     if (communicator.rank() == 0) {
         for (int peer = 1; peer < communicator.size(); ++peer) await(peer);
@@ -73,6 +75,7 @@ void barrier(Communicator& communicator, std::uint64_t number) {
         message(0);
         await(0);
     }
+    return static_cast<int>(greatest);
 }
 
 }  // namespace exec

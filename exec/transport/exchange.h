@@ -20,8 +20,8 @@ std::vector<std::string> gather_texts(Communicator& communicator, Tag tag, const
 // Every rank calls and gets rank 0's.
 std::string broadcast_text(Communicator& communicator, Tag tag, const std::string& of_rank_0);
 
-// All ranks pass together: messages of one float to and from rank 0. `number` tells one barrier from the
-// next.
-void barrier(Communicator& communicator, std::uint64_t number);
+// All ranks pass together, and each gets the greatest of their words (0 to 2^24): messages of one float to
+// and from rank 0. `number` tells one barrier from the next.
+int barrier(Communicator& communicator, std::uint64_t number, int word = 0);
 
 }  // namespace exec

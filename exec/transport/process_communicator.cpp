@@ -172,6 +172,11 @@ void ProcessCommunicator::set_time_limit(core::Seconds limit) {
     time_limit_ = limit;
 }
 
+void ProcessCommunicator::limit_messages(std::uint64_t most_bytes) {
+    const std::lock_guard lock(mutex_);
+    wire_->limit_data(most_bytes);
+}
+
 void ProcessCommunicator::set_patient(bool patient) {
     const std::lock_guard lock(mutex_);
     is_patient_ = patient;

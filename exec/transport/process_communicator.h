@@ -37,6 +37,8 @@ public:
     void give_up(const std::string& reason) override;
 
     void set_time_limit(core::Seconds limit);
+    // No message that arrives is longer: of what is announced beyond it nothing is taken, and all stop.
+    void limit_messages(std::uint64_t most_bytes);
     // A patient rank receives beyond its time limit as long as the sender's process answers: it may be busy
     // with what only one rank does.
     void set_patient(bool patient);

@@ -18,6 +18,8 @@
 
 #include "cluster/profile/load.h"
 #include "core/diagnostics.h"
+#include "exec/transport/authentication/authentication.h"
+#include "exec/transport/job_token.h"
 #include "exec/transport/mpi/mpi_wire.h"
 
 namespace exec::transport {
@@ -153,9 +155,10 @@ std::vector<MeasuredTransport> measure_transports(const std::vector<std::string>
     std::vector<MeasuredTransport> result;
     const std::string tcp = folder.file("tcp.toml"), mpi = folder.file("mpi.toml"),
                       port = fmt::format("MASTER_PORT={}", free_port());
+    const std::string token = can_authenticate() ? make_token().secret : std::string();
     const auto rank = [&](int r) {
         return std::vector<std::string>{fmt::format("RANK={}", r), "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
-                                        port};
+                                        port, "SMEXEC_TOKEN=" + token};
     };
     result.push_back(measure("tcp", {with({}, "env", tcp), with({}, "env", tcp)}, {rank(0), rank(1)}, folder,
                              tcp, time_limit));

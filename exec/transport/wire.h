@@ -20,6 +20,9 @@ enum class FrameKind : std::uint32_t {
     goodbye,  // the sender's last frame: that its connection closes then is no failure
 };
 
+// What a wire allows before it is told of a Program: texts that ranks compare before they start.
+constexpr std::uint64_t most_data_bytes_at_first = std::uint64_t{1} << 26;
+
 struct FrameHeader {
     FrameKind kind = FrameKind::data;
     Tag tag = 0;
@@ -59,6 +62,8 @@ public:
     // Payloads and arrays handed over so far are about to be freed: none of them is touched any more. What
     // cannot be taken back ends the wire.
     virtual void abandon(Receiver& receiver) = 0;
+    // No peer sends a longer payload of data: one that announces it is taken for broken.
+    virtual void limit_data(std::uint64_t most_bytes) = 0;
     // All frames are exchanged: closes the connections. Without it the destructor tears them down.
     virtual void close() = 0;
 };

@@ -83,6 +83,7 @@ void visit_fields(const Visit& visit, Record& record) {
     visit(record.step_on_core);
     visit(record.computing);
     visit(record.on_core);
+    visit(record.interruption);
 }
 
 std::string pack(const RankRecord& record) {
@@ -144,10 +145,28 @@ std::vector<Clock::duration> clock_differences(World& world) {
     return result;
 }
 
+// No message of a run is longer. What ranks exchange is an array of the sender's, of 4 bytes an element on
+// the wire whatever its precision; before and after the steps texts and the measurements of all steps.
+std::uint64_t longest_message(const schedule::Program& program, int steps) {
+    constexpr double most_widening = 4;  // fp8 to fp32
+    constexpr std::uint64_t instruction_record = 256, others = 64;
+    double arrays = 0;
+    std::uint64_t instructions = 0;
+    for (const schedule::RankProgram& one : program.classes) {
+        double held = 0;
+        for (const schedule::Buffer& buffer : one.buffers) held += buffer.bytes.value;
+        arrays = std::max(arrays, held);
+        instructions = std::max<std::uint64_t>(instructions, one.instructions.size());
+    }
+    return most_data_bytes_at_first + static_cast<std::uint64_t>(most_widening * arrays) +
+           instruction_record * (instructions + others) * static_cast<std::uint64_t>(steps + 1);
+}
+
 }  // namespace
 
-World::World(const Launch& launch, core::Seconds time_limit) : transport_(launch.is_mpi ? "MPI" : "TCP") {
-    std::unique_ptr<Wire> wire = launch.is_mpi ? mpi::start(hosts_) : connect_all(launch, time_limit, hosts_);
+World::World(const Launch& launch, core::Seconds time_limit, const JoinOptions& join)
+    : transport_(launch.is_mpi ? "MPI" : "TCP") {
+    std::unique_ptr<Wire> wire = launch.is_mpi ? mpi::start(hosts_) : connect_all(launch, join, hosts_);
     const std::set<std::string> different(hosts_.begin(), hosts_.end());
     std::vector<std::string> names;
     for (std::size_t r = 0; r < hosts_.size(); ++r)
@@ -193,6 +212,7 @@ std::optional<RunResult> run(const schedule::Program& program, const model::Mode
     core::require(world.size() == program.plan.layout.ranks(), "there is a process for every rank");
     ProcessCommunicator& communicator = world.communicator();
     communicator.set_time_limit(options.time_limit);
+    communicator.limit_messages(longest_message(program, options.steps));
     if (options.overlaps) communicator.set_spins(false);
     const InputReader inputs(graph, std::move(data));
     const RunPreparation preparation = prepare_run(program, graph);

@@ -8,6 +8,7 @@
 
 #include "core/units.h"
 #include "exec/runtime/run.h"
+#include "exec/transport/join_options.h"
 #include "exec/transport/launch.h"
 #include "exec/transport/process_communicator.h"
 
@@ -15,8 +16,9 @@ namespace exec::transport {
 
 class World {
 public:
-    // Waits until all ranks are there. Throws core::MachineError when they do not come within the limit.
-    World(const Launch& launch, core::Seconds time_limit);
+    // Waits until all ranks are there. Throws core::MachineError when none comes within join.limit. (MPI
+    // joins its ranks itself.) `time_limit`: the longest a rank waits for another from then on.
+    World(const Launch& launch, core::Seconds time_limit, const JoinOptions& join);
     ~World();
 
     int rank() const { return communicator_->rank(); }

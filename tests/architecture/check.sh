@@ -32,7 +32,7 @@ breaches=$(find $existing -path tests/architecture -prune -o -type f \( -name '*
         allowed["apps"] = "core model cluster schedule sim partition validation jobs interop planner exec apps"
         allowed["bench"] = allowed["apps"] " bench"
         allowed["tests"] = allowed["apps"] " tests"
-        heavy = "^(toml\\+\\+/|toml\\.hpp|nlohmann/|boost/graph|boost/program_options|Eigen/|unsupported/Eigen|mpi\\.h|cuda|cublas|cudnn|nccl|fmt/ranges|onnx/|google/protobuf)"
+        heavy = "^(toml\\+\\+/|toml\\.hpp|nlohmann/|boost/graph|boost/program_options|Eigen/|unsupported/Eigen|mpi\\.h|cuda|cublas|cudnn|nccl|fmt/ranges|onnx/|google/protobuf|openssl/)"
         gpu = "^(cuda|cublas|cudnn|nccl)"
     }
     {

@@ -304,20 +304,28 @@ TEST_CASE("half a frame, and bytes that are none, end a wait with who sent them"
         header.kind = 1;
         header.bytes = std::uint64_t{1} << 40;
         sent = header_and(0);
-        words = "does not speak this program's protocol";
+        words = "it announces a message of";
     }
     SECTION("an array longer than any memory") {
         header.bytes = ~std::uint64_t{0};
         sent = header_and(0);
-        words = "does not speak this program's protocol";
+        words = "it announces a message of";
+    }
+    std::optional<std::uint64_t> longest;
+    SECTION("an array longer than any of the Program") {
+        longest = 4095;
+        sent = header_and(4096);
+        words = "it announces a message of 4096 bytes, where none has more than 4095";
     }
     int ends[2];
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
     REQUIRE(::send(ends[1], sent.data(), sent.size(), 0) == static_cast<ssize_t>(sent.size()));
     ::close(ends[1]);
     const auto begin = std::chrono::steady_clock::now();
-    ProcessCommunicator communicator(exec::transport::make_socket_wire(0, {std::nullopt, ends[0]}),
-                                     {"rank 0", "rank 1"}, core::seconds(60), false);
+    std::unique_ptr<exec::transport::Wire> wire =
+        exec::transport::make_socket_wire(0, {std::nullopt, ends[0]});
+    if (longest) wire->limit_data(*longest);
+    ProcessCommunicator communicator(std::move(wire), {"rank 0", "rank 1"}, core::seconds(60), false);
     std::vector<float> into(1024);
     std::string told;
     try {

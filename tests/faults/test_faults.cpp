@@ -135,6 +135,63 @@ TEST_CASE(
                << " s after the kill");
 }
 
+TEST_CASE(
+    "a loop that says --resume until it is good comes to the bits of an unbroken run, whatever ends a run") {
+    const Folder folder;
+    const std::string states = folder.path + "/states";
+    const int steps = 400;
+    core::Random random(chosen_seed());
+    const int wanted = from_environment("SMSIM_INTERRUPTIONS", 24);
+    int interruptions = 0, by_signal = 0, damaged = 0, trainings = 0;
+    for (const char* const degrees :
+         {"pipeline_parallel = 2", "data_parallel = 2\nsharding = \"gradients\"", "tensor_parallel = 2"}) {
+        const std::string plan = write_plan(folder.path, "plan.toml", degrees);
+        const auto command = [&](const std::string& place) {
+            return std::vector<std::string>{
+                smexec, plan,           "--no-compare", "--steps",  std::to_string(steps), "--every",
+                "20",   "--time-limit", "10",           "--resume", "--checkpoint",        place};
+        };
+        std::vector<Process> unbroken = start_ranks(command(folder.path + "/unbroken"), 2, folder.path);
+        REQUIRE(wait_for_all(unbroken, std::chrono::seconds(60)));
+        const std::vector<double> expected = losses_of(folder.path + "/unbroken");
+        fs::remove_all(folder.path + "/unbroken");
+        const int until = interruptions + wanted / 3;
+        // One training after the other until enough were ended in between.
+        while (interruptions < until) {
+            bool is_good = false;
+            while (!is_good) {
+                std::vector<Process> ranks = start_ranks(command(states), 2, folder.path);
+                if (interruptions < until) {
+                    std::this_thread::sleep_for(std::chrono::microseconds(20000 + random.below(600000)));
+                    // SIGTERM to one rank or to all, SIGKILL to one or to all.
+                    const std::uint64_t way = random.below(4), victim = random.below(2);
+                    for (std::uint64_t r = 0; r < 2; ++r)
+                        if (way % 2 == 1 || r == victim) ::kill(ranks[r].id, way < 2 ? SIGTERM : SIGKILL);
+                }
+                REQUIRE(wait_for_all(ranks, std::chrono::seconds(60)));
+                INFO(content_of(ranks[0].err) << content_of(ranks[1].err));
+                is_good = ranks[0].code() == 0 && ranks[1].code() == 0;
+                // What a person would have to look at must not come of it.
+                for (const Process& rank : ranks)
+                    CHECK((WIFSIGNALED(rank.status) || rank.code() == 0 || rank.code() == 4));
+                if (is_good) continue;
+                ++interruptions;
+                by_signal += ranks[0].code() == 4 && ranks[1].code() == 4;
+                // Now and then the disk is at fault too.
+                const std::vector<std::int64_t> there = exec::committed_steps(states);
+                if (there.size() < 2 || random.below(4) != 0) continue;
+                fs::resize_file(exec::checkpoint_folder(states, there.back()) + "/rank-0001.state", 100);
+                ++damaged;
+            }
+            CHECK(losses_of(states) == expected);
+            fs::remove_all(states);
+            ++trainings;
+        }
+    }
+    WARN(interruptions << " interruptions, " << by_signal << " of them with exit code 4 on both ranks, "
+                       << damaged << " damaged checkpoints, " << trainings << " trainings");
+}
+
 TEST_CASE("ranks of mpirun killed at random moments: the job ends and goes on to the same losses") {
     if (!has_mpirun()) {
         WARN("skipped: no mpirun on this machine");

@@ -1,5 +1,6 @@
 // How ranks find each other, and what is said when they do not: wrong variables, strangers, ranks that go
 // before the start, folders and files that will not do.
+#include "tests/processes/callers.h"
 #include "tests/processes/processes.h"
 
 namespace {
@@ -7,6 +8,7 @@ namespace {
 using namespace processes;
 using Catch::Contains;
 using Catch::StartsWith;
+using exec::transport::Report;
 
 // One process of the tool with a launcher's variables.
 Process run_with(const std::vector<std::string>& environment, const std::vector<std::string>& arguments,
@@ -28,46 +30,22 @@ std::vector<std::string> rank_variables(const std::string& rank, const std::stri
             "MASTER_PORT=" + std::to_string(port)};
 }
 
-// Connects to a port of this machine as soon as somebody listens there.
-int connect_to(int port) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    address.sin_port = htons(static_cast<std::uint16_t>(port));
-    const Clock::time_point deadline = Clock::now() + std::chrono::seconds(20);
-    while (Clock::now() < deadline) {
-        const int descriptor =
-            ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);  // ranks started later must not hold it too
-        if (::connect(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0)
-            return descriptor;
-        ::close(descriptor);
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    FAIL("nobody listens at port " << port);
-    return -1;
-}
-
-// What a rank tells rank 0 first (exec/transport/tcp/connect.cpp).
-struct Report {
-    char magic[8] = {'s', 'm', 'e', 'x', 'e', 'c', '0', '1'};
-    std::int32_t rank = 0, size = 0, port = 0;
-    char host[256] = "elsewhere";
-};
-
-void say(int descriptor, const void* words, std::size_t bytes) {
-    REQUIRE(::send(descriptor, words, bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes));
-}
-
 struct Job {
     Folder folder;
     std::string plan = write_plan(folder.path + "/plan.toml", {"gpt", "", "pipeline_parallel = 2", ""});
     std::string three = write_plan(folder.path + "/three.toml", {"gpt", "", "data_parallel = 3", ""});
     int port = free_port();
 
+    std::string token;  // empty: the launcher gives none
+
+    std::vector<std::string> variables(int r, int size) const {
+        std::vector<std::string> result = rank_variables(std::to_string(r), std::to_string(size), port);
+        if (!token.empty()) result.push_back("SMEXEC_TOKEN=" + token);
+        return result;
+    }
     Process rank(int r, int size, const std::string& of_plan) const {
         return start({smexec, of_plan, "--no-compare", "--steps", "2", "--time-limit", "30"},
-                     rank_variables(std::to_string(r), std::to_string(size), port),
-                     fmt::format("{}/rank{}", folder.path, r));
+                     variables(r, size), fmt::format("{}/rank{}", folder.path, r));
     }
 };
 
@@ -110,13 +88,11 @@ TEST_CASE("strangers at rank 0's port, silent or talking, keep no rank from star
     std::vector<Process> ranks = {job.rank(0, 2, job.plan)};
     const int silent = connect_to(job.port), half = connect_to(job.port), gone = connect_to(job.port),
               other = connect_to(job.port);
-    Report report;
-    report.rank = 1;
-    report.size = 2;
-    say(half, &report, 100);
-    say(gone, &report, 5);
+    const exec::transport::Greeting greeting;
+    say(half, &greeting, 20);
+    say(gone, &greeting, 5);
     ::close(gone);
-    const std::string words(sizeof(Report), 'x');
+    const std::string words(276, 'x');
     say(other, words.data(), words.size());
     ranks.push_back(job.rank(1, 2, job.plan));
     CHECK(wait_for_all(ranks, std::chrono::seconds(25)));
@@ -131,10 +107,7 @@ TEST_CASE("a rank that goes before the start is named, and the others end at onc
     std::vector<Process> ranks = {job.rank(0, 3, job.three)};
     // Rank 2 reports and goes, while rank 0 still waits for rank 1.
     const int second = connect_to(job.port);
-    Report report;
-    report.rank = 2;
-    report.size = 3;
-    say(second, &report, sizeof report);
+    introduce(second, report_of(2, 3));
     SECTION("before all have come") {
         std::this_thread::sleep_for(std::chrono::milliseconds(300));
         ::close(second);
@@ -160,19 +133,19 @@ TEST_CASE("ranks beside rank 0 are announced without the loopback address at whi
     const Job job;
     std::vector<Process> ranks = {job.rank(0, 3, job.three)};
     const int one = connect_to(job.port), two = connect_to(job.port);
-    Report report;
-    report.size = 3;
-    for (const int descriptor : {one, two}) {
-        report.rank = descriptor == one ? 1 : 2;
-        report.port = 40000 + report.rank;
-        say(descriptor, &report, sizeof report);
-    }
+    introduce(one, report_of(1, 3));
+    introduce(two, report_of(2, 3));
     // exec/transport/tcp/connect.cpp; on another host 127.0.0.1 is somebody else.
     struct Entry {
         std::int32_t launch_rank, port;
         char host[256], address[64];
-    } table[3] = {};
-    REQUIRE(::recv(two, table, sizeof table, MSG_WAITALL) == static_cast<ssize_t>(sizeof table));
+    };
+    struct {
+        exec::transport::Nonce job;
+        Entry rows[3];
+    } content = {};
+    REQUIRE(::recv(two, &content, sizeof content, MSG_WAITALL) == static_cast<ssize_t>(sizeof content));
+    const auto& table = content.rows;
     for (int r = 1; r < 3; ++r) {
         CHECK(table[r].launch_rank == r);
         CHECK(table[r].port == 40000 + r);
@@ -183,23 +156,24 @@ TEST_CASE("ranks beside rank 0 are announced without the loopback address at whi
     CHECK(wait_for_all(ranks, std::chrono::seconds(15)));
 }
 
-TEST_CASE("processes that disagree on how many they are, or who, are told apart") {
-    const Job job;
-    Report report;
-    report.rank = 1;
+TEST_CASE("processes of one job that disagree on how many they are, or who, are told apart") {
+    if (!exec::transport::can_authenticate()) {
+        WARN("skipped: this build has no libcrypto");
+        return;
+    }
+    Job job;
+    job.token = "correct horse battery staple";
     std::string words;
+    Report report = report_of(1, 3);
     SECTION("how many") {
         report.size = 5;
         words = "says it is rank 1 of 5; rank 0 knows 3 ranks";
     }
-    SECTION("who") {
-        report.size = 3;
-        words = "two processes say they are rank 1";
-    }
+    SECTION("who") { words = "two processes say they are rank 1"; }
     std::vector<Process> ranks = {job.rank(0, 3, job.three)};
     const int one = connect_to(job.port), two = connect_to(job.port);
-    say(one, &report, sizeof report);
-    if (report.size == 3) say(two, &report, sizeof report);
+    introduce(one, report, job.token);
+    if (report.size == 3) introduce(two, report, job.token);
     CHECK(wait_for_all(ranks, std::chrono::seconds(15)));
     CHECK(ranks[0].code() == 4);
     CHECK_THAT(content_of(ranks[0].err), Contains(words));

@@ -156,6 +156,8 @@ public:
     // this process.
     void abandon(Receiver&) override { is_over_ = true; }
 
+    void limit_data(std::uint64_t most_bytes) override { most_data_bytes_ = most_bytes; }
+
     void close() override {
         if (is_over_) return;
         is_over_ = true;
@@ -191,6 +193,11 @@ private:
     void take(Receiver& receiver, const OpenReceive& open, const MPI_Status& status) {
         Envelope envelope;
         std::memcpy(&envelope, open.message.data(), sizeof envelope);
+        if (envelope.bytes > most_data_bytes_)
+            throw core::MachineError(
+                fmt::format("rank {} announces a message of {} bytes, where none has more "
+                            "than {}",
+                            status.MPI_SOURCE, envelope.bytes, most_data_bytes_));
         Incoming& incoming = receiver.begin(
             status.MPI_SOURCE, {static_cast<FrameKind>(envelope.kind), envelope.tag, envelope.bytes});
         if (envelope.payload_tag == 0) {
@@ -217,6 +224,7 @@ private:
     std::vector<OpenReceive> receives_;  // a ring
     std::size_t oldest_ = 0;
     bool is_over_ = false;
+    std::uint64_t most_data_bytes_ = transport::most_data_bytes_at_first;
     std::list<Sending> sendings_;
     std::list<Arriving> arrivals_;
     std::vector<int> next_payload_tag_;

@@ -28,8 +28,8 @@ struct WireHeader {
 static_assert(sizeof(WireHeader) == 24);
 
 constexpr std::size_t read_ahead = 64 * 1024;
-// No frame is longer: words about failures, and arrays of a machine's memory.
-constexpr std::uint64_t most_control_bytes = std::uint64_t{1} << 24, most_data_bytes = std::uint64_t{1} << 40;
+// Words about failures are no longer.
+constexpr std::uint64_t most_control_bytes = std::uint64_t{1} << 24;
 // One call does not stay with one peer for longer than this many bytes.
 constexpr std::size_t most_bytes_a_turn = 8 * 1024 * 1024;
 
@@ -105,6 +105,8 @@ public:
             peer.queue = std::move(kept);
         }
     }
+
+    void limit_data(std::uint64_t most_bytes) override { most_data_bytes_ = most_bytes; }
 
     void close() override {
         for (Peer& peer : peers_) peer.socket.close();
@@ -241,9 +243,16 @@ private:
             peer.begin += sizeof header;
             const bool is_control = header.kind != static_cast<std::uint32_t>(FrameKind::data);
             if (header.magic != WireHeader{}.magic ||
-                header.kind > static_cast<std::uint32_t>(FrameKind::goodbye) ||
-                (is_control && header.bytes > most_control_bytes) || header.bytes > most_data_bytes) {
+                header.kind > static_cast<std::uint32_t>(FrameKind::goodbye)) {
                 lose(receiver, from, "it does not speak this program's protocol");
+                return true;
+            }
+            // Before anything is allocated for it.
+            if (const std::uint64_t most = is_control ? most_control_bytes : most_data_bytes_;
+                header.bytes > most) {
+                lose(receiver, from,
+                     fmt::format("it announces a message of {} bytes, where none has more than {}",
+                                 header.bytes, most));
                 return true;
             }
             peer.incoming =
@@ -260,6 +269,7 @@ private:
     }
 
     const int rank_;
+    std::uint64_t most_data_bytes_ = most_data_bytes_at_first;
     std::vector<Peer> peers_;
     std::vector<pollfd> polled_;
     std::vector<int> polled_ranks_;

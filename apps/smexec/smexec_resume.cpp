@@ -1,0 +1,202 @@
+#include "apps/smexec/smexec_resume.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include <fmt/core.h>
+
+#include "core/diagnostics.h"
+#include "exec/checkpoint/checkpoint_lock.h"
+#include "exec/checkpoint/training_state.h"
+#include "exec/transport/exchange.h"
+
+namespace apps {
+
+namespace {
+
+enum : exec::Tag { tag_checkpoints = 18, tag_checkpoint = 19 };
+
+// Steps that lie in the folder and after the one where this training begins are another training's: the next
+// --resume would take them for this one's newest. Damaged ones are this training's own.
+void check_later_steps(const ExecutionRequest& request, const ExecutionJob& job,
+                       core::Diagnostics& diagnostics) {
+    if (request.sets_aside) return;
+    std::string later;
+    for (const std::int64_t step : exec::committed_steps(request.checkpoint))
+        if (step > job.first_step &&
+            std::find(job.damaged_steps.begin(), job.damaged_steps.end(), step) == job.damaged_steps.end())
+            later += fmt::format("{}{}", later.empty() ? "" : ", ", step);
+    if (later.empty()) return;
+    const std::string steps = "checkpoints of step " + later;
+    if (request.resumes)
+        diagnostics.error({}, "--from-step",
+                          fmt::format("{} has {}, after step {} from which to go on",
+                                      core::in_quotes(request.checkpoint), steps, job.first_step),
+                          "--set-aside moves them to a folder of their own; without --from-step the newest "
+                          "is gone on with");
+    else
+        diagnostics.error({}, "--checkpoint",
+                          fmt::format("{} has {} already, and this training begins anew",
+                                      core::in_quotes(request.checkpoint), steps),
+                          "--resume goes on with them, --set-aside moves them to a folder of their own; or "
+                          "name another folder");
+}
+
+// Two jobs in one folder would take each other's checkpoints for their own.
+void lock(const ExecutionRequest& request, ExecutionJob& job, core::Diagnostics& diagnostics) {
+    // A job that was just killed may still be ending.
+    const core::Seconds patience = core::seconds(3);
+    exec::CheckpointLock lock = exec::lock_checkpoints(request.checkpoint, patience);
+    if (lock.holder)
+        diagnostics.error(
+            {}, "--checkpoint",
+            fmt::format("{} is in use by another job: {}", core::in_quotes(request.checkpoint), *lock.holder),
+            "wait for its end or end it; or name another folder");
+    if (lock.unavailable)
+        diagnostics.warning({}, "--checkpoint", *lock.unavailable,
+                            "nothing keeps another job out of this folder");
+    job.lock = std::move(lock.held);
+}
+
+// The newest whole checkpoint of at most `newest` steps. None, without a diagnostic, where a training has
+// none yet: a loop that always says --resume begins with it.
+std::shared_ptr<const exec::Checkpoint> open_newest(const ExecutionRequest& request, ExecutionJob& job,
+                                                    std::optional<std::int64_t> newest,
+                                                    core::Diagnostics& diagnostics) {
+    const exec::NewestCheckpoint found = exec::Checkpoint::open_newest(request.checkpoint, newest);
+    for (const exec::DamagedCheckpoint& damaged : found.damaged) {
+        job.damaged_steps.push_back(damaged.step);
+        if (found.checkpoint)
+            diagnostics.warning({}, "--resume", damaged.failure,
+                                fmt::format("training goes on from step {}, the newest that is whole{}",
+                                            found.checkpoint->manifest().step,
+                                            schedule::trains(job.program)
+                                                ? "; the damaged one is kept as " +
+                                                      exec::damaged_folder(request.checkpoint, damaged.step)
+                                                : std::string()));
+    }
+    if (found.checkpoint) return found.checkpoint;
+    if (!found.damaged.empty())
+        diagnostics.error({}, "--resume", found.damaged.front().failure,
+                          "no older checkpoint is whole: start again without --resume in another folder");
+    else if (newest || !schedule::trains(job.program))
+        diagnostics.error({}, "--resume",
+                          fmt::format("there is no checkpoint in {}", core::in_quotes(request.checkpoint)),
+                          "start without --resume");
+    else
+        diagnostics.warning({}, "--resume",
+                            fmt::format("there is no checkpoint in {} yet: training begins at the beginning",
+                                        core::in_quotes(request.checkpoint)));
+    return nullptr;
+}
+
+void compare(const ExecutionRequest& request, ExecutionJob& job, core::Diagnostics& diagnostics) {
+    const exec::CheckpointManifest& manifest = job.resumed->manifest();
+    if (manifest.model_hash != job.program.model_hash)
+        diagnostics.error({}, "--resume",
+                          fmt::format("the checkpoint of step {} is of {}, the plan of another model: {}",
+                                      manifest.step, manifest.model, job.scenario.graph.name),
+                          "resume with the model that was trained");
+    if (manifest.seed != job.scenario.file.training.seed)
+        diagnostics.error({}, "--resume",
+                          fmt::format("the checkpoint was trained with seed {}, the plan says {}",
+                                      manifest.seed, job.scenario.file.training.seed),
+                          "set training.seed to the checkpoint's");
+    // An old manifest knows the file's name and size only.
+    const bool is_same_data = manifest.data_identity.empty() ? manifest.data == job.data->describe()
+                                                             : manifest.data_identity == job.data->identity();
+    if (!is_same_data)
+        diagnostics.error(
+            {}, "--resume",
+            fmt::format("the checkpoint was trained on {} ({}), now it is {} ({})", manifest.data,
+                        manifest.data_identity.empty() ? "no checksum" : manifest.data_identity,
+                        job.data->describe(), job.data->identity()),
+            "go on with the same data: samples are counted in it");
+    if (const std::string missing =
+            schedule::trains(job.program)
+                ? exec::state_difference(*job.resumed, job.plan(), job.scenario.graph).missing
+                : std::string();
+        !missing.empty())
+        diagnostics.error({}, "--resume",
+                          fmt::format("the checkpoint of step {} has no {}, which {} needs", manifest.step,
+                                      missing, schedule::name_of(job.plan().optimizer.kind)),
+                          "resume with the optimizer that was trained with");
+    if (const std::string recipe = exec::recipe_of(job.program, job.scenario.graph);
+        request.checks && manifest.recipe != recipe)
+        diagnostics.error(
+            {}, "--check",
+            manifest.recipe.empty()
+                ? "the checkpoint does not say how it was trained, so no reference can follow it"
+                : fmt::format("the reference trains from the first step as one plan says, but the checkpoint "
+                              "was trained with {}, and goes on with {}",
+                              manifest.recipe, recipe),
+            "leave out --check, or resume with the plan that was trained with");
+}
+
+// Where the checkpoint left off. Another plan of the same model may go on: samples continue where the last
+// one stopped.
+void resume(const ExecutionRequest& request, ExecutionJob& job, std::optional<std::int64_t> newest,
+            core::Diagnostics& diagnostics) {
+    job.resumed = request.from_step
+                      ? exec::Checkpoint::open(request.checkpoint, request.from_step, diagnostics)
+                      : open_newest(request, job, newest, diagnostics);
+    job.first_step = job.sample_offset = 0;
+    if (!job.resumed) return;
+    compare(request, job, diagnostics);
+    const exec::CheckpointManifest& manifest = job.resumed->manifest();
+    job.first_step = manifest.step;
+    job.sample_offset = manifest.next_sample - manifest.step * job.plan().global_batch();
+    job.is_finished = schedule::trains(job.program) && manifest.step >= job.steps;
+    if (!schedule::trains(job.program) && manifest.step >= job.steps)
+        diagnostics.error({}, "--steps",
+                          fmt::format("the checkpoint has {} steps behind it, --steps asks for {}",
+                                      manifest.step, job.steps),
+                          "--steps counts from the beginning of the training: raise it");
+}
+
+}  // namespace
+
+void prepare_checkpoints(const ExecutionRequest& request, bool is_first, ExecutionJob& job,
+                         core::Diagnostics& diagnostics) {
+    if (request.checkpoint.empty()) return;
+    if (is_first && schedule::trains(job.program)) lock(request, job, diagnostics);
+    if (diagnostics.has_errors()) return;
+    if (request.resumes) resume(request, job, std::nullopt, diagnostics);
+    if (schedule::trains(job.program) && (!request.resumes || job.resumed))
+        check_later_steps(request, job, diagnostics);
+    if (job.resumed && schedule::trains(job.program) &&
+        job.resumed->manifest().program_hash != schedule::hash_of(job.program))
+        job.remarks.push_back(
+            fmt::format("the checkpoint was written by {}; it goes on as {}: losses equal up to rounding",
+                        job.resumed->manifest().plan, exec::degrees_in_words(job.plan())));
+}
+
+void agree_on_checkpoint(exec::transport::World& world, const ExecutionRequest& request,
+                         std::optional<ExecutionJob>& job, core::Diagnostics& diagnostics) {
+    exec::transport::ProcessCommunicator& communicator = world.communicator();
+    while (true) {
+        // Who has no checkpoint to go on from, or nothing that could start, says so to agree().
+        const bool has_one = job && job->resumed && !diagnostics.has_errors();
+        const std::vector<std::string> all = exec::gather_texts(
+            communicator, tag_checkpoints, has_one ? std::to_string(job->first_step) : std::string());
+        std::string verdict;
+        if (world.rank() == 0 && std::find(all.begin(), all.end(), "") == all.end()) {
+            std::vector<std::int64_t> steps;
+            for (const std::string& one : all) steps.push_back(std::stoll(one));
+            const auto [least, greatest] = std::minmax_element(steps.begin(), steps.end());
+            if (*least != *greatest) verdict = std::to_string(*least);
+        }
+        verdict = exec::broadcast_text(communicator, tag_checkpoint, verdict);
+        if (verdict.empty()) return;
+        const std::int64_t newest = std::stoll(verdict);
+        if (job->first_step == newest) continue;
+        job->damaged_steps.push_back(job->first_step);
+        diagnostics.warning(
+            {}, "--resume",
+            fmt::format("the checkpoint of step {} is not whole for every rank", job->first_step),
+            fmt::format("training goes on from step {}", newest));
+        resume(request, *job, newest, diagnostics);
+    }
+}
+
+}  // namespace apps

@@ -1,0 +1,24 @@
+// Where a training begins: its folder of checkpoints, locked, and the checkpoint that it goes on from.
+#pragma once
+
+#include <optional>
+
+#include "apps/smexec/smexec_job.h"
+#include "apps/smexec/smexec_request.h"
+#include "core/diagnostics_fwd.h"
+#include "exec/transport/world.h"
+
+namespace apps {
+
+// After load_job, on every rank. `is_first`: of rank 0, which alone writes, and so takes the folder's lock.
+// With --resume the job begins at the newest whole checkpoint, each damaged one that is passed over a
+// warning; at the beginning where there is none yet.
+void prepare_checkpoints(const ExecutionRequest& request, bool is_first, ExecutionJob& job,
+                         core::Diagnostics& diagnostics);
+
+// Every rank calls, after prepare_checkpoints: all go on from the newest checkpoint that is whole for each of
+// them. A rank whose own newest was another reads that one, or gets a diagnostic.
+void agree_on_checkpoint(exec::transport::World& world, const ExecutionRequest& request,
+                         std::optional<ExecutionJob>& job, core::Diagnostics& diagnostics);
+
+}  // namespace apps
