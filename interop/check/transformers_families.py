@@ -165,7 +165,7 @@ def qwen_moe(r, **more):
 
 
 def no_groups(c):
-    c["num_key_value_heads"] = c["num_attention_heads"]
+    del c["num_key_value_heads"]
     return c
 
 
@@ -364,6 +364,9 @@ def compare(smsim, families):
                 exact += 1
             else:
                 remarks.append(error or f"{parameters} != {case['parameters']}")
+            windows = [case["config"].get(k) for k in ("sliding_window", "window_size", "local_attention")]
+            if any(w and w < TOKENS for w in windows):
+                continue  # eager attention computes what windows hide; tests/model compares it so
             if case["forward_flops"] and flops:
                 seen += 1
                 difference = abs(flops / case["forward_flops"] - 1)

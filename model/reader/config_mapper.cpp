@@ -81,11 +81,18 @@ void ConfigMapper::rotary_by_kind(double full_base, double window_base) {
 }
 
 void ConfigMapper::finish() {
-    for (const char* key : harmless_keys) reader_.ignore(key);
-    if (config_.is_table())
-        for (const auto& [key, value] : config_.members())
-            if (value.is_null()) reader_.ignore(key);
-    reader_.finish();
+    for (const char* key : harmless_keys) understood_.insert(key);
+    const std::vector<std::string> known(understood_.begin(), understood_.end());
+    for (const auto& [key, value] : config_.members()) {
+        if (value.is_null() || understood_.contains(key)) continue;
+        const std::string near = core::did_you_mean(key, known);
+        reader_.error(key,
+                      fmt::format("{} is not understood: it may change the model", core::in_quotes(key)),
+                      near.empty() ? fmt::format("no {} of transformers is known to have it; take it out if it "
+                                                 "changes neither shapes nor work",
+                                                 core::in_quotes(string("model_type", "")))
+                                   : fmt::format("did you mean {}?", core::in_quotes(near)));
+    }
 }
 
 // transformers' names to ours.

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,16 +33,16 @@ public:
 
     // Present and not null; the key counts as understood.
     bool has(const char* key) {
-        reader_.ignore(key);
+        understood_.insert(key);
         const Value* value = config_.find(key);
         return value && !value->is_null();
     }
     bool is_absent(const char* key) {
-        reader_.ignore(key);
+        understood_.insert(key);
         return config_.find(key) == nullptr;
     }
     // A key that changes neither shapes nor work.
-    void harmless(const char* key) { reader_.ignore(key); }
+    void harmless(const char* key) { understood_.insert(key); }
     // Every other key is an error: one that is passed over in silence may have changed the model.
     void finish();
     const Value& config() const { return config_; }
@@ -126,6 +128,7 @@ private:
     const Value& config_;
     core::TableReader reader_;
     std::vector<std::string>& assumptions_;
+    std::set<std::string, std::less<>> understood_;
 };
 
 }  // namespace model

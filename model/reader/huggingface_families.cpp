@@ -266,6 +266,8 @@ void gpt_oss(ConfigMapper& m) {
 void gpt_neo(ConfigMapper& m) {
     std::vector<std::string> kinds;
     const Value& config = m.config();
+    if (const auto hidden = described(m, "hidden"))
+        m.integer_or("intermediate_size", "ffn", 4 * *hidden, width_range);
     if (m.has("attention_layers")) kinds = m.strings("attention_layers");
     else if (m.has("attention_types") && config.find("attention_types")->is_array())
         for (const Value& part : config.find("attention_types")->items()) {
@@ -336,6 +338,9 @@ void starcoder2(ConfigMapper& m) {
 
 void glm4_moe(ConfigMapper& m) {
     half_rotary(m);
+    const auto hidden = described(m, "hidden"), heads = described(m, "heads");
+    if (!m.has("head_dim") && hidden && heads && *heads <= *hidden)
+        m.put("head_dimension", *hidden / *heads, "head_dim");  // rounded down, as its class does
     if (m.boolean("use_qk_norm", false)) m.put("query_key_norm", "per_head", "use_qk_norm");
     const std::int64_t shared = m.integer("n_shared_experts", 1, {0, expert_range.greatest});
     if (const auto width = described(m, "expert_ffn"); width && shared > 0)
@@ -529,7 +534,7 @@ const std::vector<Family>& families() {
          Rules{need("hidden_size", "hidden", hidden_range), need("num_layers", "layers", layer_range),
                need("num_heads", "heads", head_range), need("vocab_size", "vocabulary", vocabulary_range),
                need("max_position_embeddings", "max_positions", token_range),
-               may("intermediate_size", "ffn", width_range), own("position_encoding", "learned"),
+               own("position_encoding", "learned"),
                own("norm", "layer_norm"), real("layer_norm_epsilon", "epsilon", 1e-5),
                plain("activation_function", "gelu_new"), real("resid_dropout", "dropout", 0),
                real("embed_dropout", "embedding_dropout", 0), real("attention_dropout", "attention_dropout", 0),
