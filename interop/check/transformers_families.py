@@ -127,7 +127,7 @@ def mpt(r):
 def dbrx(r):
     heads = pick(r, 2, 4)
     return dict(d_model=heads * 16, n_layers=r.randint(1, 4), n_heads=heads, vocab_size=r.randint(300, 900),
-                max_seq_len=128, attn_config=dict(rope_theta=10000.0, kv_n_heads=pick(r, 1, 2), clip_qkv=pick(r, None, 8.0)),
+                max_seq_len=128, attn_config=dict(rope_theta=10000.0, kv_n_heads=pick(r, 1, 2), clip_qkv=8.0),
                 ffn_config=dict(ffn_hidden_size=pick(r, 64, 96), hidden_size=heads * 16,
                                 moe_num_experts=pick(r, 4, 6), moe_top_k=pick(r, 1, 2)))
 
@@ -278,7 +278,7 @@ def flops_of(family, config, parameters):
     device = "cpu" if parameters < MOST_ON_CPU else "meta"
     try:
         with torch.device(device):
-            model = model_class(family)(config).eval()
+            model = model_class(family)(config).eval().requires_grad_(False)
         counter = FlopCounterMode(display=False)
         with torch.no_grad(), counter:
             model(**inputs(config, family, device))
