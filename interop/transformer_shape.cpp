@@ -41,7 +41,8 @@ TransformerShape transformer_shape(const model::ModelGraph& graph) {
                 break;
             case model::OperatorKind::attention:
                 ++shape.layers;
-                if (shape.layers > 1 && (a.is_rotary != shape.is_rotary || a.rotary_base != shape.rotary_base))
+                if (shape.layers > 1 &&
+                    (a.is_rotary != shape.is_rotary || a.rotary_base != shape.rotary_base))
                     reasons.insert("rotary positions that differ between layers");
                 shape.heads = a.heads;
                 shape.kv_heads = a.kv_heads;
@@ -79,7 +80,8 @@ TransformerShape transformer_shape(const model::ModelGraph& graph) {
                 if (a.experts_are_gated) activations.insert(model::OperatorKind::gated_silu);
                 break;
             case model::OperatorKind::rms_norm:
-                if (op.name.ends_with("_norm_behind")) reasons.insert("norms behind attention and feed-forward");
+                if (op.name.ends_with("_norm_behind"))
+                    reasons.insert("norms behind attention and feed-forward");
                 shape.is_rms = true;
                 shape.epsilon = a.epsilon;
                 break;

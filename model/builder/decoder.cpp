@@ -146,8 +146,7 @@ TensorId feed_forward_or_mixture(GraphBuilder& builder, TensorId entered, const 
 }
 
 TensorId attend(GraphBuilder& builder, TensorId x, const DecoderDescription& d, const LayerRecipe& r) {
-    if (d.latent.key_value_rank == 0)
-        return self_attention(builder, builder.enter("enter", x), r.attention);
+    if (d.latent.key_value_rank == 0) return self_attention(builder, builder.enter("enter", x), r.attention);
     return latent_attention(builder, latent_projections(builder, x, r.attention), r.attention, d.hidden);
 }
 
@@ -216,8 +215,8 @@ TensorId predict_further(GraphBuilder& builder, TensorId x, ParameterId table, c
     builder.open(index);
     const TensorId ids = builder.input("ids", {d.sequence_length}, core::DataType::int64);
     const TensorId later = norm(builder, "token_norm", embed_tokens(builder, ids, table), d);
-    const TensorId both = builder.join_columns("join", {norm(builder, "norm", x, d), later}, 2 * d.hidden,
-                                               TensorSplit::whole);
+    const TensorId both =
+        builder.join_columns("join", {norm(builder, "norm", x, d), later}, 2 * d.hidden, TensorSplit::whole);
     LinearOptions projection;
     projection.has_bias = false;
     projection.deviation = d.deviation;
@@ -251,8 +250,7 @@ public:
         weight_ = builder_.last_operator().parameters[0];
         logits = scaled(builder_, "scale", logits, d_.logit_scale);
         if (d_.logit_soft_cap) logits = builder_.elementwise("soft_cap", {logits}, true);
-        return builder_.loss(logits,
-                             builder_.input("labels", {d_.sequence_length}, core::DataType::int64));
+        return builder_.loss(logits, builder_.input("labels", {d_.sequence_length}, core::DataType::int64));
     }
 
 private:

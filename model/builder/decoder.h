@@ -14,13 +14,14 @@ namespace model {
 
 enum class PositionEncoding { learned, rotary, alibi };
 enum class NormKind { layer_norm, layer_norm_without_shift, layer_norm_without_parameters, rms_norm };
-// Of a layer's norms: before its branches (GPT-2), behind them and before the sum (OLMo 2), or both (Gemma 2).
+// Of a layer's norms: before its branches (GPT-2), behind them and before the sum (OLMo 2), or both (Gemma
+// 2).
 enum class NormPlace { before, behind, both };
 // Activations of the feed-forward layer.
 enum class Activation { gelu, gelu_tanh, relu, silu, gated_silu, gated_gelu, gated_gelu_tanh };
 
-// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): queries, and keys with values, are
-// made of vectors of these ranks; key_value_rank 0 = none, query_rank 0 = queries of the input itself.
+// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): queries, and keys with values,
+// are made of vectors of these ranks; key_value_rank 0 = none, query_rank 0 = queries of the input itself.
 struct LatentAttention {
     std::int64_t query_rank = 0, key_value_rank = 0;
     std::int64_t rotary_dimension = 0;  // the part of a head that is rotated: one key for all heads
@@ -33,9 +34,9 @@ struct MixtureDescription {
     std::int64_t experts = 0, experts_per_token = 0;  // 0 = dense
     std::int64_t ffn = 0;                             // of an expert; 0 = the dense layers' width
     std::int64_t interval = 1, dense_layers_first = 0;
-    std::vector<std::int64_t> layers;     // the mixtures, where no interval tells
-    std::int64_t shared_ffn = 0;          // of the expert that every token uses, 0 = none
-    bool has_shared_gate = false;         // a sigmoid of the token weighs it (Qwen2-MoE)
+    std::vector<std::int64_t> layers;                // the mixtures, where no interval tells
+    std::int64_t shared_ffn = 0;                     // of the expert that every token uses, 0 = none
+    bool has_shared_gate = false;                    // a sigmoid of the token weighs it (Qwen2-MoE)
     double capacity_factor = 0, auxiliary_loss = 0;  // Attributes
     bool router_has_bias = false, experts_have_bias = false, has_sigmoid_scores = false,
          has_plain_weights = false;
@@ -68,8 +69,8 @@ struct DecoderDescription {
     std::int64_t global_interval = 0;         // of every so many layers the last has no window; 0 = no rule
     bool has_chunks = false;                  // windows are blocks that do not overlap (Llama 4)
     std::vector<std::int64_t> unrotated_layers;  // without any positions
-    std::int64_t rotation_interval = 0;  // of every so many layers the last is not rotated; 0 = all are
-    std::optional<double> window_rotary_base;    // of layers with a window, where it is another (Gemma 3)
+    std::int64_t rotation_interval = 0;        // of every so many layers the last is not rotated; 0 = all are
+    std::optional<double> window_rotary_base;  // of layers with a window, where it is another (Gemma 3)
     MixtureDescription mixture;
     double deviation = 0.02;
 
@@ -85,9 +86,10 @@ struct DecoderDescription {
     double softmax_scale = 0;  // of scores; 0 = 1/sqrt(head_dimension)
     // Factors of the embeddings, of branches before they are added, and of logits (Gemma, Granite, Cohere).
     double embedding_scale = 1, residual_scale = 1, logit_scale = 1;
-    bool has_head_transform = false;       // linear, activation and norm before the logits (ModernBERT)
+    bool has_head_transform = false;  // linear, activation and norm before the logits (ModernBERT)
     bool head_transform_has_bias = false;
-    std::int64_t prediction_layers = 0;    // multi-token prediction (DeepSeek-V3): modules behind the last layer
+    std::int64_t prediction_layers =
+        0;  // multi-token prediction (DeepSeek-V3): modules behind the last layer
 };
 
 ModelGraph build_decoder(const DecoderDescription& description);

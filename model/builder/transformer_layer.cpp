@@ -95,16 +95,17 @@ TensorId latent_attention(GraphBuilder& builder, const LatentTensors& latent, co
                           std::int64_t hidden) {
     const Attributes& a = layer.attributes;
     const LinearOptions up = column(layer.has_region, false, layer.deviation);
-    const std::int64_t query_columns = a.heads * a.head_dimension, value_columns = a.heads * value_dimension(a);
+    const std::int64_t query_columns = a.heads * a.head_dimension,
+                       value_columns = a.heads * value_dimension(a);
     const TensorId query =
         builder.linear("query_up", builder.enter("query_enter", latent.query), query_columns, up);
     const TensorId key_value =
         builder.linear("key_value_up", builder.enter("key_value_enter", latent.key_value),
                        query_columns - a.heads * layer.latent.rotary_dimension + value_columns, up);
     // Every head's keys end with the same rotated part.
-    const TensorId packed = builder.join_columns(
-        "join", {query, key_value, builder.enter("rotary_key_enter", latent.rotary_key)},
-        2 * query_columns + value_columns, TensorSplit::split);
+    const TensorId packed =
+        builder.join_columns("join", {query, key_value, builder.enter("rotary_key_enter", latent.rotary_key)},
+                             2 * query_columns + value_columns, TensorSplit::split);
     const TensorId context = builder.attention("core", packed, {}, a, {}, norms_and_sinks(builder, layer));
     return builder.linear("output", context, hidden,
                           row(layer.has_region, layer.has_output_bias, layer.output_deviation));

@@ -71,9 +71,9 @@ void apply_qwen2(DecoderDescription& d) {
 void apply_stack(DecoderDescription& d) { apply_llama(d); }
 
 const Preset presets[] = {
-    {"gpt", "gpt", apply_gpt},       {"gpt2", "gpt", apply_gpt},         {"opt", "gpt", apply_opt},
-    {"bloom", "gpt", apply_bloom},   {"mpt", "gpt", apply_mpt},          {"gpt-neox", "gpt", apply_gpt_neox},
-    {"gptj", "gpt", apply_gptj},     {"llama", "llama", apply_llama},    {"mistral", "llama", apply_llama},
+    {"gpt", "gpt", apply_gpt},       {"gpt2", "gpt", apply_gpt},          {"opt", "gpt", apply_opt},
+    {"bloom", "gpt", apply_bloom},   {"mpt", "gpt", apply_mpt},           {"gpt-neox", "gpt", apply_gpt_neox},
+    {"gptj", "gpt", apply_gptj},     {"llama", "llama", apply_llama},     {"mistral", "llama", apply_llama},
     {"qwen2", "llama", apply_qwen2}, {"mixtral", "mixtral", apply_llama}, {"stack", "stack", apply_stack}};
 
 template <class Kind>
@@ -260,11 +260,13 @@ private:
         must_divide(reader_, "kv_heads", d.kv_heads, "heads", d.heads);
         if (d.is_parallel_residual && d.shares_norm && d.norm == NormKind::rms_norm) d.shares_norm = false;
         if (d.is_parallel_residual && d.norm_place != NormPlace::before)
-            error("norm_place", "is of layers whose branches follow each other", "leave parallel_residual out");
+            error("norm_place", "is of layers whose branches follow each other",
+                  "leave parallel_residual out");
         if (d.latent.key_value_rank == 0) {
             for (const char* key : {"query_rank", "rotary_dimension", "value_dimension", "latent_bias"})
                 if (reader_.has(key))
-                    error(key, "is of latent attention, which key_value_rank asks for", "give key_value_rank");
+                    error(key, "is of latent attention, which key_value_rank asks for",
+                          "give key_value_rank");
             return;
         }
         if (d.is_parallel_residual)
@@ -300,8 +302,7 @@ private:
                 fmt::format("sequence length {} is beyond the {} positions the model was trained for",
                             d.sequence_length, *positions_));
         }
-        if (d.has_chunks && d.window > 0 && d.window < d.sequence_length &&
-            d.sequence_length % d.window != 0)
+        if (d.has_chunks && d.window > 0 && d.window < d.sequence_length && d.sequence_length % d.window != 0)
             error("window",
                   fmt::format("= {} does not divide the {} tokens of a sample into chunks", d.window,
                               d.sequence_length),
@@ -316,8 +317,8 @@ private:
         for (const auto& [key, list] : lists)
             for (const std::int64_t layer : *list)
                 if (layer >= d.layers) {
-                    error(key, fmt::format("names layer {} of {} layers, 0 to {}", layer, d.layers,
-                                           d.layers - 1),
+                    error(key,
+                          fmt::format("names layer {} of {} layers, 0 to {}", layer, d.layers, d.layers - 1),
                           "name layers of the model");
                     break;
                 }
@@ -329,7 +330,8 @@ private:
                   fmt::format("= {} is more than experts = {}", m.experts_per_token, m.experts),
                   "choose at most that many");
         if (m.expert_groups > 1 && m.experts % m.expert_groups != 0)
-            error("expert_groups", fmt::format("= {} does not divide experts = {}", m.expert_groups, m.experts),
+            error("expert_groups",
+                  fmt::format("= {} does not divide experts = {}", m.expert_groups, m.experts),
                   "choose a divisor");
     }
 

@@ -156,7 +156,8 @@ void mpt(ConfigMapper& m) {
     // transformers' class has a feed-forward of four times the width and no bias anywhere, whatever these
     // two keys say.
     if (m.integer("expansion_ratio", 4, {1, 64}) != 4)
-        m.refuse("expansion_ratio", "transformers' MPT has a feed-forward of 4 d_model whatever its config says",
+        m.refuse("expansion_ratio",
+                 "transformers' MPT has a feed-forward of 4 d_model whatever its config says",
                  "only expansion_ratio = 4 can be modelled");
     m.must_be("no_bias", true, true, "biases, which transformers' MPT does not have");
     m.real("resid_pdrop", "dropout", 0.0, probability_range);
@@ -353,7 +354,8 @@ void swin(ConfigMapper& m) {
     for (const auto& [theirs, ours] : {std::pair{"depths", "depths"}, std::pair{"num_heads", "stage_heads"}})
         if (m.has(theirs)) {
             Value list = Value::array();
-            for (const std::int64_t number : m.integers(theirs, {1, head_range.greatest})) list.append(number);
+            for (const std::int64_t number : m.integers(theirs, {1, head_range.greatest}))
+                list.append(number);
             m.put(ours, std::move(list), theirs);
         }
     m.integer_or("image_size", "image_size", 224, image_range);
@@ -362,7 +364,8 @@ void swin(ConfigMapper& m) {
     m.integer_or("window_size", "window", 7, {1, 256});
     const double ratio = m.real("mlp_ratio", 4.0, {1, 64});
     if (ratio != std::floor(ratio))
-        m.refuse("mlp_ratio", fmt::format("mlp_ratio = {} is no whole number", ratio), "choose a whole number");
+        m.refuse("mlp_ratio", fmt::format("mlp_ratio = {} is no whole number", ratio),
+                 "choose a whole number");
     m.put("mlp_ratio", static_cast<std::int64_t>(ratio), "mlp_ratio");
     m.real("layer_norm_eps", "epsilon", 1e-5, epsilon_range);
     m.must_be("qkv_bias", true, true, "queries, keys and values without biases");
@@ -385,7 +388,8 @@ void roberta(ConfigMapper& m) {
     const std::int64_t offset = m.integer("pad_token_id", 1, {0, 1 << 20}) + 1;
     if (const Value* rows = m.description.find("max_positions")) {
         if (rows->integer() <= offset)
-            return m.refuse("max_position_embeddings", "max_position_embeddings leaves no position for a token",
+            return m.refuse("max_position_embeddings",
+                            "max_position_embeddings leaves no position for a token",
                             fmt::format("choose more than {}", offset));
         m.put("max_positions", rows->integer() - offset, "max_position_embeddings");
     }
@@ -417,14 +421,27 @@ struct ModelType {
     const char* family;
     void (*map)(ConfigMapper&);
 };
-constexpr ModelType model_types[] = {
-    {"bert", "bert", bert},          {"bloom", "bloom", bloom},       {"deit", "vit", deit},
-    {"camembert", "bert", roberta},  {"distilbert", "bert", distilbert}, {"gpt2", "gpt2", gpt2},
-    {"gpt_neox", "gpt-neox", gpt_neox}, {"gptj", "gptj", gptj},       {"llama", "llama", llama},
-    {"mistral", "mistral", mistral}, {"mixtral", "mixtral", mixtral}, {"mpt", "mpt", mpt},
-    {"mt5", "t5", mt5},              {"opt", "opt", opt},             {"phi3", "llama", phi3},
-    {"qwen2", "qwen2", qwen2},       {"roberta", "bert", roberta},    {"swin", "swin", swin},
-    {"t5", "t5", t5},                {"vit", "vit", vit},             {"xlm-roberta", "bert", roberta}};
+constexpr ModelType model_types[] = {{"bert", "bert", bert},
+                                     {"bloom", "bloom", bloom},
+                                     {"deit", "vit", deit},
+                                     {"camembert", "bert", roberta},
+                                     {"distilbert", "bert", distilbert},
+                                     {"gpt2", "gpt2", gpt2},
+                                     {"gpt_neox", "gpt-neox", gpt_neox},
+                                     {"gptj", "gptj", gptj},
+                                     {"llama", "llama", llama},
+                                     {"mistral", "mistral", mistral},
+                                     {"mixtral", "mixtral", mixtral},
+                                     {"mpt", "mpt", mpt},
+                                     {"mt5", "t5", mt5},
+                                     {"opt", "opt", opt},
+                                     {"phi3", "llama", phi3},
+                                     {"qwen2", "qwen2", qwen2},
+                                     {"roberta", "bert", roberta},
+                                     {"swin", "swin", swin},
+                                     {"t5", "t5", t5},
+                                     {"vit", "vit", vit},
+                                     {"xlm-roberta", "bert", roberta}};
 
 bool map_function(const std::string& type, ConfigMapper& m) {
     for (const ModelType& known : model_types) {

@@ -39,7 +39,9 @@ Rules attention_bias(bool fallback) {
 }
 Rules qkv_bias(const char* key, bool fallback) { return {flag(key, "qkv_bias", fallback)}; }
 Rules rms(double epsilon) { return {real("rms_norm_eps", "epsilon", epsilon)}; }
-Rules layer_norms(const char* key, const char* kind) { return {own("norm", kind), real(key, "epsilon", 1e-5)}; }
+Rules layer_norms(const char* key, const char* kind) {
+    return {own("norm", kind), real(key, "epsilon", 1e-5)};
+}
 const Rules all_biases = {own("qkv_bias", true), own("attention_output_bias", true), own("mlp_bias", true)};
 const Rules norms_per_head = {own("query_key_norm", "per_head")};
 const Rules norms_of_all_heads = {own("query_key_norm", "all_heads")};
@@ -64,9 +66,9 @@ void qwen(ConfigMapper& m) {
 // Mixtures are the layers that decoder_sparse_step divides, counted from one, but for mlp_only_layers.
 void sparse_layers(ConfigMapper& m) {
     const std::int64_t step = m.integer("decoder_sparse_step", 1, {0, layer_range.greatest});
-    const std::vector<std::int64_t> dense =
-        m.has("mlp_only_layers") ? m.integers("mlp_only_layers", {0, layer_range.greatest})
-                                 : std::vector<std::int64_t>();
+    const std::vector<std::int64_t> dense = m.has("mlp_only_layers")
+                                                ? m.integers("mlp_only_layers", {0, layer_range.greatest})
+                                                : std::vector<std::int64_t>();
     const std::int64_t layers = described(m, "layers").value_or(0);
     std::vector<std::int64_t> mixtures;
     for (std::int64_t layer = 0; layer < layers; ++layer)
@@ -252,7 +254,8 @@ void stablelm(ConfigMapper& m) {
     quarter_rotary(m);
     query_key_layer_norm(m, "qk_layernorm", "layer_norm_without_shift", "own");
     if (m.boolean("use_parallel_residual", false))
-        for (const char* key : {"parallel_residual", "shared_norm"}) m.put(key, true, "use_parallel_residual");
+        for (const char* key : {"parallel_residual", "shared_norm"})
+            m.put(key, true, "use_parallel_residual");
 }
 
 void gpt_oss(ConfigMapper& m) {
@@ -322,8 +325,7 @@ void falcon(ConfigMapper& m) {
 
 void gpt_bigcode(ConfigMapper& m) {
     if (m.boolean("multi_query", true)) m.put("kv_heads", std::int64_t(1), "multi_query");
-    if (const auto hidden = described(m, "hidden"))
-        m.integer_or("n_inner", "ffn", 4 * *hidden, width_range);
+    if (const auto hidden = described(m, "hidden")) m.integer_or("n_inner", "ffn", 4 * *hidden, width_range);
     m.must_be("scale_attn_weights", true, true, "unscaled attention scores");
     m.must_be("add_cross_attention", false, false, "cross-attention in every layer");
 }
@@ -388,7 +390,8 @@ void dbrx(ConfigMapper& m) {
     m.put("experts", mlp.integer("moe_num_experts", 4, expert_range), "ffn_config");
     m.put("experts_per_token", mlp.integer("moe_top_k", 1, expert_range), "ffn_config");
     if (const Value* activation = mlp.optional_table("ffn_act_fn"))
-        if (const Value* name = activation->find("name"); name && name->is_string() && name->string() != "silu")
+        if (const Value* name = activation->find("name");
+            name && name->is_string() && name->string() != "silu")
             m.refuse("ffn_config", fmt::format("ffn_act_fn = {} is not supported", name->string()),
                      "supported: silu");
     m.assume("experts are loaded evenly");
@@ -471,17 +474,17 @@ const std::vector<Family>& families() {
         dimensions + rms(1e-6) + tied + attention_bias(false) +
         Rules{integer("head_dim", "head_dimension", 256, head_dimension_range),
               only("use_bidirectional_attention", false, "attention without a causal mask")};
-    static const Rules granite_like =
-        llama_like + grouped + rms(1e-6) + untied + attention_bias(false) +
-        Rules{real("embedding_multiplier", "embedding_scale", 1), real("attention_multiplier", "score_scale", 1),
-              real("residual_multiplier", "residual_scale", 1)};
-    static const Rules cohere_like =
-        llama_like + grouped + tied + attention_bias(false) +
-        layer_norms("layer_norm_eps", "layer_norm_without_shift") +
-        Rules{own("parallel_residual", true), own("shared_norm", true), real("logit_scale", "logit_scale", 0.0625)};
-    static const Rules glm_like =
-        dimensions + swiglu + must_group + untied + qkv_bias("attention_bias", true) +
-        Rules{integer("head_dim", "head_dimension", 128, head_dimension_range)};
+    static const Rules granite_like = llama_like + grouped + rms(1e-6) + untied + attention_bias(false) +
+                                      Rules{real("embedding_multiplier", "embedding_scale", 1),
+                                            real("attention_multiplier", "score_scale", 1),
+                                            real("residual_multiplier", "residual_scale", 1)};
+    static const Rules cohere_like = llama_like + grouped + tied + attention_bias(false) +
+                                     layer_norms("layer_norm_eps", "layer_norm_without_shift") +
+                                     Rules{own("parallel_residual", true), own("shared_norm", true),
+                                           real("logit_scale", "logit_scale", 0.0625)};
+    static const Rules glm_like = dimensions + swiglu + must_group + untied +
+                                  qkv_bias("attention_bias", true) +
+                                  Rules{integer("head_dim", "head_dimension", 128, head_dimension_range)};
     static const Rules olmo_like = llama_like + grouped + untied + attention_bias(false);
     static const std::vector<Family> list = {
         {"cohere", cohere_like, cohere},
@@ -517,37 +520,53 @@ const std::vector<Family>& families() {
              later_mixtures(1, true) + Rules{own("router_scores", "sigmoid")},
          glm4_moe},
         {"gpt_bigcode",
-         Rules{need("n_embd", "hidden", hidden_range), need("n_layer", "layers", layer_range),
-          need("n_head", "heads", head_range), need("vocab_size", "vocabulary", vocabulary_range),
-          need("n_positions", "max_positions", token_range), own("position_encoding", "learned"),
-          own("norm", "layer_norm"), real("layer_norm_epsilon", "epsilon", 1e-5),
-          plain("activation_function", "gelu_pytorch_tanh"), real("resid_pdrop", "dropout", 0.1),
-          real("embd_pdrop", "embedding_dropout", 0.1), real("attn_pdrop", "attention_dropout", 0.1),
-          flag("tie_word_embeddings", "tied_embeddings", true), harmless("num_key_value_heads"),
-          harmless("attention_softmax_in_fp32"), harmless("scale_attention_softmax_in_fp32"),
-          harmless("inference_runner"), harmless("max_batch_size"), harmless("max_sequence_length"),
-          harmless("validate_runner_input"), harmless("pre_allocate_kv_cache"), harmless("summary_activation"),
-          harmless("summary_first_dropout"), harmless("summary_proj_to_labels"), harmless("summary_type"),
-          harmless("summary_use_proj")} + all_biases,
+         Rules{need("n_embd", "hidden", hidden_range),
+               need("n_layer", "layers", layer_range),
+               need("n_head", "heads", head_range),
+               need("vocab_size", "vocabulary", vocabulary_range),
+               need("n_positions", "max_positions", token_range),
+               own("position_encoding", "learned"),
+               own("norm", "layer_norm"),
+               real("layer_norm_epsilon", "epsilon", 1e-5),
+               plain("activation_function", "gelu_pytorch_tanh"),
+               real("resid_pdrop", "dropout", 0.1),
+               real("embd_pdrop", "embedding_dropout", 0.1),
+               real("attn_pdrop", "attention_dropout", 0.1),
+               flag("tie_word_embeddings", "tied_embeddings", true),
+               harmless("num_key_value_heads"),
+               harmless("attention_softmax_in_fp32"),
+               harmless("scale_attention_softmax_in_fp32"),
+               harmless("inference_runner"),
+               harmless("max_batch_size"),
+               harmless("max_sequence_length"),
+               harmless("validate_runner_input"),
+               harmless("pre_allocate_kv_cache"),
+               harmless("summary_activation"),
+               harmless("summary_first_dropout"),
+               harmless("summary_proj_to_labels"),
+               harmless("summary_type"),
+               harmless("summary_use_proj")} +
+             all_biases,
          gpt_bigcode},
         {"gpt_neo",
          Rules{need("hidden_size", "hidden", hidden_range), need("num_layers", "layers", layer_range),
                need("num_heads", "heads", head_range), need("vocab_size", "vocabulary", vocabulary_range),
                need("max_position_embeddings", "max_positions", token_range),
-               own("position_encoding", "learned"),
-               own("norm", "layer_norm"), real("layer_norm_epsilon", "epsilon", 1e-5),
-               plain("activation_function", "gelu_new"), real("resid_dropout", "dropout", 0),
-               real("embed_dropout", "embedding_dropout", 0), real("attention_dropout", "attention_dropout", 0),
-               own("qkv_bias", false), own("attention_output_bias", true), own("mlp_bias", true),
-               own_integer("score_scale", 1), flag("tie_word_embeddings", "tied_embeddings", true)},
+               own("position_encoding", "learned"), own("norm", "layer_norm"),
+               real("layer_norm_epsilon", "epsilon", 1e-5), plain("activation_function", "gelu_new"),
+               real("resid_dropout", "dropout", 0), real("embed_dropout", "embedding_dropout", 0),
+               real("attention_dropout", "attention_dropout", 0), own("qkv_bias", false),
+               own("attention_output_bias", true), own("mlp_bias", true), own_integer("score_scale", 1),
+               flag("tie_word_embeddings", "tied_embeddings", true)},
          gpt_neo},
         {"gpt_oss",
          dimensions + must_group + rms(1e-5) + untied + attention_bias(true) +
-             Rules{integer("head_dim", "head_dimension", 64, head_dimension_range), gated("hidden_act", "silu"),
-                   need("num_local_experts", "experts", expert_range),
-                   need("num_experts_per_tok", "experts_per_token", expert_range), own("attention_sinks", true),
-                   own("router_bias", true), own("expert_bias", true), harmless("swiglu_alpha"),
-                   harmless("initial_context_length"), harmless("experts_per_token")},
+             Rules{integer("head_dim", "head_dimension", 64, head_dimension_range),
+                   gated("hidden_act", "silu"), need("num_local_experts", "experts", expert_range),
+                   need("num_experts_per_tok", "experts_per_token", expert_range),
+                   own("attention_sinks", true), own("router_bias", true), own("expert_bias", true),
+                   harmless("swiglu_alpha"), harmless("initial_context_length"),
+                   harmless("experts_per_token")},
          gpt_oss},
         {"granite", granite_like + Rules{flag("mlp_bias", "mlp_bias", false)}, granite},
         {"granitemoe",
@@ -566,23 +585,37 @@ const std::vector<Family>& families() {
                    harmless("cache_implementation")},
          llama4},
         {"modernbert",
-         Rules{need("hidden_size", "hidden", hidden_range), need("num_hidden_layers", "layers", layer_range),
+         Rules{need("hidden_size", "hidden", hidden_range),
+               need("num_hidden_layers", "layers", layer_range),
                need("num_attention_heads", "heads", head_range),
                need("vocab_size", "vocabulary", vocabulary_range),
                need("intermediate_size", "ffn", width_range),
                need("max_position_embeddings", "max_positions", token_range),
-               real("attention_dropout", "attention_dropout", 0), gated("hidden_activation", "gelu"),
-               real("norm_eps", "epsilon", 1e-5), real("embedding_dropout", "embedding_dropout", 0),
-               flag("mlp_bias", "mlp_bias", false), flag("decoder_bias", "head_bias", true),
+               real("attention_dropout", "attention_dropout", 0),
+               gated("hidden_activation", "gelu"),
+               real("norm_eps", "epsilon", 1e-5),
+               real("embedding_dropout", "embedding_dropout", 0),
+               flag("mlp_bias", "mlp_bias", false),
+               flag("decoder_bias", "head_bias", true),
                flag("classifier_bias", "head_transform_bias", false),
-               flag("tie_word_embeddings", "tied_embeddings", true), own("causal", false),
-               own("embedding_norm", true), own("first_norm", false), own("head_transform", true),
-               harmless("classifier_pooling"), harmless("deterministic_flash_attn"),
-               harmless("initializer_cutoff_factor"), harmless("sparse_pred_ignore_index"),
-               harmless("sparse_prediction"), harmless("reference_compile"), harmless("repad_logits_with_grad"),
-               harmless("position_embedding_type"), harmless("layer_norm_eps"), harmless("sliding_window")},
+               flag("tie_word_embeddings", "tied_embeddings", true),
+               own("causal", false),
+               own("embedding_norm", true),
+               own("first_norm", false),
+               own("head_transform", true),
+               harmless("classifier_pooling"),
+               harmless("deterministic_flash_attn"),
+               harmless("initializer_cutoff_factor"),
+               harmless("sparse_pred_ignore_index"),
+               harmless("sparse_prediction"),
+               harmless("reference_compile"),
+               harmless("repad_logits_with_grad"),
+               harmless("position_embedding_type"),
+               harmless("layer_norm_eps"),
+               harmless("sliding_window")},
          modernbert},
-        {"olmo", olmo_like + Rules{own("norm", "layer_norm_without_parameters"), own("mlp_bias", false)}, olmo},
+        {"olmo", olmo_like + Rules{own("norm", "layer_norm_without_parameters"), own("mlp_bias", false)},
+         olmo},
         {"olmo2", olmo_like + rms(1e-5) + norms_of_all_heads + Rules{own("norm_place", "behind")}, rotary},
         {"olmo3", olmo_like + rms(1e-5) + norms_of_all_heads + Rules{own("norm_place", "behind")}, olmo3},
         {"olmoe",
@@ -597,7 +630,8 @@ const std::vector<Family>& families() {
                    real("embd_pdrop", "embedding_dropout", 0)},
          phi},
         {"phimoe",
-         llama_like + must_group + untied + attention_bias(false) + layer_norms("rms_norm_eps", "layer_norm") +
+         llama_like + must_group + untied + attention_bias(false) +
+             layer_norms("rms_norm_eps", "layer_norm") +
              Rules{flag("lm_head_bias", "head_bias", false),
                    need("num_local_experts", "experts", expert_range),
                    need("num_experts_per_tok", "experts_per_token", expert_range)},
