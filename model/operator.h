@@ -192,8 +192,8 @@ struct Attributes {
     bool has_sigmoid_scores = false, has_plain_weights = false;
     double routed_scale = 1.0;
     std::int64_t expert_groups = 1, chosen_groups = 1;
-    std::optional<double>
-        activation_limit{};  // experts clamp both halves before a gated activation (gpt-oss)
+    // Experts clamp both halves before a gated activation (gpt-oss).
+    std::optional<double> activation_limit{};
     bool is_frozen = false;  // not trained: no backward pass through it
     bool has_fixed_statistics =
         false;  // batch_norm: one scale and shift per channel, no statistics of the batch

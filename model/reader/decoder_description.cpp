@@ -9,13 +9,21 @@
 #include "model/builder/decoder.h"
 #include "model/builder/transformer_layer.h"
 #include "model/reader/bounds.h"
-#include "model/reader/description_parts.h"
 
 namespace model {
 
 namespace {
 
 using core::TableReader;
+
+const std::vector<std::pair<std::string, Activation>> activations = {
+    {"gelu", Activation::gelu},
+    {"gelu_tanh", Activation::gelu_tanh},
+    {"relu", Activation::relu},
+    {"silu", Activation::silu},
+    {"gated_silu", Activation::gated_silu},
+    {"gated_gelu", Activation::gated_gelu},
+    {"gated_gelu_tanh", Activation::gated_gelu_tanh}};
 
 // Defaults of the families of decoders, before any key is read.
 struct Preset {
@@ -67,14 +75,11 @@ void apply_qwen2(DecoderDescription& d) {
     d.epsilon = 1e-6;
 }
 
-// Today's decoders and encoders, every difference a key.
-void apply_stack(DecoderDescription& d) { apply_llama(d); }
-
 const Preset presets[] = {
     {"gpt", "gpt", apply_gpt},       {"gpt2", "gpt", apply_gpt},          {"opt", "gpt", apply_opt},
     {"bloom", "gpt", apply_bloom},   {"mpt", "gpt", apply_mpt},           {"gpt-neox", "gpt", apply_gpt_neox},
     {"gptj", "gpt", apply_gptj},     {"llama", "llama", apply_llama},     {"mistral", "llama", apply_llama},
-    {"qwen2", "llama", apply_qwen2}, {"mixtral", "mixtral", apply_llama}, {"stack", "stack", apply_stack}};
+    {"qwen2", "llama", apply_qwen2}, {"mixtral", "mixtral", apply_llama}, {"stack", "stack", apply_llama}};
 
 template <class Kind>
 using Names = std::vector<std::pair<std::string, Kind>>;
@@ -363,6 +368,15 @@ private:
 };
 
 }  // namespace
+
+Activation read_activation(TableReader& reader, Activation fallback) {
+    std::vector<std::string> names;
+    for (const auto& [name, activation] : activations) names.push_back(name);
+    const std::optional<std::string> chosen = reader.optional_choice("activation", names);
+    for (const auto& [name, activation] : activations)
+        if (chosen == name) return activation;
+    return fallback;
+}
 
 std::vector<std::string> decoder_family_names() {
     std::vector<std::string> names;

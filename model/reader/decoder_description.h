@@ -6,9 +6,13 @@
 #include <vector>
 
 #include "core/reader.h"
+#include "model/builder/decoder.h"
 #include "model/model_graph.h"
 
 namespace model {
+
+// The key `activation` by our names, as other families read it too.
+Activation read_activation(core::TableReader& reader, Activation fallback);
 
 std::vector<std::string> decoder_family_names();
 // `family` is one of those names.

@@ -15,7 +15,6 @@
 #include "model/builder/vision_transformer.h"
 #include "model/reader/bounds.h"
 #include "model/reader/decoder_description.h"
-#include "model/reader/description_parts.h"
 
 namespace model {
 

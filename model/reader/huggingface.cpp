@@ -2,16 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
 
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
 #include "core/reader.h"
 #include "model/reader/bounds.h"
-#include "model/reader/config_mapper.h"
-#include "model/reader/family_rule.h"
-#include "model/reader/huggingface_families.h"
+#include "model/reader/huggingface/config_mapper.h"
+#include "model/reader/huggingface/family_rule.h"
+#include "model/reader/huggingface/family_specials.h"
+#include "model/reader/huggingface/family_table.h"
 
 namespace model {
 
@@ -33,14 +33,10 @@ void gpt_dimensions(ConfigMapper& m) {
     m.activation("activation_function", "gelu_new");
 }
 
-void ignore(ConfigMapper& m, std::initializer_list<const char*> keys) {
-    for (const char* key : keys) m.harmless(key);
-}
-
 void gpt2(ConfigMapper& m) {
     gpt_dimensions(m);
-    ignore(m, {"reorder_and_upcast_attn", "summary_activation", "summary_first_dropout",
-               "summary_proj_to_labels", "summary_type", "summary_use_proj"});
+    m.ignore({"reorder_and_upcast_attn", "summary_activation", "summary_first_dropout",
+              "summary_proj_to_labels", "summary_type", "summary_use_proj"});
     m.must_be("scale_attn_by_inverse_layer_idx", false, false, "scores divided by the number of the layer");
     m.boolean("tie_word_embeddings", "tied_embeddings", true);
     m.must_be("add_cross_attention", false, false, "cross-attention in every layer");
@@ -51,8 +47,8 @@ void gpt2(ConfigMapper& m) {
 // transformers' GPT-J drops by default nothing, GPT-2 0.1; both write the values out.
 void gptj(ConfigMapper& m) {
     gpt_dimensions(m);
-    ignore(m, {"rotary", "scale_attn_weights", "summary_activation", "summary_first_dropout",
-               "summary_proj_to_labels", "summary_type", "summary_use_proj"});
+    m.ignore({"rotary", "scale_attn_weights", "summary_activation", "summary_first_dropout",
+              "summary_proj_to_labels", "summary_type", "summary_use_proj"});
     for (const char* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"})
         if (!m.has(key))
             m.put(std::string_view(key) == "resid_pdrop"  ? "dropout"
@@ -86,7 +82,7 @@ void gpt_neox(ConfigMapper& m) {
     m.required_integer("max_position_embeddings", "max_positions", token_range);
     m.rotary(m.real("rotary_emb_base", 10000.0, {1, 1e12}), 0.25);
     m.boolean("use_parallel_residual", "parallel_residual", true);
-    ignore(m, {"attention_probs_dropout_prob", "hidden_dropout_prob"});
+    m.ignore({"attention_probs_dropout_prob", "hidden_dropout_prob"});
     m.boolean("tie_word_embeddings", "tied_embeddings", false);
     m.boolean("attention_bias", "qkv_bias", true);
     m.boolean("attention_bias", "attention_output_bias", true);
@@ -100,7 +96,7 @@ void gpt_neox(ConfigMapper& m) {
 
 void opt(ConfigMapper& m) {
     dimensions(m);
-    ignore(m, {"layerdrop", "activation_dropout"});
+    m.ignore({"layerdrop", "activation_dropout"});
     m.required_integer("ffn_dim", "ffn", width_range);
     m.required_integer("max_position_embeddings", "max_positions", token_range);
     m.must_be("do_layer_norm_before", true, true, "norms after the residual, as in opt-350m");
@@ -126,8 +122,8 @@ void opt(ConfigMapper& m) {
 }
 
 void bloom(ConfigMapper& m) {
-    ignore(m, {"slow_but_exact", "masked_softmax_fusion", "offset_alibi", "attention_softmax_in_fp32",
-               "bias_dropout_fusion", "skip_bias_add", "skip_bias_add_qkv", "hidden_size", "n_inner"});
+    m.ignore({"slow_but_exact", "masked_softmax_fusion", "offset_alibi", "attention_softmax_in_fp32",
+              "bias_dropout_fusion", "skip_bias_add", "skip_bias_add_qkv", "hidden_size", "n_inner"});
     m.required_integer("hidden_size", "n_embed", "hidden", hidden_range);
     m.required_integer("n_layer", "num_hidden_layers", "layers", layer_range);
     m.required_integer("n_head", "num_attention_heads", "heads", head_range);
@@ -235,7 +231,7 @@ void mixtral(ConfigMapper& m) {
 
 void qwen2(ConfigMapper& m) {
     llama_like(m, 10000.0, 1e-6, true);
-    ignore(m, {"sliding_window", "max_window_layers", "layer_types", "use_mrope"});
+    m.ignore({"sliding_window", "max_window_layers", "layer_types", "use_mrope"});
     if (!m.boolean("use_sliding_window", false)) return;
     if (m.has("layer_types")) return windows_by_kind(m, 0);
     m.required_integer("sliding_window", "window", token_range);
@@ -249,171 +245,7 @@ void phi3(ConfigMapper& m) {
     m.optional_integer("sliding_window", "window", token_range);
     m.real("resid_pdrop", "dropout", 0.0, probability_range);
     m.real("embd_pdrop", "embedding_dropout", 0.0, probability_range);
-    ignore(m, {"original_max_position_embeddings", "attention_bias"});
-}
-
-void bert_like(ConfigMapper& m) {
-    dimensions(m);
-    m.required_integer("intermediate_size", "ffn", width_range);
-    m.required_integer("max_position_embeddings", "max_positions", token_range);
-    m.required_integer("type_vocab_size", "token_types", {0, 1 << 20});
-    m.real("hidden_dropout_prob", "dropout", 0.1, probability_range);
-    m.real("attention_probs_dropout_prob", "attention_dropout", 0.1, probability_range);
-    m.real("layer_norm_eps", "epsilon", 1e-12, epsilon_range);
-    m.activation("hidden_act", "gelu");
-    m.must_be("is_decoder", false, false, "causal BERT");
-    m.must_be("add_cross_attention", false, false, "cross-attention in every layer");
-    m.must_be("tie_word_embeddings", true, true, "an output embedding of its own");
-    if (const std::string kind = m.string("position_embedding_type", "absolute"); kind != "absolute")
-        m.refuse("position_embedding_type",
-                 fmt::format("position_embedding_type = {} is not supported", core::in_quotes(kind)),
-                 "supported: absolute");
-    ignore(m, {"directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
-               "pooler_size_per_head", "pooler_type"});
-}
-
-void bert(ConfigMapper& m) {
-    bert_like(m);
-    m.assume(
-        "heads of pre-training (masked tokens and next sentence) are in the graph; parameters counts "
-        "BertModel with its pooler, as published");
-}
-
-void t5_with(ConfigMapper& m, const char* default_projection) {
-    ignore(m, {"dense_act_fn", "is_gated_act", "scale_decoder_outputs"});
-    m.required_integer("d_model", "hidden", hidden_range);
-    m.required_integer("d_kv", "head_dimension", head_dimension_range);
-    m.required_integer("d_ff", "ffn", width_range);
-    m.required_integer("num_layers", "layers", layer_range);
-    m.optional_integer("num_decoder_layers", "decoder_layers", layer_range);
-    m.required_integer("num_heads", "heads", head_range);
-    m.required_integer("vocab_size", "vocabulary", vocabulary_range);
-    m.optional_integer("relative_attention_num_buckets", "relative_buckets", {1, 1 << 16});
-    m.optional_integer("relative_attention_max_distance", "relative_distance", {1, 1 << 20});
-    m.real("dropout_rate", "dropout", 0.1, probability_range);
-    m.real("layer_norm_epsilon", "epsilon", 1e-6, epsilon_range);
-    m.boolean("tie_word_embeddings", "tied_embeddings", true);
-    m.must_be("is_encoder_decoder", true, true, "one stack only");
-    // transformers: "relu", "gated-gelu" (meaning gelu_new, for compatibility), "gated-silu".
-    const std::string projection = m.string("feed_forward_proj", default_projection);
-    if (projection == "relu") m.put("activation", "relu", "feed_forward_proj");
-    else if (projection == "gelu") m.put("activation", "gelu", "feed_forward_proj");
-    else if (projection == "gated-gelu") m.put("activation", "gated_gelu_tanh", "feed_forward_proj");
-    else if (projection == "gated-silu") m.put("activation", "gated_silu", "feed_forward_proj");
-    else
-        m.refuse("feed_forward_proj",
-                 fmt::format("feed_forward_proj = {} is not supported", core::in_quotes(projection)),
-                 "supported: relu, gelu, gated-gelu or gated-silu");
-    if (m.has("n_positions")) m.required_integer("n_positions", "sequence_length", token_range);
-    else {
-        m.put("sequence_length", std::int64_t(512), "n_positions");
-        m.assume(
-            "the config states no n_positions: 512 tokens each in encoder and decoder, T5's pre-training "
-            "length (arXiv 1910.10683, section 3.1.2)");
-    }
-}
-
-void t5(ConfigMapper& m) { t5_with(m, "relu"); }
-void mt5(ConfigMapper& m) { t5_with(m, "gated-gelu"); }
-
-void classes(ConfigMapper& m) {
-    const Value* labels = m.config().find("id2label");
-    if (labels && labels->is_table() && labels->size() >= 2)
-        return m.put("classes", std::ssize(*labels), "id2label");
-    m.put("classes", std::int64_t(1000), "id2label");
-    m.assume("the config states no labels: 1000 classes (ImageNet-1k)");
-}
-
-void vit(ConfigMapper& m) {
-    ignore(m, {"encoder_stride", "pooler_act", "pooler_output_size"});
-    m.required_integer("hidden_size", "hidden", hidden_range);
-    m.required_integer("num_hidden_layers", "layers", layer_range);
-    m.required_integer("num_attention_heads", "heads", head_range);
-    m.required_integer("intermediate_size", "ffn", width_range);
-    m.required_integer("image_size", "image_size", image_range);
-    m.required_integer("patch_size", "patch", image_range);
-    m.optional_integer("num_channels", "channels", {1, 1 << 10});
-    m.boolean("qkv_bias", "qkv_bias", true);
-    m.real("hidden_dropout_prob", "dropout", 0.0, probability_range);
-    m.real("attention_probs_dropout_prob", "attention_dropout", 0.0, probability_range);
-    m.real("layer_norm_eps", "epsilon", 1e-12, epsilon_range);
-    if (const std::string activation = m.string("hidden_act", "gelu"); activation != "gelu")
-        m.refuse("hidden_act", fmt::format("hidden_act = {} is not supported", core::in_quotes(activation)),
-                 "supported: gelu");
-    classes(m);
-}
-
-void deit(ConfigMapper& m) {
-    vit(m);
-    m.put("leading_tokens", std::int64_t(2), "model_type");
-    m.assume("the class token's classifier is in the graph, as in DeiTForImageClassification");
-}
-
-void swin(ConfigMapper& m) {
-    m.required_integer("embed_dim", "hidden", {1, 1 << 13});
-    for (const auto& [theirs, ours] : {std::pair{"depths", "depths"}, std::pair{"num_heads", "stage_heads"}})
-        if (m.has(theirs)) {
-            Value list = Value::array();
-            for (const std::int64_t number : m.integers(theirs, {1, head_range.greatest}))
-                list.append(number);
-            m.put(ours, std::move(list), theirs);
-        }
-    m.integer_or("image_size", "image_size", 224, image_range);
-    m.integer_or("patch_size", "patch", 4, image_range);
-    m.integer_or("num_channels", "channels", 3, {1, 1 << 10});
-    m.integer_or("window_size", "window", 7, {1, 256});
-    const double ratio = m.real("mlp_ratio", 4.0, {1, 64});
-    if (ratio != std::floor(ratio))
-        m.refuse("mlp_ratio", fmt::format("mlp_ratio = {} is no whole number", ratio),
-                 "choose a whole number");
-    m.put("mlp_ratio", static_cast<std::int64_t>(ratio), "mlp_ratio");
-    m.real("layer_norm_eps", "epsilon", 1e-5, epsilon_range);
-    m.must_be("qkv_bias", true, true, "queries, keys and values without biases");
-    m.must_be("use_absolute_embeddings", false, false, "absolute positions");
-    if (const std::string activation = m.string("hidden_act", "gelu"); activation != "gelu")
-        m.refuse("hidden_act", fmt::format("hidden_act = {} is not supported", core::in_quotes(activation)),
-                 "supported: gelu");
-    for (const char* key : {"hidden_dropout_prob", "attention_probs_dropout_prob"})
-        if (m.real(key, 0, probability_range) > 0)
-            m.refuse(key, fmt::format("{} above 0 is not supported", key), "only 0 can be modelled");
-    // Stochastic depth leaves out branches of whole samples; on average it is no less work than none.
-    ignore(m, {"drop_path_rate", "encoder_stride", "hidden_size", "num_layers", "out_features", "out_indices",
-               "stage_names", "path_norm"});
-    classes(m);
-}
-
-// BERT without its second task; position rows 0 and 1 stand before the first token's (padding_idx + 1).
-void roberta(ConfigMapper& m) {
-    bert_like(m);
-    const std::int64_t offset = m.integer("pad_token_id", 1, {0, 1 << 20}) + 1;
-    if (const Value* rows = m.description.find("max_positions")) {
-        if (rows->integer() <= offset)
-            return m.refuse("max_position_embeddings",
-                            "max_position_embeddings leaves no position for a token",
-                            fmt::format("choose more than {}", offset));
-        m.put("max_positions", rows->integer() - offset, "max_position_embeddings");
-    }
-    m.put("position_offset", offset, "pad_token_id");
-    m.put("task", "masked_lm", "model_type");
-    m.assume("the head of masked tokens is in the graph and in the count of what is trained");
-}
-
-void distilbert(ConfigMapper& m) {
-    m.required_integer("dim", "hidden", hidden_range);
-    m.required_integer("n_layers", "layers", layer_range);
-    m.required_integer("n_heads", "heads", head_range);
-    m.required_integer("hidden_dim", "ffn", width_range);
-    m.required_integer("vocab_size", "vocabulary", vocabulary_range);
-    m.required_integer("max_position_embeddings", "max_positions", token_range);
-    m.put("token_types", std::int64_t(0), "model_type");
-    m.put("task", "masked_lm", "model_type");
-    m.real("dropout", "dropout", 0.1, probability_range);
-    m.real("attention_dropout", "attention_dropout", 0.1, probability_range);
-    m.activation("activation", "gelu");
-    m.must_be("sinusoidal_pos_embds", false, false, "positions that are not trained");
-    m.must_be("tie_word_embeddings", true, true, "an output embedding of its own");
-    ignore(m, {"qa_dropout", "seq_classif_dropout", "tie_weights_"});
-    m.assume("the head of masked tokens is in the graph and in the count of what is trained");
+    m.ignore({"original_max_position_embeddings", "attention_bias"});
 }
 
 struct ModelType {
@@ -421,11 +253,11 @@ struct ModelType {
     const char* family;
     void (*map)(ConfigMapper&);
 };
-constexpr ModelType model_types[] = {{"bert", "bert", bert},
+constexpr ModelType model_types[] = {{"bert", "bert", family::bert},
                                      {"bloom", "bloom", bloom},
-                                     {"deit", "vit", deit},
-                                     {"camembert", "bert", roberta},
-                                     {"distilbert", "bert", distilbert},
+                                     {"deit", "vit", family::deit},
+                                     {"camembert", "bert", family::roberta},
+                                     {"distilbert", "bert", family::distilbert},
                                      {"gpt2", "gpt2", gpt2},
                                      {"gpt_neox", "gpt-neox", gpt_neox},
                                      {"gptj", "gptj", gptj},
@@ -433,15 +265,15 @@ constexpr ModelType model_types[] = {{"bert", "bert", bert},
                                      {"mistral", "mistral", mistral},
                                      {"mixtral", "mixtral", mixtral},
                                      {"mpt", "mpt", mpt},
-                                     {"mt5", "t5", mt5},
+                                     {"mt5", "t5", family::mt5},
                                      {"opt", "opt", opt},
                                      {"phi3", "llama", phi3},
                                      {"qwen2", "qwen2", qwen2},
-                                     {"roberta", "bert", roberta},
-                                     {"swin", "swin", swin},
-                                     {"t5", "t5", t5},
-                                     {"vit", "vit", vit},
-                                     {"xlm-roberta", "bert", roberta}};
+                                     {"roberta", "bert", family::roberta},
+                                     {"swin", "swin", family::swin},
+                                     {"t5", "t5", family::t5},
+                                     {"vit", "vit", family::vit},
+                                     {"xlm-roberta", "bert", family::roberta}};
 
 bool map_function(const std::string& type, ConfigMapper& m) {
     for (const ModelType& known : model_types) {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "model/reader/config_mapper.h"
+#include "model/reader/huggingface/config_mapper.h"
 
 namespace model {
 

@@ -1,4 +1,4 @@
-#include "model/reader/config_mapper.h"
+#include "model/reader/huggingface/config_mapper.h"
 
 #include "core/diagnostics.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "model/reader/bounds.h"
-#include "model/reader/config_mapper.h"
+#include "model/reader/huggingface/config_mapper.h"
 
 namespace model {
 

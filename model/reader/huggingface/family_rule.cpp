@@ -1,4 +1,4 @@
-#include "model/reader/family_rule.h"
+#include "model/reader/huggingface/family_rule.h"
 
 #include <fmt/core.h>
 

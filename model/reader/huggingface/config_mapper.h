@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -43,6 +45,9 @@ public:
     }
     // A key that changes neither shapes nor work.
     void harmless(const char* key) { understood_.insert(key); }
+    void ignore(std::initializer_list<const char*> keys) {
+        for (const char* key : keys) harmless(key);
+    }
     // Every other key is an error: one that is passed over in silence may have changed the model.
     void finish();
     const Value& config() const { return config_; }
@@ -99,7 +104,7 @@ public:
     void refuse(const char* key, std::string message, std::string hint) {
         reader_.error(key, std::move(message), std::move(hint));
     }
-    void assume(std::string text) { assumptions_.push_back(std::move(text)); }
+    void assume(std::string_view text) { assumptions_.emplace_back(text); }
 
     // hidden_act and its cousins: transformers' names to ours.
     void activation(const char* key, const char* fallback, bool is_gated = false);
