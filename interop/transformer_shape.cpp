@@ -17,7 +17,7 @@ bool ends_with_name(const model::Operator& op, const char* name) { return op.nam
 
 TransformerShape transformer_shape(const model::ModelGraph& graph) {
     TransformerShape shape;
-    const std::set<std::string> decoders = {"gpt", "llama", "mixtral"};
+    const std::set<std::string> decoders = {"gpt", "llama", "mixtral", "stack"};
     if (!decoders.count(graph.family)) {
         shape.unsupported.push_back(
             {fmt::format("{} is of the family {}; only decoders are known", graph.name, graph.family)});
@@ -41,6 +41,9 @@ TransformerShape transformer_shape(const model::ModelGraph& graph) {
                 break;
             case model::OperatorKind::attention:
                 ++shape.layers;
+                if (shape.layers > 1 &&
+                    (a.is_rotary != shape.is_rotary || a.rotary_base != shape.rotary_base))
+                    reasons.insert("rotary positions that differ between layers");
                 shape.heads = a.heads;
                 shape.kv_heads = a.kv_heads;
                 shape.head_dimension = a.head_dimension;
@@ -51,6 +54,9 @@ TransformerShape transformer_shape(const model::ModelGraph& graph) {
                 if (a.has_alibi) reasons.insert("ALiBi positions");
                 if (a.window > 0) reasons.insert("a sliding window");
                 if (!a.is_causal) reasons.insert("attention without a causal mask");
+                if (const auto extension = model::attention_extension(a))
+                    reasons.insert(std::string(*extension));
+                if (a.softmax_scale != 0) reasons.insert("a scale of scores of its own");
                 break;
             case model::OperatorKind::linear:
                 if (ends_with_name(op, "attention.qkv")) shape.has_qkv_bias = a.has_bias;
@@ -69,9 +75,13 @@ TransformerShape transformer_shape(const model::ModelGraph& graph) {
                 shape.capacity_factor = a.capacity_factor;
                 shape.auxiliary_loss = a.auxiliary_loss;
                 shape.ffn = a.expert_hidden;
+                if (model::has_extended_routing(a))
+                    reasons.insert("a rule of its own for the choice of experts and their weights");
                 if (a.experts_are_gated) activations.insert(model::OperatorKind::gated_silu);
                 break;
             case model::OperatorKind::rms_norm:
+                if (op.name.ends_with("_norm_behind"))
+                    reasons.insert("norms behind attention and feed-forward");
                 shape.is_rms = true;
                 shape.epsilon = a.epsilon;
                 break;
@@ -111,7 +121,7 @@ TransformerShape transformer_shape(const model::ModelGraph& graph) {
             case model::OperatorKind::parallel_enter:
             case model::OperatorKind::parallel_exit:
             case model::OperatorKind::loss_statistics:
-            case model::OperatorKind::cross_entropy:
+            case model::OperatorKind::cross_entropy: break;  // these say nothing of the shape
             case model::OperatorKind::matrix_product:
             case model::OperatorKind::elementwise:
             case model::OperatorKind::softmax:
@@ -124,7 +134,9 @@ TransformerShape transformer_shape(const model::ModelGraph& graph) {
             case model::OperatorKind::gather:
             case model::OperatorKind::pooling:
             case model::OperatorKind::convolution:
-            case model::OperatorKind::unknown: break;  // these say nothing of the shape
+            case model::OperatorKind::unknown:
+                reasons.insert(fmt::format("{}, of the kind {}", op.name, model::name_of(op.kind)));
+                break;
         }
     }
     if (is_parallel) reasons.insert("a parallel residual");

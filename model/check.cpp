@@ -1,4 +1,6 @@
 // The promises every builder keeps, proved on the finished graph.
+#include <algorithm>
+
 #include <boost/graph/adjacency_list.hpp>
 #include <boost/graph/topological_sort.hpp>
 
@@ -67,14 +69,20 @@ void check_shapes(const ModelGraph& graph, const Operator& op) {
             expect(y == x(0) && w(0) == Shape({y[0]}) && w(1) == w(0), op, "scale and shift are per channel");
             break;
         case OperatorKind::attention: {
+            // A norm has a scale each of queries and keys, a shift each or neither.
+            const std::size_t tables = a.has_relative_bias || a.has_relative_positions ? 1 : 0,
+                              sinks = a.has_sinks ? 1 : 0;
+            const std::size_t norms = op.parameters.size() - std::min(op.parameters.size(), tables + sinks);
             expect(op.inputs.size() == (a.is_cross_attention || a.has_relative_positions ? 2u : 1u) &&
-                       op.parameters.size() == (a.has_relative_bias || a.has_relative_positions ? 1u : 0u),
+                       op.parameters.size() == tables + sinks + norms &&
+                       (norms == 0 || (a.query_key_norm != QueryKeyNorm::none && (norms == 2 || norms == 4))),
                    op, "wrong number of inputs or parameters");
+            expect(!a.has_sinks || w(op.parameters.size() - 1) == Shape({a.heads}), op, "a sink a head");
             expect(a.heads > 0 && a.kv_heads > 0 && a.heads % a.kv_heads == 0 && a.head_dimension > 0, op,
                    "kv_heads divide heads");
-            const std::int64_t key_value = 2 * a.kv_heads * a.head_dimension,
+            const std::int64_t key_value = a.kv_heads * (a.head_dimension + value_dimension(a)),
                                query = a.heads * a.head_dimension;
-            expect(y == Shape({x(0)[0], query}), op, "output is [tokens, heads d]");
+            expect(y == Shape({x(0)[0], a.heads * value_dimension(a)}), op, "output is [tokens, heads d]");
             expect(a.is_cross_attention ? x(0)[1] == query && x(1)[1] == key_value
                                         : x(0)[1] == query + key_value,
                    op, "queries, keys and values are packed");
@@ -136,9 +144,9 @@ void check_shapes(const ModelGraph& graph, const Operator& op) {
             expect(y == Shape({x(1)[0], x(0)[1]}), op, "one row per position");
             break;
         case OperatorKind::router:
-            arity(1, 1);
+            arity(1, a.router_has_bias ? 2 : 1);
             expect(y == Shape({x(0)[0], a.experts}) && w(0) == Shape({a.experts, x(0)[1]}) &&
-                       a.experts_per_token <= a.experts,
+                       (!a.router_has_bias || w(1) == Shape({a.experts})) && a.experts_per_token <= a.experts,
                    op, "a probability per expert");
             break;
         case OperatorKind::dispatch:
@@ -148,8 +156,10 @@ void check_shapes(const ModelGraph& graph, const Operator& op) {
                 op, "a copy per token and expert");
             break;
         case OperatorKind::experts:
-            arity(2, 2);
+            arity(2, a.experts_have_bias ? 4 : 2);
             expect(y == x(0) &&
+                       (!a.experts_have_bias ||
+                        (w(2) == Shape({a.experts, w(0)[1]}) && w(3) == Shape({a.experts, y[1]}))) &&
                        w(0) == Shape({a.experts, a.expert_hidden * (a.experts_are_gated ? 2 : 1), y[1]}) &&
                        w(1) == Shape({a.experts, y[1], a.expert_hidden}) && x(1)[1] == a.experts,
                    op, "two products per expert");

@@ -78,6 +78,18 @@ void add(Fingerprint& print, const Attributes& a) {
         for (std::int64_t n : {std::int64_t(a.expert_activation), std::int64_t(a.has_relative_positions),
                                std::int64_t(a.is_frozen), std::int64_t(a.has_fixed_statistics)})
             print.add(n);
+    if (a.value_dimension || a.query_key_norm != QueryKeyNorm::none || a.soft_cap || a.has_sinks) {
+        for (std::int64_t n : {value_dimension(a), std::int64_t(a.query_key_norm), std::int64_t(a.has_sinks)})
+            print.add(n);
+        print.add(a.soft_cap.value_or(0));
+    }
+    if (has_extended_routing(a)) {
+        for (std::int64_t n : {std::int64_t(a.router_has_bias), std::int64_t(a.experts_have_bias),
+                               std::int64_t(a.has_sigmoid_scores), std::int64_t(a.has_plain_weights),
+                               a.expert_groups, a.chosen_groups})
+            print.add(n);
+        for (double n : {a.routed_scale, a.activation_limit.value_or(0)}) print.add(n);
+    }
     // Of imported graphs alone: graphs without them keep the hash they had before these attributes were
     // known.
     if (a.product != none.product || a.groups != 1 || a.is_transposed || a.is_maximum || a.saves_inputs ||
@@ -158,6 +170,8 @@ std::optional<core::Unsupported> tensor_parallel_unsupported(const ModelGraph& g
         if (op.kind != OperatorKind::attention || !op.in_parallel_region) continue;
         if (op.attributes.heads % degree != 0) return indivisible("heads", op.attributes.heads, op);
         if (op.attributes.kv_heads % degree != 0) return indivisible("kv_heads", op.attributes.kv_heads, op);
+        if (op.attributes.query_key_norm == QueryKeyNorm::all_heads)
+            return core::Unsupported{op.name + " has a norm over all heads together"};
     }
     for (const Operator& op : graph.operators) {
         if (!op.in_parallel_region) continue;

@@ -63,4 +63,19 @@ std::int64_t element_count(const std::vector<std::int64_t>& shape) {
     return count;
 }
 
+bool has_extended_routing(const Attributes& a) {
+    return a.router_has_bias || a.experts_have_bias || a.has_sigmoid_scores || a.has_plain_weights ||
+           a.routed_scale != 1 || a.expert_groups > 1 || a.activation_limit;
+}
+
+std::optional<std::string_view> attention_extension(const Attributes& a) {
+    if (a.query_key_norm != QueryKeyNorm::none) return "norms of queries and keys";
+    if (a.soft_cap) return "soft caps of scores";
+    if (a.has_sinks) return "attention sinks";
+    if (value_dimension(a) != a.head_dimension) return "values of a dimension of their own";
+    if (a.window > 0 && !a.is_causal) return "sliding windows without a causal mask";
+    if (a.local_window > 0 && a.is_causal) return "causal attention inside chunks";
+    return std::nullopt;
+}
+
 }  // namespace model

@@ -34,7 +34,9 @@ enum class OperatorKind {
     batch_norm,     // over batch and pixels per channel; parameters scale, shift
     attention,  // packed q, k, v [s, (heads + 2 kv_heads) d], in this order -> [s, heads d]; cross-attention:
                 // q [s, heads d] and packed k, v [keys, 2 kv_heads d]; has_relative_bias: parameter [buckets,
-                // heads] (T5) or [offsets, heads] (Swin), split over heads
+                // heads] (T5) or [offsets, heads] (Swin), split over heads. Values of another dimension dv:
+                // [s, (heads + kv_heads) d + kv_heads dv] -> [s, heads dv]. Then the parameters of
+                // query_key_norm (scales, then shifts, of queries and of keys), then has_sinks: [heads]
     gelu,
     relu,
     silu,
@@ -58,11 +60,11 @@ enum class OperatorKind {
     // An expert with a capacity accepts first choices before second ones, in the order of tokens; routed
     // tokens beyond it are dropped. Inside a region the results are partial sums, and so is the gradient of
     // the replicated router.
-    router,    // x [s, h] -> probabilities [s, experts], a softmax; parameter [experts, h]. Its gradient
-               // includes the gradient of auxiliary_loss (below)
+    router,    // x [s, h] -> probabilities [s, experts], a softmax; parameter [experts, h], optional bias
+               // [experts]. Its gradient includes the gradient of auxiliary_loss (below)
     dispatch,  // x [s, h], probabilities -> routed tokens [s k, h] grouped by expert
     experts,   // routed tokens [s k, h], probabilities (for the groups) -> [s k, h]; parameters first
-               // [experts, f or 2 f, h], second [experts, h, f]
+               // [experts, f or 2 f, h], second [experts, h, f], optional biases of both
     combine,   // routed tokens [s k, h], probabilities -> [s, h]: the results of a token weighted with their
                // probabilities, which are divided by their sum when k > 1
     parallel_enter,   // forward: identity (sequence parallel: all-gather); backward: all-reduce
@@ -134,6 +136,10 @@ struct Parameter {
     bool decays = true;  // weight decay applies (not to norms and biases)
 };
 
+// Norms of queries and keys before their product: over each head (Gemma 3, Qwen3) or over all heads together
+// (OLMo 2).
+enum class QueryKeyNorm { none, per_head, all_heads };
+
 // Attributes that shapes do not tell; which of them matter depends on the kind.
 struct Attributes {
     bool has_bias = false;
@@ -154,6 +160,10 @@ struct Attributes {
     bool is_shifted = false;        // of Swin's windows: by half a window, every other layer
     double softmax_scale = 0;       // of the scores; 0 = 1/sqrt(head_dimension) (T5: 1)
     std::int64_t relative_buckets = 0, relative_distance = 0;  // T5: buckets and largest distance told apart
+    std::optional<std::int64_t> value_dimension{};  // of a head's values, where it is not head_dimension
+    QueryKeyNorm query_key_norm = QueryKeyNorm::none;
+    std::optional<double> soft_cap{};  // of scores: c tanh(score / c) (Gemma 2, arXiv 2408.00118, section 2)
+    bool has_sinks = false;            // a learned score a head joins every softmax (gpt-oss)
     // linear: x is multiplied by this first (T5's tied head: 1/sqrt(hidden))
     double input_scale = 1.0;
     // position_embedding: first row used (OPT: 2)
@@ -175,6 +185,15 @@ struct Attributes {
     // their mean probability, over the tokens of a micro-batch (Switch Transformer, arXiv 2101.03961,
     // section 2.2). It acts through the gradient; losses are reported without it, as Megatron-LM does.
     double auxiliary_loss = 0;
+    bool router_has_bias = false, experts_have_bias = false;
+    // How choices are made and weighted beyond the above (DeepSeek-V3, arXiv 2412.19437, section 2.1.2):
+    // sigmoids in place of the softmax; weights that are not divided by their sum, and are multiplied by
+    // routed_scale; choices within the best chosen_groups of expert_groups only.
+    bool has_sigmoid_scores = false, has_plain_weights = false;
+    double routed_scale = 1.0;
+    std::int64_t expert_groups = 1, chosen_groups = 1;
+    // Experts clamp both halves before a gated activation (gpt-oss).
+    std::optional<double> activation_limit{};
     bool is_frozen = false;  // not trained: no backward pass through it
     bool has_fixed_statistics =
         false;  // batch_norm: one scale and shift per channel, no statistics of the batch
@@ -209,5 +228,13 @@ struct Operator {
 };
 
 std::int64_t element_count(const std::vector<std::int64_t>& shape);
+// Of a head's values.
+inline std::int64_t value_dimension(const Attributes& a) {
+    return a.value_dimension.value_or(a.head_dimension);
+}
+// A mixture beyond what arXiv 2401.04088 describes: backends have no kernels for it.
+bool has_extended_routing(const Attributes& mixture);
+// Attention beyond masks, rotary positions and ALiBi, in words, where it is: backends have no kernels for it.
+std::optional<std::string_view> attention_extension(const Attributes& attention);
 
 }  // namespace model

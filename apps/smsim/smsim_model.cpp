@@ -60,6 +60,9 @@ core::Value describe(const model::ModelGraph& graph, bool per_operator) {
     document["model"] = graph.name;
     document["family"] = graph.family;
     document["parameters"] = model::parameter_count(graph);
+    if (const std::int64_t trained = model::trained_parameter_count(graph);
+        trained != model::parameter_count(graph))
+        document["trained_parameters"] = trained;
     document["forward_flops_per_sample"] = model::forward_flops_per_sample(graph).value;
     document["tokens_per_sample"] = graph.tokens_per_sample;
     core::Value layers = core::Value::array();

@@ -128,7 +128,11 @@ std::optional<core::Unsupported> Operators::unsupported(const model::ModelGraph&
         return core::Unsupported{fmt::format("operators of kind {}", model::name_of(op.kind))};
     if (op.kind == OperatorKind::batch_norm && a.has_fixed_statistics)
         return core::Unsupported{"batch norm with fixed statistics"};
+    if (model::has_extended_routing(a))
+        return core::Unsupported{"mixtures with biases or with a rule of their own for choices and weights"};
     if (op.kind != OperatorKind::attention) return std::nullopt;
+    if (const auto extension = model::attention_extension(a))
+        return core::Unsupported{fmt::format("attention with {}", *extension)};
     if (a.has_relative_bias && a.relative_buckets == 0)
         return core::Unsupported{"attention with a bias for every offset in a window"};
     if (a.has_relative_positions) return core::Unsupported{"attention to relative positions and a memory"};

@@ -63,7 +63,8 @@ ModelGraph build_bert(const BertDescription& d) {
     const TensorId ids = builder.input("ids", {d.sequence_length}, core::DataType::int64);
     const ParameterId table = token_table(builder, d.vocabulary, d.hidden, d.deviation);
     TensorId x = embed_tokens(builder, ids, table);
-    x = builder.position_embedding("positions", x, d.positions, 0, d.deviation);
+    x = builder.position_embedding("positions", x, d.positions + d.position_offset, d.position_offset,
+                                   d.deviation);
     if (d.token_types > 0) {
         const TensorId types = builder.input("type_ids", {d.sequence_length}, core::DataType::int64);
         Parameter rows;

@@ -14,6 +14,7 @@ struct BertDescription {
     std::string name, family = "bert";
     std::int64_t hidden = 0, layers = 0, heads = 0, ffn = 0, vocabulary = 0, positions = 0, token_types = 2,
                  sequence_length = 0;
+    std::int64_t position_offset = 0;  // rows of the position table before the first token's (RoBERTa)
     Activation activation = Activation::gelu;
     double epsilon = 1e-12, hidden_dropout = 0.1, attention_dropout = 0.1, deviation = 0.02;
     BertTask task = BertTask::pretraining;

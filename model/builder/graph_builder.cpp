@@ -169,6 +169,7 @@ TensorId GraphBuilder::linear(const std::string& name, TensorId x, std::int64_t 
             description.split_sections = options.split_sections;
         }
         description.is_task_head = options.is_task_head;
+        description.has_partial_gradient = options.has_partial_gradient;
         parameters[0] = parameter(name + ".weight", std::move(description));
     }
     if (options.has_bias) {
@@ -225,16 +226,43 @@ TensorId GraphBuilder::batch_norm(const std::string& name, TensorId x) {
 }
 
 TensorId GraphBuilder::attention(const std::string& name, TensorId query, TensorId key_value,
-                                 const Attributes& attributes, ParameterId relative_bias) {
+                                 const Attributes& attributes, ParameterId relative_bias,
+                                 const std::vector<ParameterId>& norms_and_sinks) {
     std::vector<TensorId> inputs{query};
     if (key_value.is_valid()) inputs.push_back(key_value);
     std::vector<ParameterId> parameters;
     if (relative_bias.is_valid()) parameters.push_back(relative_bias);
+    parameters.insert(parameters.end(), norms_and_sinks.begin(), norms_and_sinks.end());
     const Tensor& q = graph_.tensor(query);
     return append(
         OperatorKind::attention, name, std::move(inputs), std::move(parameters),
-        activation({q.shape[0], attributes.heads * attributes.head_dimension}, q.split, q.split_dimension),
+        activation({q.shape[0], attributes.heads * value_dimension(attributes)}, q.split, q.split_dimension),
         attributes);
+}
+
+TensorId GraphBuilder::plain_norm(const std::string& name, TensorId x, double epsilon) {
+    Attributes attributes;
+    attributes.epsilon = epsilon;
+    return append(OperatorKind::normalization, name, {x}, {}, like(x), attributes);
+}
+
+TensorId GraphBuilder::elementwise(const std::string& name, std::vector<TensorId> inputs, bool saves_inputs) {
+    Attributes attributes;
+    attributes.saves_inputs = saves_inputs;
+    Tensor output = like(inputs[0]);
+    return append(OperatorKind::elementwise, name, std::move(inputs), {}, std::move(output), attributes);
+}
+
+TensorId GraphBuilder::join_columns(const std::string& name, std::vector<TensorId> inputs,
+                                    std::int64_t columns, TensorSplit split) {
+    const std::int64_t rows = shape(inputs[0])[0];
+    return append(
+        OperatorKind::concat, name, std::move(inputs), {},
+        activation({rows, columns}, split, split == TensorSplit::split ? std::optional(1) : std::nullopt));
+}
+
+TensorId GraphBuilder::columns(const std::string& name, TensorId x, std::int64_t count) {
+    return append(OperatorKind::slice, name, {x}, {}, activation({shape(x)[0], count}));
 }
 
 TensorId GraphBuilder::unary(OperatorKind kind, const std::string& name, TensorId x,
@@ -368,15 +396,32 @@ TensorId GraphBuilder::mixture_of_experts(const std::string& name, TensorId x, c
     const ParameterId router_id = parameter("router.weight", std::move(router));
     const ParameterId first_id = parameter("experts.first.weight", std::move(first));
     const ParameterId second_id = parameter("experts.second.weight", std::move(second));
+    std::vector<ParameterId> of_router{router_id}, of_experts{first_id, second_id};
+    if (attributes.router_has_bias) {
+        Parameter bias = constant(attributes.experts, Initialization::zeros);
+        bias.has_partial_gradient = true;
+        of_router.push_back(parameter("router.bias", std::move(bias)));
+    }
+    if (attributes.experts_have_bias) {
+        Parameter bias = constant(attributes.experts, Initialization::zeros);
+        bias.is_expert = true;
+        bias.shape = {attributes.experts, hidden};
+        Parameter inner = bias;
+        inner.shape[1] = attributes.expert_hidden * (attributes.experts_are_gated ? 2 : 1);
+        inner.split_dimension = 1;
+        inner.split_blocks = attributes.experts_are_gated ? 2 : 1;
+        of_experts.push_back(parameter("experts.first.bias", std::move(inner)));
+        of_experts.push_back(parameter("experts.second.bias", std::move(bias)));
+    }
     const TensorSplit split = in_region_ ? TensorSplit::partial : TensorSplit::whole;
     const std::int64_t tokens = shape(x)[0];
-    const TensorId probabilities = append(OperatorKind::router, "router", {x}, {router_id},
+    const TensorId probabilities = append(OperatorKind::router, "router", {x}, std::move(of_router),
                                           activation({tokens, attributes.experts}), attributes);
     const TensorId routed_tokens =
         append(OperatorKind::dispatch, "dispatch", {x, probabilities}, {},
                activation({tokens * attributes.experts_per_token, hidden}), attributes);
     const TensorId worked =
-        append(OperatorKind::experts, "experts", {routed_tokens, probabilities}, {first_id, second_id},
+        append(OperatorKind::experts, "experts", {routed_tokens, probabilities}, std::move(of_experts),
                activation(shape(routed_tokens), split), attributes);
     const TensorId result = append(OperatorKind::combine, "combine", {worked, probabilities}, {},
                                    activation({tokens, hidden}, split), attributes);

@@ -24,6 +24,7 @@ struct LinearOptions {
     double input_scale = 1.0;
     ParameterId tied_weight;  // use this weight instead of a new one
     bool is_task_head = false;
+    bool has_partial_gradient = false;  // Parameter::has_partial_gradient of weight and bias
 };
 
 class GraphBuilder {
@@ -49,8 +50,18 @@ public:
     TensorId rms_norm(const std::string& name, TensorId x, double epsilon);
     TensorId batch_norm(const std::string& name, TensorId x);
     // `key_value` is invalid for self-attention; `relative_bias` is invalid without.
+    // `norms_and_sinks` are parameters behind it (see OperatorKind::attention).
     TensorId attention(const std::string& name, TensorId query, TensorId key_value,
-                       const Attributes& attributes, ParameterId relative_bias = {});
+                       const Attributes& attributes, ParameterId relative_bias = {},
+                       const std::vector<ParameterId>& norms_and_sinks = {});
+    // A layer norm without parameters (OLMo).
+    TensorId plain_norm(const std::string& name, TensorId x, double epsilon);
+    // Pointwise arithmetic of tensors of one shape, or of a last dimension of one, split as the first is.
+    TensorId elementwise(const std::string& name, std::vector<TensorId> inputs, bool saves_inputs = false);
+    // Columns side by side; and a part of them. `split` is the result's in a region.
+    TensorId join_columns(const std::string& name, std::vector<TensorId> inputs, std::int64_t columns,
+                          TensorSplit split);
+    TensorId columns(const std::string& name, TensorId x, std::int64_t count);
     TensorId unary(OperatorKind kind, const std::string& name, TensorId x,
                    bool is_tanh_approximation =
                        false);  // one output of the input's shape (gated: half the last dimension)

@@ -12,6 +12,12 @@ struct AttentionLayer {
     bool has_qkv_bias = true, has_output_bias = true;
     double deviation = 0.02, output_deviation = 0.02;
     ParameterId relative_bias;
+    NormKind query_key_norm = NormKind::rms_norm;  // where attributes ask for one
+    bool has_norm_parameters = true;
+    bool has_norm_per_head = false;  // a scale of its own for every head (StableLM, Cohere)
+    double norm_epsilon = 1e-5;      // of the norms inside
+    bool clips = false;              // queries, keys and values are clamped (OLMo, DBRX)
+    LatentAttention latent;
     bool has_region = true;  // false: replicated weights, no tensor parallelism (vision)
 };
 
@@ -23,6 +29,16 @@ struct FeedForward {
     double deviation = 0.02, output_deviation = 0.02;
     bool has_region = true;
 };
+
+// What latent attention keeps of a token: before its parallel region, on every rank alike.
+struct LatentTensors {
+    TensorId query;  // the layer's input itself where queries have no latent (query_rank 0)
+    TensorId key_value, rotary_key;
+};
+LatentTensors latent_projections(GraphBuilder& builder, TensorId x, const AttentionLayer& layer);
+// Enters its region itself; the result is partial.
+TensorId latent_attention(GraphBuilder& builder, const LatentTensors& latent, const AttentionLayer& layer,
+                          std::int64_t hidden);
 
 // Inside an open region (has_region) from an entered tensor; the result is partial. The caller enters and
 // exits, so two branches may share both.

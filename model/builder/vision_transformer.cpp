@@ -42,6 +42,7 @@ ModelGraph build_vit(const VitDescription& d) {
     TensorId x = builder.conv2d("patches", image(builder, d.channels, d.image_size), d.hidden, d.patch,
                                 d.patch, 0, true);
     x = builder.reshape(OperatorKind::transpose, "tokens", x);
+    if (d.leading_tokens == 2) x = builder.prepend_token("distillation_token", x);
     x = builder.prepend_token("class_token", x);
     x = builder.position_embedding("positions", x, builder.shape(x)[0], 0, position_deviation);
     x = builder.dropout("dropout", x, d.dropout);

@@ -12,6 +12,7 @@ struct VitDescription {
     std::string name, family = "vit";
     std::int64_t hidden = 0, layers = 0, heads = 0, ffn = 0, image_size = 224, patch = 16, channels = 3,
                  classes = 1000;
+    std::int64_t leading_tokens = 1;  // a class token, and a distillation token behind it (DeiT)
     bool has_qkv_bias = true;
     double epsilon = 1e-6, dropout = 0, attention_dropout = 0;
 };

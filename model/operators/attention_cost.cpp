@@ -13,6 +13,7 @@ struct Sizes {
     double element = 0, scores = 0;   // bytes; elements of all score matrices
     double query = 0, key_value = 0;  // bytes of q, and of k and v together
     double own_key_value = 0;         // of the latter, those of this segment of the sequence
+    double own_key = 0;               // and the keys among them
     double output = 0, statistics = 0;
     double bias = 0;         // bytes of the expanded relative bias [heads, queries, keys]
     std::int64_t width = 0;  // of the input: what relative positions are projected from
@@ -26,12 +27,14 @@ Sizes sizes_of(const ModelGraph& graph, const Operator& op, const CostContext& c
     const RankMatrix output = rank_matrix(graph, op.output, context),
                      memory = rank_matrix(graph, op.inputs.back(), context);
     s.output = output.elements() * s.element;
-    s.query = s.output;
+    s.query = static_cast<double>(output.rows) * s.shape.heads * s.shape.head_dimension * s.element;
     const std::int64_t key_rows =
         memory.rows * context.context_parallel + (op.attributes.has_relative_positions ? output.rows : 0);
     if (op.attributes.has_relative_positions) s.width = graph.parameter(op.parameters[0]).shape[1];
-    const double row = 2.0 * (s.shape.kv_heads * s.shape.head_dimension) * s.element;
+    const double key_row = s.shape.kv_heads * s.shape.head_dimension * s.element,
+                 row = key_row + s.shape.kv_heads * s.shape.value_dimension * s.element;
     s.own_key_value = key_rows * row;
+    s.own_key = key_rows * key_row;
     s.key_value = s.own_key_value + (context.micro_batch * graph.first_token()) * row;
     s.statistics = fp32_bytes * output.rows * s.shape.heads;
     if (op.attributes.has_relative_bias)
@@ -49,7 +52,8 @@ Kernel flash_kernel(const Sizes& s, bool is_backward) {
     kernel.is_causal = s.shape.is_causal;
     kernel.visible_share = s.shape.visible_share;
     // Forward two products; backward five: the scores again, dV, dP, dQ, dK (arXiv 2307.08691, section 3.1).
-    kernel.flops = core::Flops((is_backward ? 10.0 : 4.0) * s.scores * s.shape.head_dimension);
+    const double keys = s.shape.head_dimension, values = s.shape.value_dimension;
+    kernel.flops = core::Flops(2.0 * s.scores * (is_backward ? 3 * keys + 2 * values : keys + values));
     const double inputs = s.query + s.key_value;
     kernel.read = core::Bytes(is_backward ? inputs + 2 * s.output + s.statistics + s.bias : inputs + s.bias);
     kernel.written = core::Bytes(is_backward ? inputs : s.output + s.statistics);
@@ -59,12 +63,27 @@ Kernel flash_kernel(const Sizes& s, bool is_backward) {
 
 void append_rotary(std::vector<Kernel>& list, const Sizes& s, const char* what) {
     list.push_back(memory_kernel(what, s.query, s.query));
-    list.push_back(memory_kernel(what, s.own_key_value / 2, s.own_key_value / 2));
+    list.push_back(memory_kernel(what, s.own_key, s.own_key));
+}
+
+// Norms of queries and keys, before their rotation; backward reads the gradient and what was normalised.
+void append_norms(std::vector<Kernel>& list, const Operator& op, const Sizes& s, bool is_backward) {
+    if (op.attributes.query_key_norm == QueryKeyNorm::none) return;
+    const char* what = is_backward ? "query_key_norm_backward" : "query_key_norm";
+    for (const double bytes : {s.query, s.own_key})
+        list.push_back(memory_kernel(what, is_backward ? 2 * bytes : bytes, bytes));
+}
+
+// c tanh(score / c) as three passes over the scores, where no kernel fuses them.
+void append_soft_cap(std::vector<Kernel>& list, const Operator& op, const Sizes& s, const char* what) {
+    const double scores = s.scores * s.element;
+    if (op.attributes.soft_cap)
+        for (int pass = 0; pass < 3; ++pass) list.push_back(memory_kernel(what, scores, scores));
 }
 
 // Swin: tokens are gathered into windows before, and put back after (shifted: rolled as well).
 void append_window_moves(std::vector<Kernel>& list, const Operator& op, const Sizes& s, const char* what) {
-    if (op.attributes.local_window == 0) return;
+    if (op.attributes.local_window == 0 || op.attributes.is_causal) return;  // chunks lie as they are
     for (int i = 0; i < (op.attributes.is_shifted ? 2 : 1); ++i) {
         list.push_back(memory_kernel(what, s.query + s.key_value, s.query + s.key_value));
         list.push_back(memory_kernel(what, s.output, s.output));
@@ -75,6 +94,7 @@ void append_forward(std::vector<Kernel>& list, const Operator& op, const Sizes& 
                     const CostContext& context) {
     const Attributes& a = op.attributes;
     append_window_moves(list, op, s, "window_partition");
+    append_norms(list, op, s, false);
     if (a.is_rotary) append_rotary(list, s, "rotary");
     if (a.has_relative_bias) list.push_back(memory_kernel("relative_bias", 0, s.bias));
     if (context.attention == AttentionImplementation::flash) {
@@ -98,6 +118,8 @@ void append_forward(std::vector<Kernel>& list, const Operator& op, const Sizes& 
         list.push_back(memory_kernel("relative_shift", scores, scores));
         list.push_back(memory_kernel("score_sum", 2 * scores, scores));
     }
+    append_soft_cap(list, op, s, "soft_cap");
+    if (a.has_sinks) list.push_back(memory_kernel("append_sinks", scores, scores));
     if (context.attention == AttentionImplementation::unfused) {
         list.push_back(memory_kernel("scale", scores, scores));
         if (a.has_relative_bias || a.has_alibi)
@@ -109,8 +131,8 @@ void append_forward(std::vector<Kernel>& list, const Operator& op, const Sizes& 
         list.back().is_causal = a.is_causal;
     }
     if (a.probability > 0) list.push_back(memory_kernel("attention_dropout", scores, scores + s.scores));
-    list.push_back(product_kernel("attention_context", s.shape.batch, s.shape.queries, s.shape.head_dimension,
-                                  s.shape.keys, s.element));
+    list.push_back(product_kernel("attention_context", s.shape.batch, s.shape.queries,
+                                  s.shape.value_dimension, s.shape.keys, s.element));
     list.push_back(memory_kernel("merge_heads", s.output, s.output));
 }
 
@@ -125,9 +147,9 @@ void append_backward(std::vector<Kernel>& list, const Operator& op, const Sizes&
         const AttentionShape& h = s.shape;
         list.push_back(memory_kernel("merge_heads_backward", s.output, s.output));
         list.push_back(transposed_product_kernel("attention_value_gradient", h.batch, h.keys,
-                                                 h.head_dimension, h.queries, s.element));
+                                                 h.value_dimension, h.queries, s.element));
         list.push_back(product_kernel("attention_probability_gradient", h.batch, h.queries, h.keys,
-                                      h.head_dimension, s.element));
+                                      h.value_dimension, s.element));
         if (a.probability > 0)
             list.push_back(memory_kernel("attention_dropout_backward", scores + s.scores, scores));
         list.push_back(memory_kernel("softmax_backward", 2 * scores, scores));
@@ -139,6 +161,7 @@ void append_backward(std::vector<Kernel>& list, const Operator& op, const Sizes&
                 list.push_back(memory_kernel("mask_backward", scores, scores));
             list.push_back(memory_kernel("scale_backward", scores, scores));
         }
+        append_soft_cap(list, op, s, "soft_cap_backward");
         if (a.has_relative_positions) {
             list.push_back(memory_kernel("relative_shift_backward", scores, 2 * scores));
             list.push_back(product_kernel("position_query_gradient", h.batch, h.queries, h.head_dimension,
@@ -156,6 +179,7 @@ void append_backward(std::vector<Kernel>& list, const Operator& op, const Sizes&
                 memory_kernel("split_heads_backward", s.query + s.key_value, s.query + s.key_value));
     }
     if (a.is_rotary) append_rotary(list, s, "rotary_backward");
+    append_norms(list, op, s, true);
 }
 
 }  // namespace
@@ -171,6 +195,11 @@ void append_attention_kernels(std::vector<Kernel>& list, const ModelGraph& graph
                                                  s.shape.keys, s.element));
     else if (op.attributes.has_relative_bias)
         list.push_back(memory_kernel("relative_bias_gradient", s.scores * s.element, s.bias));
+    // Scales of norms, sums over tokens; a sink's gradient is of the size of its head's statistics.
+    if (phase != Phase::backward_weight || op.parameters.empty()) return;
+    if (op.attributes.query_key_norm != QueryKeyNorm::none)
+        list.push_back(memory_kernel("query_key_norm_gradient", 2 * (s.query + s.own_key), 0));
+    if (op.attributes.has_sinks) list.push_back(memory_kernel("sink_gradient", s.statistics, 0));
 }
 
 }  // namespace model

@@ -65,6 +65,7 @@ AttentionShape attention_shape(const ModelGraph& graph, const Operator& op, cons
     shape.heads = rank_heads(op, a.heads, context);
     shape.kv_heads = rank_heads(op, a.kv_heads, context);
     shape.head_dimension = a.head_dimension;
+    shape.value_dimension = value_dimension(a);
     // With context parallelism a rank has two parts of the queries, one from each end, so that a causal mask
     // hides half of the scores from every rank alike.
     shape.queries = graph.tensor(op.inputs[0]).shape[0] / context.context_parallel;
@@ -142,7 +143,7 @@ core::Bytes gathered_key_bytes(const ModelGraph& graph, const Operator& attentio
                                const CostContext& context) {
     const AttentionShape shape = attention_shape(graph, attention, context);
     const double rows = rank_matrix(graph, attention.output, context).rows * context.context_parallel;
-    return core::Bytes(rows * (2 * shape.kv_heads * shape.head_dimension) *
+    return core::Bytes(rows * (shape.kv_heads * (shape.head_dimension + shape.value_dimension)) *
                        core::size_of(context.compute).value);
 }
 

@@ -20,7 +20,8 @@ double element_bytes(const Tensor& tensor, const CostContext& context);
 std::int64_t rank_heads(const Operator& op, std::int64_t heads, const CostContext& context);
 // The products of one attention: `batch` problems of queries x keys (windows applied).
 struct AttentionShape {
-    std::int64_t batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, head_dimension = 0;
+    std::int64_t batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, head_dimension = 0,
+                 value_dimension = 0;
     bool is_causal = false;
     double visible_share = 1;  // share of the scores that a causal mask leaves
     double scores() const { return static_cast<double>(batch) * queries * keys; }

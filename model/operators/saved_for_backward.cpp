@@ -97,6 +97,12 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
                 saved.saved_context = core::Bytes(
                     shape.scores() * (op.attributes.probability > 0 ? 2 * size + mask_bytes : size));
             }
+            // Normalised queries and keys are kept beside what they were made of; a soft cap its tangents.
+            if (op.attributes.query_key_norm != QueryKeyNorm::none)
+                saved.saved_context += core::Bytes(y.rows * size * shape.head_dimension *
+                                                   (static_cast<double>(shape.heads) + shape.kv_heads));
+            if (op.attributes.soft_cap && context.attention != AttentionImplementation::flash)
+                saved.saved_context += core::Bytes(shape.scores() * size);
             saved.recomputable_context = saved.saved_context;
             break;
         }

@@ -41,6 +41,10 @@ std::string signature(const ModelGraph& graph, OperatorId id, const CostContext&
                         : "";
             text += a.is_rotary ? fmt::format(" rotary={}", a.rotary_fraction) : "";
             text += a.has_alibi ? " alibi" : "";
+            text += a.value_dimension ? fmt::format(" dv={}", s.value_dimension) : "";
+            text += a.query_key_norm != QueryKeyNorm::none ? " query_key_norm" : "";
+            text += a.soft_cap ? " soft_cap" : "";
+            text += a.has_sinks ? " sinks" : "";
             text += a.has_relative_bias ? " relative_bias" : "";
             text += a.is_shifted ? " shifted" : "";
             text += a.probability > 0 ? " dropout" : "";
@@ -66,12 +70,14 @@ std::string signature(const ModelGraph& graph, OperatorId id, const CostContext&
         case OperatorKind::router:
         case OperatorKind::dispatch:
         case OperatorKind::combine:
-            text += fmt::format(" experts={} top={}", a.experts, a.experts_per_token);
+            text += fmt::format(" experts={} top={}{}", a.experts, a.experts_per_token,
+                                a.router_has_bias ? " bias" : "");
             break;
         case OperatorKind::experts: {
             const MixtureShape s = mixture_shape(graph, op, context);
             text += fmt::format(" experts={}/{} top={} width={}{}", s.experts, a.experts, a.experts_per_token,
                                 s.width, a.experts_are_gated ? " gated" : "");
+            text += a.experts_have_bias ? " bias" : "";
             break;
         }
         case OperatorKind::gelu:

@@ -2,6 +2,8 @@
 // product of dimensions overflows 64 bits before it is checked.
 #pragma once
 
+#include <fmt/core.h>
+
 #include "core/reader.h"
 
 namespace model {
@@ -19,5 +21,14 @@ inline constexpr core::IntegerRange class_range{2, std::int64_t(1) << 24};
 inline constexpr core::RealRange probability_range{0, 0.99};
 inline constexpr core::RealRange epsilon_range{1e-20, 1};
 inline constexpr double most_parameters = 1e15;
+
+// An error at `key` unless `divisor`, its value, divides `whole`.
+inline void must_divide(core::TableReader& reader, const char* key, std::int64_t divisor, const char* of,
+                        std::int64_t whole) {
+    if (whole % divisor != 0)
+        reader.error(key,
+                     fmt::format("{} = {} does not divide {} = {}", reader.path_of(key), divisor, of, whole),
+                     fmt::format("choose a divisor of {}", whole));
+}
 
 }  // namespace model

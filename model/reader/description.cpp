@@ -1,7 +1,6 @@
 #include "model/reader/description.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include <fmt/core.h>
 
@@ -9,13 +8,13 @@
 #include "core/reader.h"
 #include "model/builder/bert.h"
 #include "model/builder/convolutional.h"
-#include "model/builder/decoder.h"
 #include "model/builder/detection.h"
 #include "model/builder/t5.h"
 #include "model/builder/transformer_layer.h"
 #include "model/builder/transformer_xl.h"
 #include "model/builder/vision_transformer.h"
 #include "model/reader/bounds.h"
+#include "model/reader/decoder_description.h"
 
 namespace model {
 
@@ -25,199 +24,6 @@ using core::TableReader;
 
 const std::vector<std::string> provenance_keys = {"family", "name",    "source",
                                                   "notes",  "aliases", "published_parameters"};
-
-const std::vector<std::pair<std::string, Activation>> activations = {
-    {"gelu", Activation::gelu},
-    {"gelu_tanh", Activation::gelu_tanh},
-    {"relu", Activation::relu},
-    {"silu", Activation::silu},
-    {"gated_silu", Activation::gated_silu},
-    {"gated_gelu", Activation::gated_gelu},
-    {"gated_gelu_tanh", Activation::gated_gelu_tanh}};
-
-Activation read_activation(TableReader& reader, Activation fallback) {
-    std::vector<std::string> names;
-    for (const auto& [name, activation] : activations) names.push_back(name);
-    const std::optional<std::string> chosen = reader.optional_choice("activation", names);
-    for (const auto& [name, activation] : activations)
-        if (chosen == name) return activation;
-    return fallback;
-}
-
-void must_divide(TableReader& reader, const char* key, std::int64_t divisor, const char* of,
-                 std::int64_t whole) {
-    if (whole % divisor != 0)
-        reader.error(key,
-                     fmt::format("{} = {} does not divide {} = {}", reader.path_of(key), divisor, of, whole),
-                     fmt::format("choose a divisor of {}", whole));
-}
-
-// Defaults of the families of decoders, before any key is read.
-struct Preset {
-    const char* family;
-    const char* graph_family;
-    void (*apply)(DecoderDescription&);
-};
-
-void apply_gpt(DecoderDescription&) {}
-void apply_opt(DecoderDescription& d) {
-    d.activation = Activation::relu;
-    d.position_offset = 2;  // OPTLearnedPositionalEmbedding keeps two rows in front
-}
-void apply_bloom(DecoderDescription& d) {
-    d.encoding = PositionEncoding::alibi;
-    d.activation = Activation::gelu_tanh;
-    d.has_embedding_norm = true;
-}
-void apply_mpt(DecoderDescription& d) {
-    d.encoding = PositionEncoding::alibi;
-    d.norm = NormKind::layer_norm_without_shift;
-    d.has_qkv_bias = d.has_attention_output_bias = d.has_mlp_bias = false;
-}
-void apply_gpt_neox(DecoderDescription& d) {
-    d.encoding = PositionEncoding::rotary;
-    d.rotary_fraction = 0.25;
-    d.is_parallel_residual = true;
-    d.is_tied = false;
-}
-void apply_gptj(DecoderDescription& d) {
-    d.encoding = PositionEncoding::rotary;
-    d.rotary_fraction = 0.25;
-    d.activation = Activation::gelu_tanh;
-    d.is_parallel_residual = d.shares_norm = true;
-    d.has_qkv_bias = d.has_attention_output_bias = false;
-    d.has_head_bias = true;
-    d.is_tied = false;
-}
-void apply_llama(DecoderDescription& d) {
-    d.encoding = PositionEncoding::rotary;
-    d.norm = NormKind::rms_norm;
-    d.activation = Activation::gated_silu;
-    d.has_qkv_bias = d.has_attention_output_bias = d.has_mlp_bias = false;
-    d.is_tied = false;
-}
-void apply_qwen2(DecoderDescription& d) {
-    apply_llama(d);
-    d.has_qkv_bias = true;
-    d.epsilon = 1e-6;
-}
-
-const Preset presets[] = {
-    {"gpt", "gpt", apply_gpt},       {"gpt2", "gpt", apply_gpt},         {"opt", "gpt", apply_opt},
-    {"bloom", "gpt", apply_bloom},   {"mpt", "gpt", apply_mpt},          {"gpt-neox", "gpt", apply_gpt_neox},
-    {"gptj", "gpt", apply_gptj},     {"llama", "llama", apply_llama},    {"mistral", "llama", apply_llama},
-    {"qwen2", "llama", apply_qwen2}, {"mixtral", "mixtral", apply_llama}};
-
-std::optional<ModelGraph> decoder(TableReader& reader, const Preset& preset, const std::string& name,
-                                  std::vector<std::string>& assumptions) {
-    DecoderDescription d;
-    preset.apply(d);
-    d.name = name;
-    d.family = preset.graph_family;
-    core::Diagnostics& diagnostics = reader.diagnostics();
-    const std::size_t errors = diagnostics.error_count();
-    const bool is_llama_like = d.norm == NormKind::rms_norm;
-
-    d.hidden = reader.required_integer("hidden", hidden_range);
-    d.layers = reader.required_integer("layers", layer_range);
-    d.heads = reader.required_integer("heads", head_range);
-    d.kv_heads = reader.integer("kv_heads", d.heads, head_range);
-    const auto head_dimension = reader.optional_integer("head_dimension", head_dimension_range);
-    // Llama's width has no rule that all of them follow; the GPTs' is 4 h.
-    d.ffn = is_llama_like ? reader.required_integer("ffn", width_range)
-                          : reader.integer("ffn", 4 * d.hidden, width_range);
-    d.vocabulary = reader.required_integer("vocabulary", vocabulary_range);
-    const auto positions = reader.optional_integer("max_positions", token_range);
-    const auto sequence_length = reader.optional_integer("sequence_length", token_range);
-    const std::optional<std::string> encoding =
-        reader.optional_choice("position_encoding", {"learned", "rotary", "alibi"});
-    if (encoding)
-        d.encoding = *encoding == "learned"  ? PositionEncoding::learned
-                     : *encoding == "rotary" ? PositionEncoding::rotary
-                                             : PositionEncoding::alibi;
-    d.position_offset = d.encoding == PositionEncoding::learned
-                            ? reader.integer("position_offset", d.position_offset, {0, 1 << 16})
-                            : 0;
-    d.rotary_fraction = reader.real("rotary_fraction", d.rotary_fraction, {0.001, 1});
-    d.rotary_base = reader.real("rotary_base", d.rotary_base, {1, 1e12});
-    d.activation = read_activation(reader, d.activation);
-    d.epsilon = reader.real("epsilon", d.epsilon, epsilon_range);
-    d.is_tied = reader.boolean("tied_embeddings", d.is_tied);
-    d.has_qkv_bias = reader.boolean("qkv_bias", d.has_qkv_bias);
-    d.has_attention_output_bias = reader.boolean("attention_output_bias", d.has_attention_output_bias);
-    d.has_mlp_bias = reader.boolean("mlp_bias", d.has_mlp_bias);
-    d.has_head_bias = reader.boolean("head_bias", d.has_head_bias);
-    d.has_embedding_norm = reader.boolean("embedding_norm", d.has_embedding_norm);
-    if (!is_llama_like && !reader.boolean("norm_shift", d.norm == NormKind::layer_norm))
-        d.norm = NormKind::layer_norm_without_shift;
-    else if (!is_llama_like) d.norm = NormKind::layer_norm;
-    d.is_parallel_residual = reader.boolean("parallel_residual", d.is_parallel_residual);
-    d.embedding_dropout = reader.real("embedding_dropout", 0, probability_range);
-    d.hidden_dropout = reader.real("dropout", 0, probability_range);
-    d.attention_dropout = reader.real("attention_dropout", 0, probability_range);
-    d.window = reader.integer("window", 0, {0, token_range.greatest});
-    d.first_window_layer = reader.integer("first_window_layer", 0, {0, layer_range.greatest});
-    if (std::string_view(preset.family) == "mixtral") {
-        d.experts = reader.required_integer("experts", expert_range);
-        d.experts_per_token = reader.required_integer("experts_per_token", expert_range);
-    } else {
-        d.experts = reader.integer("experts", 0, {0, expert_range.greatest});
-        d.experts_per_token = d.experts > 0 ? reader.required_integer("experts_per_token", expert_range)
-                                            : reader.integer("experts_per_token", 0, expert_range);
-    }
-    d.expert_interval = reader.integer("expert_interval", 1, layer_range);
-    d.capacity_factor = reader.real("capacity_factor", 0, {0, 1e6});
-    d.auxiliary_loss = reader.real("auxiliary_loss", 0, {0, 1e6});
-    reader.finish();
-    if (diagnostics.error_count() != errors) return std::nullopt;
-
-    if (!head_dimension) must_divide(reader, "heads", d.heads, "hidden", d.hidden);
-    d.head_dimension = head_dimension.value_or(std::max<std::int64_t>(1, d.hidden / d.heads));
-    must_divide(reader, "kv_heads", d.kv_heads, "heads", d.heads);
-    if (d.is_parallel_residual && d.shares_norm && d.norm == NormKind::rms_norm) d.shares_norm = false;
-    if (d.experts_per_token > d.experts)
-        reader.error("experts_per_token",
-                     fmt::format("{} = {} is more than experts = {}", reader.path_of("experts_per_token"),
-                                 d.experts_per_token, d.experts),
-                     "choose at most that many");
-    if (!positions && !sequence_length)
-        reader.error("sequence_length",
-                     fmt::format("{} is missing, and so is max_positions", reader.path_of("sequence_length")),
-                     "give the tokens of a sample");
-    d.sequence_length = sequence_length ? *sequence_length : positions.value_or(1);
-    if (d.encoding == PositionEncoding::learned) {
-        d.positions = positions.value_or(d.sequence_length) + d.position_offset;
-        if (!positions)
-            assumptions.push_back(fmt::format(
-                "max_positions is not given: the learned position table has sequence_length = {} rows",
-                d.sequence_length));
-        if (positions && d.sequence_length > *positions)
-            reader.error("sequence_length",
-                         fmt::format("{} = {} is longer than the learned positions, {}",
-                                     reader.path_of("sequence_length"), d.sequence_length, *positions),
-                         fmt::format("choose at most {} or give a larger max_positions", *positions));
-    } else if (positions && d.sequence_length > *positions) {
-        assumptions.push_back(
-            fmt::format("sequence length {} is beyond the {} positions the model was trained for",
-                        d.sequence_length, *positions));
-    }
-    if (diagnostics.error_count() != errors) return std::nullopt;
-
-    const double mixtures = d.experts > 0 ? std::floor(static_cast<double>(d.layers) / d.expert_interval) : 0;
-    const double per_expert = static_cast<double>(d.hidden) * d.ffn * 3;
-    const double about = mixtures * per_expert * d.experts + (d.layers - mixtures) * per_expert +
-                         4.0 * d.layers * d.hidden * (d.heads * d.head_dimension) +
-                         2.0 * d.vocabulary * d.hidden;
-    if (about > most_parameters) {
-        reader.error(
-            "hidden",
-            fmt::format("these dimensions make a model of about {:.3g} parameters; {:.0e} is the most", about,
-                        most_parameters),
-            "check the dimensions for slips");
-        return std::nullopt;
-    }
-    return build_decoder(d);
-}
 
 std::optional<ModelGraph> bert(TableReader& reader, const std::string& name,
                                std::vector<std::string>& assumptions) {
@@ -232,6 +38,7 @@ std::optional<ModelGraph> bert(TableReader& reader, const std::string& name,
     d.vocabulary = reader.required_integer("vocabulary", vocabulary_range);
     const auto positions = reader.optional_integer("max_positions", token_range);
     const auto sequence_length = reader.optional_integer("sequence_length", token_range);
+    d.position_offset = reader.integer("position_offset", 0, {0, 1 << 20});
     d.token_types = reader.integer("token_types", 2, {0, 1 << 20});
     d.activation = read_activation(reader, Activation::gelu);
     d.epsilon = reader.real("epsilon", d.epsilon, epsilon_range);
@@ -321,6 +128,7 @@ std::optional<ModelGraph> vit(TableReader& reader, const std::string& name) {
     d.channels = reader.integer("channels", 3, {1, 1 << 10});
     d.classes = reader.integer("classes", 1000, class_range);
     d.has_qkv_bias = reader.boolean("qkv_bias", true);
+    d.leading_tokens = reader.integer("leading_tokens", 1, {1, 2});
     d.epsilon = reader.real("epsilon", d.epsilon, epsilon_range);
     d.dropout = reader.real("dropout", 0, probability_range);
     d.attention_dropout = reader.real("attention_dropout", 0, probability_range);
@@ -469,7 +277,7 @@ bool is_provenance(std::string_view key) {
 
 std::vector<std::string> family_names() {
     std::vector<std::string> names;
-    for (const Preset& preset : presets) names.push_back(preset.family);
+    for (const std::string& name : decoder_family_names()) names.push_back(name);
     for (const char* name :
          {"bert", "t5", "vit", "swin", "resnet", "convnet", "ssd", "mask_rcnn", "transformer_xl"})
         names.push_back(name);
@@ -497,9 +305,7 @@ std::optional<ModelGraph> build_from_description(const core::Value& table, const
     else if (family == "ssd") graph = ssd(reader, own_name);
     else if (family == "mask_rcnn") graph = mask_rcnn(reader, own_name);
     else if (family == "transformer_xl") graph = transformer_xl(reader, own_name);
-    else
-        for (const Preset& preset : presets)
-            if (family == preset.family) graph = decoder(reader, preset, own_name, assumptions);
+    else graph = decoder_from(reader, family, own_name, assumptions);
     if (graph) graph->assumptions = std::move(assumptions);
     return graph;
 }

@@ -24,7 +24,7 @@ struct ParameterUse {
 // sees the part of the output gradient that this rank's experts contribute (see model/operator.h).
 bool is_partial_over_tensor(const model::Operator& op, const model::Parameter& parameter, const Plan& plan) {
     if (plan.layout.tensor == 1 || parameter.split_dimension) return false;
-    if (op.in_parallel_region) return op.kind == OperatorKind::router;
+    if (op.in_parallel_region) return parameter.has_partial_gradient;
     return plan.sequence_parallel;
 }
 

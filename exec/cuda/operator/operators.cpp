@@ -99,6 +99,8 @@ std::optional<core::Unsupported> Operators::unsupported(const model::ModelGraph&
                 return core::Unsupported{"batch norm with fixed statistics"};
             break;
         case OperatorKind::attention:
+            if (const auto extension = model::attention_extension(op.attributes))
+                return core::Unsupported{fmt::format("attention with {}", *extension)};
             if (op.attributes.has_relative_bias)
                 return core::Unsupported{"attention with a relative position bias"};
             if (op.attributes.has_relative_positions)
@@ -123,6 +125,8 @@ std::optional<core::Unsupported> Operators::unsupported(const model::ModelGraph&
         case OperatorKind::unknown:
             return core::Unsupported{fmt::format("operators of kind {}", model::name_of(op.kind))};
     }
+    if (model::has_extended_routing(op.attributes))
+        return core::Unsupported{"mixtures with biases or with a rule of their own for choices and weights"};
     if (op.attributes.is_frozen)
         return core::Unsupported{fmt::format("frozen operators of kind {}", model::name_of(op.kind))};
     return std::nullopt;
