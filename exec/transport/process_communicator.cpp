@@ -1,7 +1,6 @@
 #include "exec/transport/process_communicator.h"
 
 #include <sched.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,6 +10,7 @@
 
 #include "core/diagnostics.h"
 #include "exec/cpu/kernels.h"
+#include "exec/transport/signal_free_thread.h"
 
 namespace exec::transport {
 
@@ -45,12 +45,7 @@ ProcessCommunicator::ProcessCommunicator(std::unique_ptr<Wire> wire, std::vector
       has_answered_(size_, 0),
       has_left_(size_, 0),
       is_lost_(size_, 0) {
-    // Signals are for the threads that the program starts, or its main one.
-    sigset_t all, before;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    background_ = std::thread([this] { work_in_background(); });
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    background_ = start_signal_free([this] { work_in_background(); });
 }
 
 ProcessCommunicator::~ProcessCommunicator() {
