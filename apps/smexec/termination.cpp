@@ -3,7 +3,9 @@
 #include <time.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
+#include <mutex>
 
 #include <fmt/core.h>
 
@@ -37,7 +39,7 @@ void note(int signal) {
 
 }  // namespace
 
-TerminationWatch::TerminationWatch() : before_{} {
+TerminationWatch::TerminationWatch() : before_{}, mask_before_{} {
     wished_signal = 0;
     wished_at = 0;
     struct sigaction action{};
@@ -49,10 +51,23 @@ TerminationWatch::TerminationWatch() : before_{} {
         // What the starter ignores stays ignored: nohup, and jobs in the background of a script.
         if (before_[i].sa_handler != SIG_IGN) ::sigaction(watched[i], &action, nullptr);
     }
+    sigset_t signals;
+    sigemptyset(&signals);
+    for (const int signal : watched) sigaddset(&signals, signal);
+    ::pthread_sigmask(SIG_BLOCK, &signals, &mask_before_);
+    receiver_ = std::jthread([signals](const std::stop_token& end) {
+        ::pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+        std::mutex mutex;
+        std::condition_variable_any ended;
+        std::unique_lock lock(mutex);
+        ended.wait(lock, end, [] { return false; });
+    });
 }
 
 TerminationWatch::~TerminationWatch() {
+    receiver_ = {};  // ends, and is waited for
     for (std::size_t i = 0; i < watched.size(); ++i) ::sigaction(watched[i], &before_[i], nullptr);
+    ::pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
 }
 
 std::optional<int> TerminationWatch::wish() {

@@ -10,6 +10,7 @@
 
 #include "core/diagnostics.h"
 #include "exec/cpu/kernels.h"
+#include "exec/transport/signal_free_thread.h"
 
 namespace exec::transport {
 
@@ -44,7 +45,7 @@ ProcessCommunicator::ProcessCommunicator(std::unique_ptr<Wire> wire, std::vector
       has_answered_(size_, 0),
       has_left_(size_, 0),
       is_lost_(size_, 0) {
-    background_ = std::thread([this] { work_in_background(); });
+    background_ = start_signal_free([this] { work_in_background(); });
 }
 
 ProcessCommunicator::~ProcessCommunicator() {
