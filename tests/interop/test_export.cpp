@@ -14,14 +14,14 @@
 
 namespace {
 
-// A Llama of 8 layers on 2 p4d.24xlarge; `plan` is the body of [plan].
-interop::ExportSource source_with(const std::string& plan) {
+// A Llama of 8 layers on 2 p4d.24xlarge; `plan` is the body of [plan], `model` are further keys of [model].
+interop::ExportSource source_with(const std::string& plan, const std::string& model = "") {
     static int count = 0;
     const auto path = std::filesystem::temp_directory_path() /
                       ("smplan_export_" + std::to_string(getpid()) + "_" + std::to_string(count++) + ".toml");
     std::ofstream(path) << "version = 1\n[model]\nfamily = \"llama\"\nname = \"small\"\nhidden = 512\nlayers "
                            "= 8\nheads = 8\nffn = 1024\nvocabulary = 1024\nsequence_length = 256\n"
-                        << "[cluster]\ninstance = \"p4d.24xlarge\"\nnodes = 2\n[plan]\n"
+                        << model << "[cluster]\ninstance = \"p4d.24xlarge\"\nnodes = 2\n[plan]\n"
                         << plan;
     core::Diagnostics diagnostics;
     auto source = interop::load_export_source(path.string(), diagnostics);
@@ -65,6 +65,27 @@ void refused(const std::string& plan, const std::string& target, const std::stri
 }
 
 }  // namespace
+
+TEST_CASE("a model beyond what a target's arguments say is refused, whatever its family") {
+    const std::string plan = "data_parallel = 16\nmicro_batch = 1\nmicro_batches = 2\n";
+    const std::pair<const char*, const char*> cases[] = {
+        {"query_key_norm = \"per_head\"\n", "norms of queries and keys"},
+        {"score_soft_cap = 50.0\n", "soft caps of scores"},
+        {"attention_sinks = true\n", "attention sinks"},
+        {"norm_place = \"both\"\n", "norms behind attention and feed-forward"},
+        {"rotation_interval = 4\n", "rotary positions that differ between layers"},
+        {"embedding_scale = 2.0\n", "embedding.scale, of the kind elementwise"},
+        {"key_value_rank = 32\nrotary_dimension = 16\n", "of the kind slice"},
+        {"experts = 4\nexperts_per_token = 2\nrouter_scores = \"sigmoid\"\n", "choice of experts"}};
+    for (const char* target : {"megatron", "nemo"})
+        for (const auto& [model, reason] : cases) {
+            INFO(target << ": " << model);
+            const auto source = source_with(plan, model);
+            core::Diagnostics diagnostics;
+            CHECK(!exported(source, target, diagnostics));
+            CHECK(core::format(diagnostics).find(reason) != std::string::npos);
+        }
+}
 
 TEST_CASE("what a target can express comes back from its file as it was") {
     there_and_back(

@@ -103,6 +103,17 @@ constexpr const char* harmless_keys[] = {"_name_or_path",
                                          "rope_scaling",
                                          "router_aux_loss_coef",
                                          "router_jitter_noise",
+                                         "summary_activation",
+                                         "summary_first_dropout",
+                                         "summary_proj_to_labels",
+                                         "summary_type",
+                                         "summary_use_proj",
+                                         "original_max_position_embeddings",
+                                         "attention_softmax_in_fp32",
+                                         "scale_attention_softmax_in_fp32",
+                                         "is_llama_config",
+                                         "rope_interleaved",
+                                         "use_flash_attn",
                                          "n_ctx"};
 
 }  // namespace

@@ -199,8 +199,12 @@ void falcon(ConfigMapper& m) {
                  "set parallel_attn = true");
     const std::int64_t norms = m.integer("num_ln_in_parallel_attn", is_new ? 2 : 1, {1, 2});
     m.put("shared_norm", is_parallel && norms == 1, "num_ln_in_parallel_attn");
-    if (m.boolean("alibi", false)) m.put("position_encoding", "alibi", "alibi");
-    else m.rotary(10000.0);
+    if (m.boolean("alibi", false)) {
+        m.put("position_encoding", "alibi", "alibi");
+        m.assume("ALiBi's slopes are not divided by the root of the head dimension, as Falcon's class does");
+    } else {
+        m.rotary(10000.0);
+    }
     m.harmless("rope_theta");
     m.harmless("rope_parameters");
     if (const auto hidden = described(m, "hidden"))

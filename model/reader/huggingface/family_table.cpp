@@ -112,8 +112,10 @@ const std::vector<Family>& families() {
          family::deepseek},
         {"falcon",
          {need("hidden_size", "hidden", hidden_range), need("vocab_size", "vocabulary", vocabulary_range),
-          own("norm", "layer_norm"), real("layer_norm_epsilon", "epsilon", 1e-5), plain("activation", "gelu"),
-          real("hidden_dropout", "dropout", 0), real("attention_dropout", "attention_dropout", 0),
+          own("norm", "layer_norm"), real("layer_norm_epsilon", "epsilon", 1e-5),
+          only("apply_residual_connection_post_layernorm", false, "the residual taken after the norm"),
+          plain("activation", "gelu"), real("hidden_dropout", "dropout", 0),
+          real("attention_dropout", "attention_dropout", 0),
           flag("tie_word_embeddings", "tied_embeddings", true)},
          family::falcon},
         {"gemma", gemma_like + must_group, family::gemma},
@@ -273,7 +275,8 @@ const std::vector<Family>& families() {
         {"starcoder2",
          dimensions + must_group + head_dimension + tied + layer_norms("norm_epsilon", "layer_norm") +
              Rules{plain("hidden_act", "gelu_pytorch_tanh"), real("residual_dropout", "dropout", 0),
-                   real("embedding_dropout", "embedding_dropout", 0)},
+                   harmless("activation_function"), harmless("scale_attn_weights"), harmless("norm_type"),
+                   harmless("mlp_type"), real("embedding_dropout", "embedding_dropout", 0)},
          family::starcoder2},
     };
     return list;
