@@ -163,7 +163,7 @@ private:
     void count_work(const schedule::Plan& plan, const std::optional<sim::Evaluation>& evaluation) const {
         work_.add(1, per_simulation);
         work_.add(plan.layout.ranks(), per_simulated_rank);
-        if (evaluation) work_.add(static_cast<double>(evaluation->simulated_instructions), per_instruction);
+        if (evaluation) work_.add(double(evaluation->simulated_instructions), per_instruction);
         else work_.add(2.0 * plan.stages() * plan.micro_batches, per_instruction);
     }
 

@@ -20,7 +20,7 @@ public:
     void add(double count, double price) {
         steps_.fetch_add(std::llround(count * price), std::memory_order_relaxed);
     }
-    core::Seconds spent() const { return core::Seconds(static_cast<double>(steps_.load()) / steps_a_second); }
+    core::Seconds spent() const { return core::Seconds(double(steps_.load()) / steps_a_second); }
 
 private:
     std::atomic<std::int64_t> steps_ = 0;
