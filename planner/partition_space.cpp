@@ -149,10 +149,8 @@ PartitionSpace::PartitionSpace(StageTable& table, const schedule::Plan& plan)
     for (int s = 0; s < order_->stages; ++s) rows_.push_back(&table_.row(plan_, *order_, splits_, s));
     if (order_->stages != order_->ranks || segments_of(plan_) > 1) return;
     in_flight_ = table_.bounds().micro_batches_kept(plan_);
-    for (int rank = 0; rank < order_->ranks; ++rank) {
-        in_flight_[static_cast<std::size_t>(rank)] *= table_.bounds().fragmentation();
-        room_.push_back(table_.bounds().room(plan_, rank).value);
-    }
+    for (double& kept : in_flight_) kept *= table_.bounds().fragmentation();
+    for (int rank = 0; rank < order_->ranks; ++rank) room_.push_back(table_.bounds().room(plan_, rank).value);
 }
 
 double PartitionSpace::Rank::bound() const {
@@ -213,7 +211,7 @@ std::optional<std::vector<PartitionOption>> PartitionSpace::below(core::Seconds 
     if (units_ < static_cast<std::size_t>(order_->stages)) return std::vector<PartitionOption>();
     limit_ = limit.value / Bounds::claimed_share;
     const double passes_a_replay = 2.0 * plan_.stages() * plan_.micro_batches;
-    most_found_ = static_cast<std::size_t>(most_passes / passes_a_replay) + 1;
+    most_found_ = std::size_t(most_passes / passes_a_replay) + 1;
     most_ = most;
     visited_ = 0;
     found_.clear();
@@ -225,7 +223,7 @@ std::optional<std::vector<PartitionOption>> PartitionSpace::below(core::Seconds 
     }
     visit(0, 0, 0, 0);
     if (visited_ > most_) return std::nullopt;
-    replayed_passes_ += static_cast<double>(found_.size()) * passes_a_replay;
+    replayed_passes_ += double(found_.size()) * passes_a_replay;
     for (PartitionOption& option : found_) option.bound = bound_of(option.first_units);
     std::erase_if(found_, [&](const PartitionOption& option) { return option.bound >= limit; });
     std::stable_sort(found_.begin(), found_.end(),

@@ -76,7 +76,7 @@ public:
     // The same bound of one partition.
     core::Seconds bound_of(const std::vector<std::int32_t>& first_units) const;
     // So far: runs of units looked at as stages, and passes of orders replayed.
-    double divisions() const { return static_cast<double>(divisions_); }
+    double divisions() const { return double(divisions_); }
     double replayed_passes() const { return replayed_passes_; }
 
 private:

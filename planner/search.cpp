@@ -43,7 +43,8 @@ constexpr std::size_t opened_at_once = 16;
 constexpr std::size_t most_usual_groups = 6, tightened_in_a_probe = 24, simulated_in_a_probe = 2;
 constexpr int tries_of_a_probe = 3;
 // Of the limit, for the first plans, and for these and all plans with the one partition that balances them.
-constexpr double share_of_probes = 0.3, share_of_waves = 0.6;
+// Then partitions, and moves of cuts of the plans behind the first.
+constexpr double share_of_probes = 0.3, share_of_waves = 0.6, share_of_moves = 0.8;
 // Share by which the sums of one step may differ.
 constexpr double rounding = 1e-9;
 // Fitting plans are looked for among so many of least memory; the others need more.
@@ -161,7 +162,8 @@ private:
     }
     void count_work(const schedule::Plan& plan, const std::optional<sim::Evaluation>& evaluation) const {
         work_.add(1, per_simulation);
-        if (evaluation) work_.add(static_cast<double>(evaluation->simulated_instructions), per_instruction);
+        work_.add(plan.layout.ranks(), per_simulated_rank);
+        if (evaluation) work_.add(double(evaluation->simulated_instructions), per_instruction);
         else work_.add(2.0 * plan.stages() * plan.micro_batches, per_instruction);
     }
 
@@ -906,16 +908,20 @@ void Search::search_partitions() {
     const std::vector<PartitionTask> tasks =
         request_.objective == Objective::memory ? std::vector<PartitionTask>() : partition_tasks();
     result_.account.covers_partitions = !tasks.empty();
+    const auto improve = [&](RankedPlan ranked) {
+        const bool is_done = search.improve(ranked, task_of(ranked));
+        keep_plan(std::move(ranked));
+        return is_done;
+    };
     bool is_settled = true;
-    std::vector<RankedPlan> found = result_.plans;
-    for (RankedPlan& ranked : found) {
-        is_settled = search.improve(ranked, task_of(ranked)) && is_settled;
-        keep_plan(ranked);
-    }
     if (!result_.plans.empty()) {
         std::optional<RankedPlan> better = search.find_better(tasks, result_.plans.front().value);
         if (better) keep_plan(std::move(*better));
+        is_settled = improve(result_.plans.front());
     }
+    // Moved cuts may bring one of the others before the first.
+    const std::vector<RankedPlan> found = result_.plans;
+    for (std::size_t i = 1; i < found.size() && !is_late(share_of_moves); ++i) improve(found[i]);
     result_.account.partitions = search.account();
     is_settled_ = is_settled;
 }
@@ -1054,10 +1060,10 @@ std::vector<std::pair<std::string, std::string>> fixed_axes(const SearchAccount&
          account.covers_partitions
              ? fmt::format(
                    "of plans with several stages a rank and more than {:.0f} partitions, and of plans "
-                   "that offload: the longest stage is shortest; of those ranked no move of one cut "
+                   "that offload: the longest stage is shortest; of the first no move of one cut "
                    "by one unit is better",
                    most_partitions)
-             : "the longest stage is shortest; of plans that are ranked no move of one cut by one unit is "
+             : "the longest stage is shortest; of the first plan no move of one cut by one unit is "
                "better"},
         {"shard_degree", "all replicas, or those of one node"},
         {"offload", "only what does not fit, with the longest activation_loading_horizon that does"},

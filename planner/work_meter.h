@@ -10,30 +10,33 @@
 
 namespace planner {
 
-// One step is about a nanosecond of one core; the prices below were measured on one core of an AMD EPYC
-// (2026-11-22) and are rounded.
+// One step is about a nanosecond of one core, and a second stands for what two cores do in a second; the
+// prices below were measured on one core of an AMD EPYC (2026-11-22) and are rounded.
+inline constexpr double steps_a_second = 2e9;
+
 class WorkMeter {
 public:
     // All threads add; what is read between passes of a search depends on the work done, not on its order.
     void add(double count, double price) {
         steps_.fetch_add(std::llround(count * price), std::memory_order_relaxed);
     }
-    core::Seconds spent() const { return core::Seconds(1e-9 * static_cast<double>(steps_.load())); }
+    core::Seconds spent() const { return core::Seconds(double(steps_.load()) / steps_a_second); }
 
 private:
     std::atomic<std::int64_t> steps_ = 0;
 };
 
 // Prices in steps.
-inline constexpr double per_family = 700'000;        // the operators of a model, priced for one shape
+inline constexpr double per_family = 1'200'000;      // the operators of a model, priced for one shape
 inline constexpr double per_bounded_plan = 15'000;   // its memory and its time
-inline constexpr double per_bounded_stage = 1'500;   // ... of each virtual stage
+inline constexpr double per_bounded_stage = 3'000;   // ... of each virtual stage
 inline constexpr double per_ordered_pass = 100;      // of a compute order that is made
 inline constexpr double per_replayed_pass = 40;      // of one micro-batch through one stage
 inline constexpr double most_replayed_passes = 1e5;  // longer orders are not replayed for a bound
 inline constexpr double per_simulation = 5'000'000;
-inline constexpr double per_instruction = 800;    // simulated
-inline constexpr double per_table_entry = 1'500;  // passes of one run of units
-inline constexpr double per_division = 20;        // of units into stages, looked at by tables and walks
+inline constexpr double per_simulated_rank = 15'000;  // its groups, and what they share of links
+inline constexpr double per_instruction = 800;        // simulated
+inline constexpr double per_table_entry = 1'500;      // passes of one run of units
+inline constexpr double per_division = 20;            // of units into stages, looked at by tables and walks
 
 }  // namespace planner

@@ -17,6 +17,7 @@
 #include "cluster/profile/load.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
+#include "core/parallel.h"
 #include "model/load.h"
 #include "planner/certificate.h"
 #include "planner/explain.h"
@@ -63,7 +64,10 @@ const char* const plan_help =
     "--offload-bandwidth 6GB/s,\n"
     "                       the rate of a node's disks together, each way\n"
     "  --threads T          default: all cores; the answer does not depend on it\n"
-    "  --time-limit S       stop after S seconds with the best so far and its gap (default 15)\n"
+    "  --time-limit S       stop after the work of S seconds with the best so far and its gap (default 15); "
+    "work is counted,\n"
+    "                       not timed (two cores do about a second's in a second), so the answer does not "
+    "depend on the load\n"
     "  --schedule auto      search the compute order of the plans found, for their own stage times, and keep "
     "it where it is faster\n"
     "  --calibration FILE   constants and site effects of one installation (smsim calibrate --help)\n"
@@ -660,17 +664,18 @@ core::Value document_of(const Request& request, const model::ModelGraph& graph,
 // constants only. The intervals of each.
 std::vector<sim::PredictionIntervals> judge(planner::SearchResult& result, const model::ModelGraph& graph,
                                             const std::vector<planner::Target>& targets,
-                                            const sim::Posterior& posterior) {
-    std::vector<sim::PredictionIntervals> intervals;
-    for (planner::RankedPlan& ranked : result.plans) {
+                                            const sim::Posterior& posterior, int threads) {
+    std::vector<sim::PredictionIntervals> intervals(result.plans.size());
+    core::for_each_in_parallel(result.plans.size(), threads, [&](std::size_t i, int) {
+        planner::RankedPlan& ranked = result.plans[i];
         const core::Seconds before = ranked.evaluation.step_time;
         sim::apply_site_effects(ranked.evaluation, posterior);
         const double factor = ranked.evaluation.step_time / before;
         if (ranked.training_time) *ranked.training_time *= factor;
         if (ranked.training_cost) *ranked.training_cost *= factor;
-        intervals.push_back(sim::intervals_of(ranked.evaluation, graph, targets[ranked.candidate].cluster,
-                                              ranked.plan, posterior));
-    }
+        intervals[i] = sim::intervals_of(ranked.evaluation, graph, targets[ranked.candidate].cluster,
+                                         ranked.plan, posterior);
+    });
     return intervals;
 }
 
@@ -844,7 +849,7 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
         return no_plan;
     }
     const std::vector<sim::PredictionIntervals> intervals =
-        judge(result, graph, targets, request.posterior());
+        judge(result, graph, targets, request.posterior(), request.search.threads);
     for (const planner::RankedPlan& ranked : result.plans)
         if (ranked.order) request.assumptions.push_back(*ranked.order);
     if (request.search.searches_orders)

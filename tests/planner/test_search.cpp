@@ -265,6 +265,9 @@ TEST_CASE("no plan needs less memory or less time than its bounds say") {
                       << schedule::name_of(plan.offload) << " " << plan.activation_loading_horizon);
             CHECK(memory->peak.value <= evaluation->peak_memory.value * (1 + 1e-9));
             CHECK(time.value <= time_of_order.value);
+            // Nor is the work of the whole model, divided evenly, more than what a plan does.
+            CHECK(bounds.time_of_work(plans[i]).value <= evaluation->step_time.value * (1 + 1e-9));
+            if (bounds.state_never_fits(plans[i])) CHECK_FALSE(evaluation->fits);
             CHECK(time_of_order.value <= evaluation->step_time.value * (1 + 1e-9));
             ++seen;
         }
@@ -379,6 +382,39 @@ TEST_CASE("the answer does not depend on the number of threads") {
         }
         CHECK(result.account.evaluated == first->account.evaluated);
         CHECK(result.account.rejected == first->account.rejected);
+    }
+}
+
+TEST_CASE(
+    "a search that its limit ends answers the same whatever the number of threads, and counts all plans") {
+    const auto graph = load_graph("gpt2-xl", 1024);
+    const std::vector<planner::Target> targets = {target("p4d.24xlarge", 2)};
+    std::optional<planner::SearchResult> first;
+    for (const int threads : {1, 2, 3}) {
+        planner::SearchRequest request;
+        request.global_batch = 64;
+        request.threads = threads;
+        request.time_limit = core::Seconds(0.2);
+        core::Diagnostics diagnostics;
+        auto result = planner::search_plans(graph, targets, request, diagnostics);
+        CHECK(sum_of(result.account) == result.account.space);
+        CHECK_FALSE(result.account.is_proven_optimal);
+        REQUIRE_FALSE(result.plans.empty());
+        REQUIRE(result.account.lower_bound);
+        CHECK(*result.account.lower_bound < result.plans.front().value);
+        if (!first) {
+            first = std::move(result);
+            continue;
+        }
+        REQUIRE(result.plans.size() == first->plans.size());
+        for (std::size_t i = 0; i < result.plans.size(); ++i) {
+            CHECK(result.plans[i].plan == first->plans[i].plan);
+            CHECK(result.plans[i].value == first->plans[i].value);
+        }
+        CHECK(result.account.lower_bound == first->account.lower_bound);
+        CHECK(result.account.rejected == first->account.rejected);
+        CHECK(result.account.unvisited == first->account.unvisited);
+        CHECK(result.account.partitions.open == first->account.partitions.open);
     }
 }
 
