@@ -60,8 +60,8 @@ TEST_CASE(
         const sim::Candidate& taken =
             cost.choice(CollectiveKind::all_reduce, GroupKind::data, core::mebibytes(25), 0);
         REQUIRE(taken.algorithm == "smddp");
-        // (N-1)/N pushed and as much fetched, by every node: 2 (N-1) payloads in all, at the 56 % of 12.5 GB/s that
-        // NCCL reaches there, less congestion.
+        // (N-1)/N pushed and as much fetched, by every node: 2 (N-1) payloads in all, at the 56 % of 12.5
+        // GB/s that NCCL reaches there, less congestion.
         const double rate =
             12.5e9 * 0.56 / (1 + sim::CostConstants{}.decay_per_doubling * (std::log2(nodes) - 1));
         REQUIRE(over_the_network(cluster, taken, rate) == Approx(2.0 * (nodes - 1)).epsilon(1e-6));

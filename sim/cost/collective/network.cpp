@@ -139,8 +139,7 @@ std::vector<LinkShare> Network::take_links() {
 
 double Network::most_bytes(const std::vector<LinkShare>& links) const {
     double most = 0;
-    for (const LinkShare& link : links)
-        most = std::max(most, link.busy * bandwidth_of(static_cast<std::size_t>(link.link)));
+    for (const LinkShare& link : links) most = std::max(most, link.busy * bandwidth_of(link.link));
     return most;
 }
 
