@@ -6,8 +6,6 @@
 #include <bit>
 #include <cmath>
 
-#include "core/diagnostics.h"
-
 namespace sim {
 
 namespace {
@@ -35,51 +33,40 @@ Lower factor_of(const Posterior& posterior) {
     return factor;
 }
 
-struct Change {
-    double step = 0, peak = 0;  // of the logarithms
-};
-
 class Probe {
 public:
     Probe(const Evaluation& evaluation, const model::ModelGraph& graph, const cluster::Cluster& cluster,
           const schedule::Plan& plan, const Posterior& posterior)
         : graph_(graph), cluster_(cluster), plan_(plan), posterior_(posterior) {
         // The same extrapolation on both sides of a difference.
-        if (const std::optional<Change> here = predict(posterior.cost_constants())) base_ = *here;
+        if (const std::optional<LogFigures> here = predict(posterior.cost_constants())) base_ = *here;
         else base_ = {std::log(evaluation.step_time.value), 0};
     }
 
     // Change of the logarithms along a direction of the constants, for one length of it.
-    Change along(const std::vector<double>& direction) const {
+    LogFigures along(const std::vector<double>& direction) const {
         CostConstants changed;
         const CostConstants here = posterior_.cost_constants();
         const std::span<const NamedConstant> constants = named_constants();
         for (std::size_t c = 0; c < constants.size(); ++c)
             changed.*constants[c].value = std::clamp(here.*constants[c].value + probe_step * direction[c],
                                                      constants[c].least, constants[c].greatest);
-        const std::optional<Change> there = predict(changed);
+        const std::optional<LogFigures> there = predict(changed);
         if (!there) return {};
         return {(there->step - base_.step) / probe_step, (there->peak - base_.peak) / probe_step};
     }
 
 private:
-    std::optional<Change> predict(const CostConstants& constants) const {
-        EvaluateOptions options;
-        options.constants = constants;
-        options.most_micro_batches = simulated_rounds * plan_.layout.pipeline;
-        options.verifies = false;
-        core::Diagnostics unneeded;
-        const std::optional<Evaluation> result = evaluate(graph_, cluster_, plan_, unneeded, options);
-        if (!result) return std::nullopt;
-        const double peak = result->peak_memory.value;
-        return Change{std::log(result->step_time.value), peak > 0 ? std::log(peak) : 0.0};
+    std::optional<LogFigures> predict(const CostConstants& constants) const {
+        return predict_logarithms(graph_, cluster_, plan_, constants,
+                                  simulated_rounds * plan_.layout.pipeline);
     }
 
     const model::ModelGraph& graph_;
     const cluster::Cluster& cluster_;
     const schedule::Plan& plan_;
     const Posterior& posterior_;
-    Change base_;
+    LogFigures base_;
 };
 
 double novelty_variance(const ErrorModel& error, const std::array<double, novelties>& novelty) {
@@ -101,11 +88,11 @@ double product(const std::vector<double>& response, const Covariance& covariance
 }
 
 // Variances of the logarithms that parameters cause, from a few predictions.
-Change probed_variance(const Probe& probe, const Evaluation& evaluation, const Posterior& posterior) {
+LogFigures probed_variance(const Probe& probe, const Evaluation& evaluation, const Posterior& posterior) {
     const std::size_t size = posterior.constants();
     const std::vector<double> site = whole_response(std::vector<double>(size, 0.0), evaluation.breakdown);
     const std::vector<double> with_site = posterior.covariance.times(site);
-    Change variance{product(site, posterior.covariance), 0};
+    LogFigures variance{product(site, posterior.covariance), 0};
     // Where runs of the installation tied its effects to constants.
     if (std::any_of(with_site.begin(), with_site.begin() + std::ptrdiff_t(size),
                     [](double value) { return value != 0; }))
@@ -120,7 +107,7 @@ Change probed_variance(const Probe& probe, const Evaluation& evaluation, const P
             for (std::size_t row = column; row < size; ++row)
                 direction[row] += is_negative ? -factor[row][column] : factor[row][column];
         }
-        const Change change = probe.along(direction);
+        const LogFigures change = probe.along(direction);
         variance.step += change.step * change.step / probes;
         variance.peak += change.peak * change.peak / probes;
     }
@@ -200,7 +187,7 @@ PredictionIntervals intervals_of(const Evaluation& evaluation, const model::Mode
                                  const Posterior& posterior, const IntervalOptions& options) {
     PredictionIntervals intervals;
     const RunFacts facts = facts_of(graph, cluster, plan);
-    Change variance;
+    LogFigures variance;
     const std::optional<ConstantResponses> responses =
         options.explains
             ? constant_responses(graph, cluster, plan, {.constants = posterior.cost_constants(), .peak = {}})

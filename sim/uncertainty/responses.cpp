@@ -15,40 +15,29 @@ constexpr int simulated_rounds = 4;
 // Step of a constant, in prior deviations: wide enough to see past a maximum that just changes hands.
 constexpr double trial_step = 0.25;
 
-struct Figures {
-    double log_step = 0, log_peak = 0;
-    bool operator==(const Figures&) const = default;
-};
-
 class Trials {
 public:
     Trials(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan,
            const ResponseOptions& options)
         : graph_(graph), cluster_(cluster), plan_(plan), options_(options) {}
 
-    std::optional<Figures> predict(const CostConstants& constants) const {
-        EvaluateOptions options;
-        options.constants = constants;
-        options.most_micro_batches = simulated_rounds * plan_.stages();
-        options.verifies = false;
-        core::Diagnostics unneeded;
-        const std::optional<Evaluation> result = evaluate(graph_, cluster_, plan_, unneeded, options);
-        if (!result) return std::nullopt;
-        const core::Bytes peak = options_.peak ? options_.peak(*result) : result->peak_memory;
-        return Figures{std::log(result->step_time.value), peak.value > 0 ? std::log(peak.value) : 0.0};
+    std::optional<LogFigures> predict(const CostConstants& constants) const {
+        return predict_logarithms(graph_, cluster_, plan_, constants, simulated_rounds * plan_.stages(),
+                                  options_.peak);
     }
 
     // Fills the responses of the constants among `tried`, halving the set while it changes anything.
-    void search(std::span<const std::size_t> tried, const Figures& base, ConstantResponses& responses) const {
+    void search(std::span<const std::size_t> tried, const LogFigures& base,
+                ConstantResponses& responses) const {
         const std::span<const NamedConstant> constants = named_constants();
         CostConstants changed = options_.constants;
         for (std::size_t c : tried) changed.*constants[c].value += step_of(constants[c]);
-        const std::optional<Figures> figures = predict(changed);
+        const std::optional<LogFigures> figures = predict(changed);
         if (!figures || *figures == base) return;
         if (tried.size() == 1) {
             const double step = step_of(constants[tried.front()]);
-            responses.step[tried.front()] = (figures->log_step - base.log_step) / step;
-            responses.peak[tried.front()] = (figures->log_peak - base.log_peak) / step;
+            responses.step[tried.front()] = (figures->step - base.step) / step;
+            responses.peak[tried.front()] = (figures->peak - base.peak) / step;
             return;
         }
         const std::size_t half = tried.size() / 2;
@@ -71,6 +60,21 @@ private:
 
 }  // namespace
 
+std::optional<LogFigures> predict_logarithms(const model::ModelGraph& graph, const cluster::Cluster& cluster,
+                                             const schedule::Plan& plan, const CostConstants& constants,
+                                             int most_micro_batches,
+                                             const std::function<core::Bytes(const Evaluation&)>& peak) {
+    EvaluateOptions options;
+    options.constants = constants;
+    options.most_micro_batches = most_micro_batches;
+    options.verifies = false;
+    core::Diagnostics unneeded;
+    const std::optional<Evaluation> result = evaluate(graph, cluster, plan, unneeded, options);
+    if (!result) return std::nullopt;
+    const core::Bytes held = peak ? peak(*result) : result->peak_memory;
+    return LogFigures{std::log(result->step_time.value), held.value > 0 ? std::log(held.value) : 0.0};
+}
+
 double prior_deviation(const NamedConstant& constant) { return 0.25 * (constant.greatest - constant.least); }
 
 std::optional<ConstantResponses> constant_responses(const model::ModelGraph& graph,
@@ -78,7 +82,7 @@ std::optional<ConstantResponses> constant_responses(const model::ModelGraph& gra
                                                     const schedule::Plan& plan,
                                                     const ResponseOptions& options) {
     const Trials trials(graph, cluster, plan, options);
-    const std::optional<Figures> base = trials.predict(options.constants);
+    const std::optional<LogFigures> base = trials.predict(options.constants);
     if (!base) return std::nullopt;
     std::vector<std::size_t> all(named_constants().size());
     std::iota(all.begin(), all.end(), std::size_t{0});

@@ -16,6 +16,19 @@
 
 namespace sim {
 
+// Logarithms of what a plan is predicted to take and hold; of no memory zero.
+struct LogFigures {
+    double step = 0, peak = 0;
+    bool operator==(const LogFigures&) const = default;
+};
+// As quick as differences between constants allow: longer steps than `most_micro_batches` are extrapolated
+// where that is exact, and Programs are not verified again. `peak` as in ResponseOptions. Nothing where the
+// plan cannot be predicted.
+std::optional<LogFigures> predict_logarithms(const model::ModelGraph& graph, const cluster::Cluster& cluster,
+                                             const schedule::Plan& plan, const CostConstants& constants,
+                                             int most_micro_batches,
+                                             const std::function<core::Bytes(const Evaluation&)>& peak = {});
+
 // By constant, in the order of named_constants(): d log(figure) / d(constant), zero where it does not answer.
 struct ConstantResponses {
     std::vector<double> step, peak;
