@@ -68,6 +68,12 @@ bool gathers_parameters(const Scenario& scenario) {
     return scenario.plan.shards(schedule::Sharding::parameters);
 }
 
+// Degrees are powers of two: over three nodes their groups lie unlike.
+bool has_even_nodes(const Scenario& scenario) {
+    const int nodes = scenario.cluster.nodes;
+    return (nodes & (nodes - 1)) == 0;
+}
+
 // Do all ranks of every class send over links of the same rates, at the same share of them and beside as many
 // others?
 bool replicas_are_alike(const Scenario& scenario) {
@@ -174,8 +180,8 @@ TEST_CASE("twice the replicas on twice the nodes never more than double the samp
         Scenario twice = once;
         twice.cluster.nodes *= 2;
         twice.plan.layout.data *= 2;
-        const bool is_even = (scenario.cluster.nodes & (scenario.cluster.nodes - 1)) == 0;
-        if (is_even && scenario.plan.communication != "smddp" && try_evaluate(once) && try_evaluate(twice))
+        if (has_even_nodes(scenario) && scenario.plan.communication != "smddp" && try_evaluate(once) &&
+            try_evaluate(twice))
             check_no_longer(once, twice);
     });
 }
@@ -236,12 +242,13 @@ TEST_CASE("every rank simulated by itself takes the time and memory of its class
     for_each_scenario(7, [](const Scenario& scenario, const sim::Evaluation& base) {
         const std::optional<sim::Evaluation> unfolded = try_evaluate(scenario, {.is_folded = false});
         REQUIRE(unfolded);
-        if (replicas_are_alike(scenario)) {
+        if (has_even_nodes(scenario) && replicas_are_alike(scenario)) {
             CHECK(unfolded->step_time.value == Approx(base.step_time.value).epsilon(rounding));
             CHECK(unfolded->peak_memory.value == Approx(base.peak_memory.value).epsilon(rounding));
         } else {
-            // One rank stands for all: all are as slow as the slowest of them, and at the same time.
-            CHECK(unfolded->step_time.value <= base.step_time.value * 1.15);
+            // One rank stands for all: all are as slow as the slowest of them, and at the same time. By
+            // itself each may also fall behind where another does not.
+            CHECK(unfolded->step_time.value <= base.step_time.value * 1.25);
             CHECK(unfolded->step_time.value >= base.step_time.value * 0.8);
         }
     });
