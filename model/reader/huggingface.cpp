@@ -69,15 +69,8 @@ void gptj(ConfigMapper& m) {
     m.expect_class("CausalLM");
 }
 
-void dimensions(ConfigMapper& m) {
-    m.required_integer("hidden_size", "hidden", hidden_range);
-    m.required_integer("num_hidden_layers", "layers", layer_range);
-    m.required_integer("num_attention_heads", "heads", head_range);
-    m.required_integer("vocab_size", "vocabulary", vocabulary_range);
-}
-
 void gpt_neox(ConfigMapper& m) {
-    dimensions(m);
+    family::usual_dimensions(m);
     m.required_integer("intermediate_size", "ffn", width_range);
     m.required_integer("max_position_embeddings", "max_positions", token_range);
     m.rotary(m.real("rotary_emb_base", 10000.0, {1, 1e12}), 0.25);
@@ -95,7 +88,7 @@ void gpt_neox(ConfigMapper& m) {
 }
 
 void opt(ConfigMapper& m) {
-    dimensions(m);
+    family::usual_dimensions(m);
     m.ignore({"layerdrop", "activation_dropout"});
     m.required_integer("ffn_dim", "ffn", width_range);
     m.required_integer("max_position_embeddings", "max_positions", token_range);
@@ -189,7 +182,7 @@ void mpt(ConfigMapper& m) {
 }
 
 void llama_like(ConfigMapper& m, double default_base, double default_epsilon, bool kv_heads_required) {
-    dimensions(m);
+    family::usual_dimensions(m);
     m.required_integer("intermediate_size", "ffn", width_range);
     m.required_integer("max_position_embeddings", "max_positions", token_range);
     if (kv_heads_required) m.required_integer("num_key_value_heads", "kv_heads", head_range);

@@ -11,15 +11,8 @@ namespace model::family {
 
 namespace {
 
-void dimensions(ConfigMapper& m) {
-    m.required_integer("hidden_size", "hidden", hidden_range);
-    m.required_integer("num_hidden_layers", "layers", layer_range);
-    m.required_integer("num_attention_heads", "heads", head_range);
-    m.required_integer("vocab_size", "vocabulary", vocabulary_range);
-}
-
 void bert_like(ConfigMapper& m) {
-    dimensions(m);
+    usual_dimensions(m);
     m.required_integer("intermediate_size", "ffn", width_range);
     m.required_integer("max_position_embeddings", "max_positions", token_range);
     m.required_integer("type_vocab_size", "token_types", {0, 1 << 20});

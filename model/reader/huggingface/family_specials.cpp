@@ -10,6 +10,13 @@
 
 namespace model::family {
 
+void usual_dimensions(ConfigMapper& m) {
+    m.required_integer("hidden_size", "hidden", hidden_range);
+    m.required_integer("num_hidden_layers", "layers", layer_range);
+    m.required_integer("num_attention_heads", "heads", head_range);
+    m.required_integer("vocab_size", "vocabulary", vocabulary_range);
+}
+
 void rotary(ConfigMapper& m) { m.rotary(10000.0); }
 
 void half_rotary(ConfigMapper& m) { m.rotary(10000.0, 0.5); }

@@ -6,6 +6,9 @@
 
 namespace model::family {
 
+// Width, layers, heads and vocabulary by the names that most families give them.
+void usual_dimensions(ConfigMapper& m);
+
 void rotary(ConfigMapper& m);
 void half_rotary(ConfigMapper& m);
 void qwen(ConfigMapper& m);
