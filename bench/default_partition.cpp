@@ -23,7 +23,6 @@
 #include "model/load.h"
 #include "schedule/plan/plan.h"
 #include "sim/evaluate.h"
-#include "sim/priced_partition.h"
 
 namespace {
 

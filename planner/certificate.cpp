@@ -9,8 +9,10 @@
 
 #include "core/diagnostics.h"
 #include "core/random.h"
+#include "model/model_graph.h"
 #include "planner/search_space.h"
-#include "sim/priced_partition.h"
+#include "sim/cost/compute.h"
+#include "sim/evaluate.h"
 
 namespace planner {
 

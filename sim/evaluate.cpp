@@ -527,11 +527,28 @@ void add_rates(Evaluation& evaluation, const Task& task, const Run& result) {
 
 namespace {
 
+std::optional<schedule::Partition> complete_partition(const schedule::Plan& plan,
+                                                      const model::ModelGraph& graph,
+                                                      const cluster::Cluster& cluster, CostModels* costs,
+                                                      const CostConstants& constants) {
+    if (!costs) return schedule::complete_partition(plan, graph);
+    return complete_partition(
+        plan, graph, cluster, *costs,
+        [&](const schedule::Partition& partition) -> std::optional<PartitionTrial> {
+            schedule::Plan divided = plan;
+            divided.partition = partition;
+            core::Diagnostics not_simulated;
+            const std::optional<Evaluation> evaluation =
+                evaluate(graph, cluster, divided, not_simulated, {.constants = constants, .verifies = false});
+            if (!evaluation) return std::nullopt;
+            return PartitionTrial{evaluation->step_time, evaluation->peak_memory, evaluation->fits};
+        });
+}
+
 // Gives a plan without a partition the one that it is simulated with; false when there is none.
 bool complete(schedule::Plan& plan, const model::ModelGraph& graph, const cluster::Cluster& cluster,
-              CostModels* costs, core::Diagnostics& diagnostics) {
-    std::optional<schedule::Partition> partition =
-        costs ? complete_partition(plan, graph, cluster, *costs) : schedule::complete_partition(plan, graph);
+              CostModels* costs, const CostConstants& constants, core::Diagnostics& diagnostics) {
+    std::optional<schedule::Partition> partition = complete_partition(plan, graph, cluster, costs, constants);
     if (partition) plan.partition = std::move(*partition);
     else
         diagnostics.error({}, "plan.pipeline_parallel",
@@ -557,7 +574,8 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
             : make_cost_models(graph, cluster, plan, options.memory_only ? unpriced : diagnostics,
                                options.constants);
     if (!costs && !options.memory_only) return std::nullopt;
-    if (!complete(plan, graph, cluster, costs ? &*costs : nullptr, diagnostics)) return std::nullopt;
+    if (!complete(plan, graph, cluster, costs ? &*costs : nullptr, options.constants, diagnostics))
+        return std::nullopt;
     if (options.memory_only) costs.reset();
     const int ranks_on_a_device = (plan.layout.ranks() + cluster.device_count() - 1) / cluster.device_count();
     std::size_t simulated_instructions = 0;
@@ -598,6 +616,16 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
     evaluation.memory_timeline = std::move(result->memory_timeline);
     evaluation.program = std::move(result->program);
     return evaluation;
+}
+
+std::optional<schedule::Partition> complete_partition(const schedule::Plan& plan,
+                                                      const model::ModelGraph& graph,
+                                                      const cluster::Cluster& cluster,
+                                                      const CostConstants& constants) {
+    if (!plan.partition.first_units.empty()) return plan.partition;
+    core::Diagnostics unpriced;
+    std::optional<CostModels> costs = make_cost_models(graph, cluster, plan, unpriced, constants);
+    return complete_partition(plan, graph, cluster, costs ? &*costs : nullptr, constants);
 }
 
 core::Value to_value(const Evaluation& evaluation, const model::ModelGraph& graph,

@@ -105,6 +105,14 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
                                    const schedule::Plan& plan, core::Diagnostics& diagnostics,
                                    const EvaluateOptions& options = {});
 
+// The partition that `evaluate` gives a plan (see priced_partition.h): its own; else by prices, or by FLOPs
+// (schedule::complete_partition) where the device has no price for the model. Nothing when there are fewer
+// units than stages.
+std::optional<schedule::Partition> complete_partition(const schedule::Plan& plan,
+                                                      const model::ModelGraph& graph,
+                                                      const cluster::Cluster& cluster,
+                                                      const CostConstants& constants = {});
+
 // The keys of the command-line contract (step_time_s, samples_per_s, ..., memory[], breakdown_s,
 // usd_per_hour, usd_per_million_samples, assumptions).
 core::Value to_value(const Evaluation& evaluation, const model::ModelGraph& graph,

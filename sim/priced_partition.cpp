@@ -1,6 +1,7 @@
 #include "sim/priced_partition.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -46,7 +47,9 @@ class PricedPartition {
 public:
     PricedPartition(const schedule::Plan& plan, const model::ModelGraph& graph,
                     const cluster::Cluster& cluster, CostModels& costs);
-    std::optional<schedule::Partition> solve();
+    std::optional<schedule::Partition> fastest();
+    // From the fastest to the leanest stages; a division that several limits lead to stands once.
+    std::vector<schedule::Partition> fastest_to_leanest();
 
 private:
     std::size_t stages() const { return static_cast<std::size_t>(plan_.stages()); }
@@ -69,7 +72,11 @@ private:
     }
     double fullest_stage(const Cuts& cuts) const;
     double fullest_rank(const Cuts& cuts) const;
-    std::optional<Cuts> fastest_within(double limit_of_a_stage) const;
+    std::optional<Cuts> least_busy_within(double limit_of_a_stage) const;
+    // Between the bytes that the least busy division needs and those of the leanest (weight 1); weight 0:
+    // none.
+    double limit_of_a_stage(double weight);
+    Cuts fastest_by(double weight);
     void make_order();
     void count_in_flight();
     // Smaller is better: when the plan's order ends, then how uneven the stages are.
@@ -81,10 +88,11 @@ private:
     const cluster::Cluster& cluster_;
     CostModels& costs_;
     std::vector<Prefix> prefix_;
-    std::optional<schedule::Schedule> order_;  // of enough micro-batches
-    std::optional<ReplayOrder> replay_;        // of whole sequences on several ranks
-    std::vector<double> in_flight_;            // micro-batches that a stage keeps
-    std::vector<core::Bytes> crossing_;        // the boundary after each unit but the last
+    std::optional<schedule::Schedule> order_;                  // of enough micro-batches
+    std::optional<ReplayOrder> replay_;                        // of whole sequences on several ranks
+    std::vector<double> in_flight_;                            // micro-batches that a stage keeps
+    std::vector<core::Bytes> crossing_;                        // the boundary after each unit but the last
+    std::optional<std::pair<double, double>> fullest_stages_;  // of the leanest and the least busy division
 };
 
 PricedPartition::PricedPartition(const schedule::Plan& plan, const model::ModelGraph& graph,
@@ -163,7 +171,7 @@ double PricedPartition::fullest_rank(const Cuts& cuts) const {
     return *std::max_element(ranks.begin(), ranks.end());
 }
 
-std::optional<Cuts> PricedPartition::fastest_within(double limit_of_a_stage) const {
+std::optional<Cuts> PricedPartition::least_busy_within(double limit_of_a_stage) const {
     const auto load = [&](std::size_t s, std::size_t i, std::size_t j) {
         return memory(s, i, j) > limit_of_a_stage ? infinity : time(i, j);
     };
@@ -236,31 +244,77 @@ void PricedPartition::move_cuts(Cuts& cuts, double limit_of_a_stage) const {
     }
 }
 
-std::optional<schedule::Partition> PricedPartition::solve() {
-    std::optional<Cuts> fastest = fastest_within(infinity);
-    if (!fastest) return std::nullopt;
-    if (stages() == 1) return schedule::Partition{*fastest};
-    // The leanest: the least memory of the fullest stage.
-    const std::optional<schedule::Partition> leanest = schedule::partition_by_place(
-        units(), stages(), [&](std::size_t s, std::size_t i, std::size_t j) { return memory(s, i, j); });
-    const double least = fullest_stage(leanest->first_units), most = fullest_stage(*fastest);
-    const auto within = [&](double weight) {
-        const double limit = std::max(least, least + (1 - weight) * (most - least));
-        return std::pair(fastest_within(limit), limit);
-    };
-    if (plan_.memory_weight > 0) return schedule::Partition{*within(plan_.memory_weight).first};
+double PricedPartition::limit_of_a_stage(double weight) {
+    if (weight == 0) return infinity;
+    if (!fullest_stages_) {
+        const std::optional<schedule::Partition> leanest = schedule::partition_by_place(
+            units(), stages(), [&](std::size_t s, std::size_t i, std::size_t j) { return memory(s, i, j); });
+        fullest_stages_ = {fullest_stage(leanest->first_units), fullest_stage(*least_busy_within(infinity))};
+    }
+    const auto [least, most] = *fullest_stages_;
+    return std::max(least, least + (1 - weight) * (most - least));
+}
+
+Cuts PricedPartition::fastest_by(double weight) {
+    const double limit = limit_of_a_stage(weight);
+    Cuts cuts = *least_busy_within(limit);
+    if (replay_) move_cuts(cuts, limit);
+    return cuts;
+}
+
+std::optional<schedule::Partition> PricedPartition::fastest() {
+    if (units() < stages()) return std::nullopt;
     const cluster::DeviceSpec& device = cluster_.instance.device;
     const core::Bytes outside =
         device.has_concurrent_streams ? least_outside_memory(plan_, 0, cluster_) : core::Bytes(0);
     const double available = (device.memory - outside).value;
-    double limit = infinity;
     // As much memory as is asked for by the fastest that fits.
-    for (const double weight : {0.0, 0.25, 0.5, 0.75, 0.9, 1.0}) {
-        if (fullest_rank(*fastest) <= available) break;
-        std::tie(fastest, limit) = within(weight);
+    constexpr std::array weights = {0.0, 0.25, 0.5, 0.75, 0.9, 1.0};
+    double chosen = 0;
+    for (const double weight : weights) {
+        chosen = weight;
+        if (fullest_rank(*least_busy_within(limit_of_a_stage(weight))) <= available) break;
     }
-    if (replay_) move_cuts(*fastest, limit);
-    return schedule::Partition{*fastest};
+    return schedule::Partition{fastest_by(chosen)};
+}
+
+std::vector<schedule::Partition> PricedPartition::fastest_to_leanest() {
+    std::vector<schedule::Partition> partitions;
+    if (units() < stages()) return partitions;
+    constexpr int parts = 10;
+    for (int part = 0; part <= parts; ++part) {
+        schedule::Partition next{fastest_by(part / double{parts})};
+        if (std::find(partitions.begin(), partitions.end(), next) == partitions.end())
+            partitions.push_back(std::move(next));
+    }
+    return partitions;
+}
+
+// The fastest whose peak the weight allows. Nothing where one of them cannot be simulated.
+std::optional<schedule::Partition> choose_by_peak(std::vector<schedule::Partition> partitions, double weight,
+                                                  const TryPartition& try_partition) {
+    struct Tried {
+        schedule::Partition partition;
+        PartitionTrial trial;
+    };
+    std::vector<Tried> tried;
+    for (schedule::Partition& partition : partitions) {
+        const std::optional<PartitionTrial> trial = try_partition(partition);
+        if (!trial) return std::nullopt;
+        tried.push_back({std::move(partition), *trial});
+    }
+    const auto fits = [](const Tried& one) { return one.trial.fits; };
+    if (std::any_of(tried.begin(), tried.end(), fits)) std::erase_if(tried, std::not_fn(fits));
+    if (tried.empty()) return std::nullopt;
+    std::stable_sort(tried.begin(), tried.end(), [](const Tried& a, const Tried& b) {
+        return std::pair(a.trial.step, a.trial.peak) < std::pair(b.trial.step, b.trial.peak);
+    });
+    const core::Bytes most = tried.front().trial.peak;
+    core::Bytes least = most;
+    for (const Tried& one : tried) least = std::min(least, one.trial.peak);
+    const core::Bytes limit = std::max(least, least + (1 - weight) * (most - least));
+    return std::find_if(tried.begin(), tried.end(), [&](const Tried& one) { return one.trial.peak <= limit; })
+        ->partition;
 }
 
 }  // namespace
@@ -298,20 +352,14 @@ std::vector<UnitPrice> unit_prices(const schedule::Plan& plan, const model::Mode
 
 std::optional<schedule::Partition> complete_partition(const schedule::Plan& plan,
                                                       const model::ModelGraph& graph,
-                                                      const cluster::Cluster& cluster, CostModels& costs) {
+                                                      const cluster::Cluster& cluster, CostModels& costs,
+                                                      const TryPartition& try_partition) {
     if (!plan.partition.first_units.empty()) return plan.partition;
-    return PricedPartition(plan, graph, cluster, costs).solve();
-}
-
-std::optional<schedule::Partition> complete_partition(const schedule::Plan& plan,
-                                                      const model::ModelGraph& graph,
-                                                      const cluster::Cluster& cluster,
-                                                      const CostConstants& constants) {
-    if (!plan.partition.first_units.empty()) return plan.partition;
-    core::Diagnostics unpriced;
-    std::optional<CostModels> costs = make_cost_models(graph, cluster, plan, unpriced, constants);
-    if (!costs) return schedule::complete_partition(plan, graph);
-    return complete_partition(plan, graph, cluster, *costs);
+    PricedPartition priced(plan, graph, cluster, costs);
+    std::optional<schedule::Partition> partition;
+    if (plan.memory_weight > 0 && plan.stages() > 1)
+        partition = choose_by_peak(priced.fastest_to_leanest(), plan.memory_weight, try_partition);
+    return partition ? partition : priced.fastest();
 }
 
 }  // namespace sim

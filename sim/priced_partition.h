@@ -2,6 +2,7 @@
 // as far as memory allows.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -9,7 +10,6 @@
 #include "core/units.h"
 #include "model/model_fwd.h"
 #include "schedule/plan/plan.h"
-#include "sim/cost/constants.h"
 #include "sim/cost/pricing.h"
 
 namespace sim {
@@ -26,20 +26,25 @@ struct UnitPrice {
 std::vector<UnitPrice> unit_prices(const schedule::Plan& plan, const model::ModelGraph& graph,
                                    CostModels& costs);
 
+// What a simulated step with a partition takes and needs.
+struct PartitionTrial {
+    core::Seconds step;
+    core::Bytes peak;  // of the fullest rank
+    bool fits = true;
+};
+// Nothing where the plan cannot be simulated with it.
+using TryPartition = std::function<std::optional<PartitionTrial>(const schedule::Partition&)>;
+
 // The plan's own partition. Where it has none: the division whose busiest pipeline rank is least busy, then
 // moved cut by cut as long as the plan's own compute order ends earlier; stages hold no more than the device
-// does, with the micro-batches counted that the schedule keeps in flight. A plan with `memory_weight` w keeps
-// stages within M + (1 - w) (S - M) bytes instead, where S is the fullest stage of the fastest partition and
-// M that of the leanest, so that a larger weight never asks for more memory. Nothing when there are fewer
-// units than stages.
+// does, with the micro-batches counted that the schedule keeps in flight. For a plan with `memory_weight` w
+// this is one of eleven candidates, from the fastest to the one with the leanest stages; the fastest of those
+// is taken whose simulated peak is within M + (1 - w) (S - M), where S is the peak of the fastest candidate
+// and M the least of all: a larger weight never has a higher peak, nor a shorter step. Nothing when there are
+// fewer units than stages.
 std::optional<schedule::Partition> complete_partition(const schedule::Plan& plan,
                                                       const model::ModelGraph& graph,
-                                                      const cluster::Cluster& cluster, CostModels& costs);
-// The same with prices of its own; by FLOPs (schedule::complete_partition) where the device has no price for
-// the model.
-std::optional<schedule::Partition> complete_partition(const schedule::Plan& plan,
-                                                      const model::ModelGraph& graph,
-                                                      const cluster::Cluster& cluster,
-                                                      const CostConstants& constants = {});
+                                                      const cluster::Cluster& cluster, CostModels& costs,
+                                                      const TryPartition& try_partition);
 
 }  // namespace sim

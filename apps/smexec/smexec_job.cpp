@@ -21,7 +21,7 @@
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/explicit_order.h"
 #include "schedule/verify.h"
-#include "sim/priced_partition.h"
+#include "sim/evaluate.h"
 
 namespace apps {
 

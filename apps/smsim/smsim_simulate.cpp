@@ -13,7 +13,6 @@
 #include "planner/order/plan_order.h"
 #include "schedule/plan/explicit_order.h"
 #include "sim/evaluate.h"
-#include "sim/priced_partition.h"
 #include "sim/report/explain.h"
 #include "sim/report/report.h"
 #include "sim/report/trace.h"

@@ -13,7 +13,6 @@
 #include "schedule/schedule_text.h"
 #include "sim/cost/pricing.h"
 #include "sim/evaluate.h"
-#include "sim/priced_partition.h"
 
 namespace planner {
 

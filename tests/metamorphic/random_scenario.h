@@ -18,7 +18,6 @@
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/plan_file.h"
 #include "sim/evaluate.h"
-#include "sim/priced_partition.h"
 #include "tests/cluster/instances.h"
 #include "tests/model/catalogue.h"
 

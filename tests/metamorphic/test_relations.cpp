@@ -276,3 +276,121 @@ TEST_CASE("a plan written as TOML and as JSON, and with its defaults spelled out
         }
     });
 }
+
+TEST_CASE("spellings of one plan are one plan") {
+    for_each_scenario(9, [](const Scenario& scenario, const sim::Evaluation& base) {
+        const auto check = [&](const char* spelling, const schedule::Plan& plan) {
+            INFO(spelling);
+            Scenario spelled = scenario;
+            spelled.plan = plan;
+            const std::optional<sim::Evaluation> evaluation = try_evaluate(spelled);
+            REQUIRE(evaluation);
+            CHECK(evaluation->step_time.value == Approx(base.step_time.value).epsilon(rounding));
+            CHECK(evaluation->peak_memory.value == Approx(base.peak_memory.value).epsilon(rounding));
+        };
+        const schedule::Plan& plan = scenario.plan;
+        const auto without = [](core::Value& table, std::string_view key) {
+            std::erase_if(table.members(), [&](const auto& member) { return member.first == key; });
+        };
+        // Words of a file: the batch as a whole, the names of orders, a precision by parts.
+        const auto check_written = [&](const char* spelling, const std::function<void(core::Value&)>& write) {
+            core::Value table = schedule::to_value(plan);
+            write(table);
+            core::Diagnostics diagnostics;
+            const std::optional<core::Value> parsed =
+                core::parse_toml(core::to_toml(table), "plan.toml", diagnostics);
+            REQUIRE(parsed);
+            std::optional<schedule::Plan> read = schedule::read_plan(*parsed, nullptr, diagnostics);
+            INFO(core::format(diagnostics));
+            REQUIRE(read);
+            read->optimizer = plan.optimizer;
+            CHECK(*read == plan);
+            check(spelling, *read);
+        };
+        check_written("global_batch for micro_batches", [&](core::Value& table) {
+            without(table, "micro_batches");
+            table["global_batch"] = plan.global_batch();
+        });
+        check_written("placement for order", [&](core::Value& table) {
+            without(table, "order");
+            const std::string& order = plan.layout.order;
+            table["placement"] = order == "PDT" ? "megatron" : order == "DPT" ? "cluster" : "spread";
+        });
+        check_written("a precision's parts", [&](core::Value& table) {
+            core::Value parts = core::Value::table();
+            parts["compute"] = core::name_of(plan.precision.compute);
+            table["precision"] = std::move(parts);
+        });
+        check_written("a bucket in bytes", [&](core::Value& table) {
+            table["gradient_bucket"] =
+                std::to_string(static_cast<std::int64_t>(plan.gradient_bucket.value)) + "B";
+        });
+        // Other figures of the same plan: what a default is said aloud, and what nothing depends on.
+        schedule::Plan spelled = plan;
+        spelled.shard_degree = plan.sharding == schedule::Sharding::none ? 0 : plan.effective_shard_degree();
+        check("the shard degree said", spelled);
+        if (plan.layout.pipeline == 1) {
+            std::string others = plan.layout.order;
+            others.erase(others.find('P'), 1);
+            for (const std::string& order : {others + 'P', 'P' + others}) {
+                spelled = plan;
+                spelled.layout.order = order;
+                check("an axis of one rank at another place", spelled);
+            }
+        }
+        if (plan.schedule == "1f1b" && plan.layout.pipeline > 1) {
+            spelled = plan;
+            spelled.schedule = "interleaved-1f1b";
+            check("interleaved with one chunk", spelled);
+            spelled.schedule = "seq1f1b";
+            spelled.segments = 1;
+            const bool is_causal = scenario.model.starts_with("gpt2") || scenario.model.starts_with("llama");
+            if (is_causal && plan.layout.context == 1 && plan.offload == schedule::Offload::none)
+                check("a sequence in one part", spelled);
+        }
+        if (plan.layout.tensor == 1) {
+            spelled = plan;
+            spelled.sequence_parallel = true;
+            check("sequence parallelism over one rank", spelled);
+        }
+        spelled = plan;
+        spelled.memory_weight = 0.5;
+        check("a weight beside a partition", spelled);
+        spelled = plan;
+        spelled.activation_loading_horizon = 2 * plan.activation_loading_horizon;
+        if (plan.offload == schedule::Offload::none) check("a horizon without offload", spelled);
+    });
+}
+
+TEST_CASE("a larger memory_weight never has a higher peak nor a shorter step") {
+    for_each_scenario(10, [](const Scenario& scenario, const sim::Evaluation&) {
+        if (scenario.plan.layout.pipeline == 1) return;
+        Scenario weighed = scenario;
+        weighed.plan.partition = {};
+        std::optional<sim::Evaluation> lighter;
+        for (const double weight : {0.1, 0.2, 0.5, 0.8, 1.0}) {
+            INFO("memory_weight = " << weight);
+            weighed.plan.memory_weight = weight;
+            const std::optional<sim::Evaluation> evaluation = try_evaluate(weighed);
+            REQUIRE(evaluation);
+            if (lighter) {
+                CHECK(evaluation->peak_memory.value <= lighter->peak_memory.value);
+                CHECK(evaluation->step_time.value >= lighter->step_time.value);
+            }
+            lighter = evaluation;
+        }
+        // SMP v1's words: optimize = "speed" and "memory".
+        weighed.plan.schedule = "interleaved";
+        weighed.plan.virtual_stages = 1;
+        weighed.plan.memory_weight = 0.2;
+        weighed.plan.strict_order = false;
+        const std::optional<sim::Evaluation> speed = try_evaluate(weighed);
+        weighed.plan.memory_weight = 0.8;
+        weighed.plan.strict_order = true;
+        const std::optional<sim::Evaluation> memory = try_evaluate(weighed);
+        REQUIRE(speed.has_value() == memory.has_value());
+        if (!speed) return;
+        CHECK(memory->peak_memory.value <= speed->peak_memory.value);
+        CHECK(memory->step_time.value >= speed->step_time.value);
+    });
+}

@@ -7,7 +7,6 @@
 
 #include "core/diagnostics.h"
 #include "sim/evaluate.h"
-#include "sim/priced_partition.h"
 #include "tests/cluster/instances.h"
 #include "tests/model/catalogue.h"
 
