@@ -2,7 +2,11 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cmath>
 #include <iterator>
+#include <map>
+#include <tuple>
 
 #include "core/diagnostics.h"
 
@@ -14,7 +18,13 @@ using schedule::ComputePhase;
 using schedule::Instruction;
 using schedule::InstructionKind;
 
-constexpr double microseconds = 1e6;
+// A trace counts whole nanoseconds: where a slice ends is rounded as where the next begins, so that slices
+// of one lane never overlap by rounding (viewers drop those that do).
+std::int64_t nanoseconds(core::Seconds time) { return std::llround(time.value * 1e9); }
+
+std::string microseconds(std::int64_t nanoseconds) {
+    return fmt::format("{}.{:03}", nanoseconds / 1000, nanoseconds % 1000);
+}
 
 const char* letter(ComputePhase phase) {
     switch (phase) {
@@ -81,6 +91,95 @@ std::string label(const schedule::Program& program, const Instruction& instructi
 
 namespace {
 
+// Who sends to whom: from every send to its receive, and through the members of every collective in the order
+// in which they join it.
+class Arrows {
+public:
+    struct End {
+        std::size_t performer = 0;
+        const schedule::Span* span = nullptr;
+        schedule::Stream stream = schedule::Stream::compute;
+        bool receives = false;
+    };
+
+    Arrows(const schedule::Program& program, const schedule::Timeline& timeline) : program_(program) {
+        for (std::size_t p = 0; p < timeline.spans.size(); ++p) {
+            joined_.clear();
+            std::vector<const schedule::Span*> in_order;
+            for (const schedule::Span& span : timeline.spans[p]) in_order.push_back(&span);
+            std::stable_sort(in_order.begin(), in_order.end(),
+                             [](const auto* a, const auto* b) { return a->instruction < b->instruction; });
+            for (const schedule::Span* span : in_order)
+                add({p, span}, program.classes[timeline.class_of[p]], timeline.rank[p]);
+        }
+    }
+
+    // Each with two ends or more, in the order in which data moves.
+    std::vector<std::vector<End>> take() {
+        std::vector<std::vector<End>> arrows;
+        const auto move_from = [&](auto& ends_by_key) {
+            for (auto& [key, ends] : ends_by_key) {
+                if (ends.size() < 2) continue;
+                std::stable_sort(ends.begin(), ends.end(), [](const End& a, const End& b) {
+                    return std::pair(a.receives, a.span->start) < std::pair(b.receives, b.span->start);
+                });
+                arrows.push_back(std::move(ends));
+            }
+        };
+        move_from(messages_);
+        move_from(collectives_);
+        return arrows;
+    }
+
+private:
+    void add(End end, const schedule::RankProgram& list, int rank) {
+        const Instruction& i = list.instructions[end.span->instruction];
+        end.stream = i.stream;
+        end.receives = i.kind == InstructionKind::receive;
+        if (i.kind == InstructionKind::collective) {
+            const auto [first, last] = group_of(i, list, rank);
+            const int number = joined_[{i.group, first, last}]++;
+            collectives_[{i.group, first, last, number}].push_back(end);
+        } else if (end.receives || i.kind == InstructionKind::send) {
+            const bool is_gradient = i.payload == schedule::PayloadKind::activation_gradient;
+            const int boundary = end.receives == is_gradient ? i.stage + 1 : i.stage;
+            const schedule::RankCoordinates at = schedule::coordinates_of(program_.plan.layout, rank);
+            messages_[{at.data, at.tensor, i.payload, boundary, i.micro_batch}].push_back(end);
+        }
+    }
+
+    // Lowest and highest rank of the group in which `rank` runs a collective.
+    std::pair<int, int> group_of(const Instruction& i, const schedule::RankProgram& list, int rank) {
+        const schedule::ParallelLayout& layout = program_.plan.layout;
+        if (i.group == schedule::GroupKind::tied_stages && i.bucket) {
+            const std::vector<std::int32_t>& tied = list.buckets[*i.bucket].tied_ranks;
+            if (tied.empty()) return {rank, rank};
+            schedule::RankCoordinates first = schedule::coordinates_of(layout, rank), last = first;
+            first.pipeline = tied.front();
+            last.pipeline = tied.back();
+            return {schedule::rank_of(layout, first), schedule::rank_of(layout, last)};
+        }
+        const auto [entry, is_new] = groups_.try_emplace({i.group, rank}, rank, rank);
+        if (is_new) {
+            const std::vector<int> group =
+                schedule::process_group(layout, i.group, rank, program_.plan.effective_shard_degree());
+            if (!group.empty()) {
+                const auto [first, last] = std::minmax_element(group.begin(), group.end());
+                entry->second = {*first, *last};
+            }
+        }
+        return entry->second;
+    }
+
+    const schedule::Program& program_;
+    // By replica (data and tensor coordinate), payload, boundary and micro-batch.
+    std::map<std::tuple<int, int, schedule::PayloadKind, int, int>, std::vector<End>> messages_;
+    // By group and number in it.
+    std::map<std::tuple<schedule::GroupKind, int, int, int>, std::vector<End>> collectives_;
+    std::map<std::tuple<schedule::GroupKind, int, int>, int> joined_;  // by one performer so far
+    std::map<std::pair<schedule::GroupKind, int>, std::pair<int, int>> groups_;
+};
+
 class TraceWriter {
 public:
     explicit TraceWriter(const schedule::Program& program) : program_(program) {}
@@ -101,19 +200,19 @@ public:
         for (const schedule::Span& span : timeline.spans[p]) {
             const Instruction& instruction = list.instructions[span.instruction];
             fmt::format_to(out,
-                           ",\n{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f},\"name\":\"{"
+                           ",\n{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{},\"dur\":{},\"name\":\"{"
                            "}\",\"cat\":\"{}\",\"args\":{{\"instruction\":{},"
                            "\"stage\":{},\"micro_batch\":{},\"bytes\":{:.0f}}}}}",
-                           pid, static_cast<int>(instruction.stream), span.start.value * microseconds,
-                           (span.end - span.start).value * microseconds, label(program_, instruction, false),
-                           schedule::name_of(instruction.stream), span.instruction, instruction.stage,
-                           instruction.micro_batch, instruction.bytes.value);
+                           pid, static_cast<int>(instruction.stream), microseconds(nanoseconds(span.start)),
+                           microseconds(nanoseconds(span.end) - nanoseconds(span.start)),
+                           label(program_, instruction, false), schedule::name_of(instruction.stream),
+                           span.instruction, instruction.stage, instruction.micro_batch,
+                           instruction.bytes.value);
         }
         if (p >= memory.samples.size()) return;
         for (const schedule::MemorySample& sample : memory.samples[p]) {
-            fmt::format_to(out,
-                           ",\n{{\"ph\":\"C\",\"pid\":{},\"name\":\"memory GiB\",\"ts\":{:.3f},\"args\":{{",
-                           pid, sample.time.value * microseconds);
+            fmt::format_to(out, ",\n{{\"ph\":\"C\",\"pid\":{},\"name\":\"memory GiB\",\"ts\":{},\"args\":{{",
+                           pid, microseconds(nanoseconds(sample.time)));
             for (int kind = 0; kind < schedule::memory_kind_count; ++kind)
                 fmt::format_to(out, "{}\"{}\":{:.6f}", kind == 0 ? "" : ",",
                                schedule::name_of(static_cast<schedule::MemoryKind>(kind)),
@@ -123,14 +222,35 @@ public:
     }
     void add(const TraceMark& mark) {
         fmt::format_to(std::back_inserter(text_),
-                       ",\n{{\"ph\":\"i\",\"s\":\"p\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"name\":\"{}\"}}",
-                       mark.performer, static_cast<int>(mark.stream), mark.time.value * microseconds,
+                       ",\n{{\"ph\":\"i\",\"s\":\"p\",\"pid\":{},\"tid\":{},\"ts\":{},\"name\":\"{}\"}}",
+                       mark.performer, static_cast<int>(mark.stream), microseconds(nanoseconds(mark.time)),
                        mark.text);
+    }
+    // Arrows between the slices of a timeline; performer p has process `pid_of(p)`.
+    template <class PidOf>
+    void add(Arrows arrows, const PidOf& pid_of) {
+        for (std::vector<Arrows::End>& ends : arrows.take()) {
+            ++arrows_;
+            std::int64_t time = 0;  // an arrow does not lead back in time, and ends inside its slice
+            for (std::size_t e = 0; e < ends.size(); ++e) {
+                time = std::max(nanoseconds(ends[e].span->start),
+                                std::min(time, nanoseconds(ends[e].span->end) - 1));
+                fmt::format_to(
+                    std::back_inserter(text_),
+                    ",\n{{\"ph\":\"{}\",\"id\":{},\"pid\":{},\"tid\":{},\"ts\":{},\"name\":\"data\","
+                    "\"cat\":\"data\",\"bp\":\"e\"}}",
+                    e == 0                ? 's'
+                    : e + 1 < ends.size() ? 't'
+                                          : 'f',
+                    arrows_, pid_of(ends[e].performer), static_cast<int>(ends[e].stream), microseconds(time));
+            }
+        }
     }
     std::string take() { return std::move(text_) + "\n]}\n"; }
 
 private:
     const schedule::Program& program_;
+    std::int64_t arrows_ = 0;
     std::string text_ = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
     bool is_first_ = true;
 };
@@ -147,6 +267,7 @@ std::string chrome_trace(const schedule::Program& program, const schedule::Timel
         writer.add(p, fmt::format("rank {} (pipeline {})", timeline.rank[p], pipeline), timeline, p, memory);
     }
     for (const TraceMark& mark : marks) writer.add(mark);
+    writer.add(Arrows(program, timeline), [](std::size_t p) { return p; });
     return writer.take();
 }
 
@@ -170,6 +291,7 @@ std::string comparison_trace(const schedule::Program& program, const schedule::T
             writer.add(2 * p, fmt::format("rank {} predicted", rank), predicted, of_rank, predicted_memory);
         writer.add(2 * p + 1, fmt::format("rank {} measured", rank), measured, p, measured_memory);
     }
+    writer.add(Arrows(program, measured), [](std::size_t p) { return 2 * p + 1; });
     return writer.take();
 }
 
