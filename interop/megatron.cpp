@@ -80,6 +80,7 @@ private:
         flag("--attention-dropout", shape.attention_dropout);
         if (shape.experts > 0) {
             flag("--num-experts", shape.experts);
+            flag("--moe-token-dispatcher-type", "alltoall");  // as the Program exchanges tokens
             if (shape.auxiliary_loss > 0) flag("--moe-aux-loss-coeff", shape.auxiliary_loss);
             if (shape.capacity_factor > 0) {
                 flag("--moe-expert-capacity-factor", shape.capacity_factor);
@@ -218,7 +219,7 @@ private:
             flag("--adam-beta2", o.beta2);
             flag("--adam-eps", o.epsilon);
         }
-        flag("--clip-grad", "0.0");  // Megatron's default is 1.0; a plan does not clip
+        flag("--clip-grad", o.gradient_clipping);  // Megatron's default is 1.0
         flag("--train-iters", t.steps);
         flag("--seed", t.seed);
         flag("--tokenizer-type", "NullTokenizer");

@@ -92,6 +92,7 @@ std::optional<Export> write_nemo(const ExportSource& source, const ExportOptions
                                ? core::Value("bf16")
                                : core::Value(p.compute == core::DataType::fp16 ? 16 : 32);
     trainer["max_steps"] = source.file.training.steps;
+    trainer["gradient_clip_val"] = plan.optimizer.gradient_clipping;
 
     core::Value& model = document["model"];
     core::Value optimizer = core::Value::table();

@@ -127,6 +127,8 @@ std::optional<Export> write_torchtitan(const ExportSource& source, const ExportO
     training["global_batch_size"] = plan.global_batch();
     training["seq_len"] = source.graph.tokens_per_sample;
     training["steps"] = source.file.training.steps;
+    // Its default is 1; a norm beyond all others clips nothing.
+    training["max_norm"] = plan.optimizer.gradient_clipping > 0 ? plan.optimizer.gradient_clipping : 1e30;
     precision(e, training);
     core::Value& parallelism = document["parallelism"];
     sharding(e, parallelism);

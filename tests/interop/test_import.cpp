@@ -1,0 +1,158 @@
+// Other tools' files into plans: the model that they describe, and every key honoured, harmless or refused.
+#include <catch2/catch.hpp>
+
+#include <optional>
+#include <string>
+
+#include "core/diagnostics.h"
+#include "interop/exchange.h"
+#include "model/load.h"
+
+namespace {
+
+std::optional<schedule::PlanFile> imported(const std::string& text, const std::string& target,
+                                           core::Diagnostics& diagnostics, const std::string& model = "") {
+    return interop::find_exchange_target(target)->read(
+        text, "file", {.model = model, .instance = "p5.48xlarge", .nodes = 32}, diagnostics);
+}
+
+double parameters_of(const std::string& arguments) {
+    core::Diagnostics diagnostics;
+    const auto file = imported(arguments, "megatron", diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(file);
+    const std::optional<model::ModelGraph> graph = model::load_model(file->model, {}, diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(graph);
+    return static_cast<double>(model::parameter_count(*graph));
+}
+
+void refused(const std::string& text, const std::string& target, const std::string& key) {
+    INFO(target << ": " << text);
+    core::Diagnostics diagnostics;
+    CHECK(!imported(text, target, diagnostics, target == "deepspeed" ? "gpt2" : ""));
+    bool names_key = false;
+    for (const core::Diagnostic& entry : diagnostics.entries())
+        names_key =
+            names_key ||
+            (entry.severity == core::Severity::error && !entry.hint.empty() &&
+             (entry.key.find(key) != std::string::npos || entry.message.find(key) != std::string::npos));
+    INFO(core::format(diagnostics));
+    CHECK(names_key);
+}
+
+const std::string run = " --micro-batch-size 1 --global-batch-size 256 --bf16 --use-distributed-optimizer ";
+const std::string llama_like =
+    " --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 "
+    "--group-query-attention --num-query-groups 8 --seq-length 8192 --max-position-embeddings 8192 "
+    "--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear "
+    "--untie-embeddings-and-output-weights --vocab-size 128256 ";
+
+}  // namespace
+
+TEST_CASE("Megatron-LM's arguments describe the models that are trained with them") {
+    // Parameters as their papers and cards count them: 8.03 and 46.7 billion, 671 billion (DeepSeek-V3,
+    // without its module of multi-token prediction) and 30.5 billion (Qwen3-30B-A3B).
+    CHECK(parameters_of(run + llama_like) == Approx(8.03e9).epsilon(0.001));
+    CHECK(parameters_of(
+              run + " --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 "
+                    "--group-query-attention --num-query-groups 8 --seq-length 4096 "
+                    "--max-position-embeddings 32768 --position-embedding-type rope --normalization RMSNorm "
+                    "--swiglu --disable-bias-linear --untie-embeddings-and-output-weights "
+                    "--tokenizer-type Llama2Tokenizer --num-experts 8 --moe-router-topk 2 "
+                    "--moe-aux-loss-coeff 1e-2 --expert-model-parallel-size 8") ==
+          Approx(46.7e9).epsilon(0.001));
+    CHECK(parameters_of(
+              run + "--num-layers 61 --hidden-size 7168 --ffn-hidden-size 18432 --num-attention-heads 128 "
+                    "--seq-length 4096 --max-position-embeddings 4096 --position-embedding-type rope "
+                    "--normalization RMSNorm --swiglu --disable-bias-linear --qk-layernorm "
+                    "--untie-embeddings-and-output-weights --vocab-size 129280 --multi-latent-attention "
+                    "--q-lora-rank 1536 --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 "
+                    "--v-head-dim 128 --num-experts 256 --moe-layer-freq '([0]*3+[1]*58)' "
+                    "--moe-ffn-hidden-size 2048 --moe-shared-expert-intermediate-size 2048 "
+                    "--moe-router-topk 8 --moe-router-group-topk 4 --moe-router-num-groups 8 "
+                    "--moe-router-topk-scaling-factor 2.5 --moe-router-score-function sigmoid "
+                    "--moe-router-pre-softmax --moe-router-enable-expert-bias --moe-grouped-gemm "
+                    "--expert-model-parallel-size 64") == Approx(671.03e9).epsilon(0.0005));
+    CHECK(parameters_of(run +
+                        "--num-layers 48 --hidden-size 2048 --ffn-hidden-size 6144 --num-attention-heads 32 "
+                        "--group-query-attention --num-query-groups 4 --kv-channels 128 --seq-length 4096 "
+                        "--max-position-embeddings 40960 --position-embedding-type rope "
+                        "--normalization RMSNorm --swiglu --disable-bias-linear --qk-layernorm "
+                        "--untie-embeddings-and-output-weights --vocab-size 151936 --num-experts 128 "
+                        "--moe-ffn-hidden-size 768 --moe-router-topk 8 --expert-model-parallel-size 8") ==
+          Approx(30.53e9).epsilon(0.001));
+}
+
+TEST_CASE("every argument of Megatron-LM is honoured, harmless or refused") {
+    core::Diagnostics diagnostics;
+    const auto file =
+        imported(run + llama_like +
+                     "--log-interval 1 --save /x --tensorboard-dir /y --eval-iters 10 --lr 3e-4 "
+                     "--lr-decay-style cosine --lr-warmup-iters 500 --data-path a b c --split 99,1,0 "
+                     "--clip-grad 0.5 --attention-backend unfused --train-samples 25600000000 "
+                     "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params",
+                 "megatron", diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(file);
+    CHECK(diagnostics.entries().empty());
+    CHECK(file->plan.optimizer.gradient_clipping == 0.5);
+    CHECK(file->plan.attention == model::AttentionImplementation::unfused);
+    CHECK(file->plan.sharding == schedule::Sharding::parameters);
+    CHECK(file->plan.framework == "megatron-lm");
+    CHECK(file->training.steps == 1 << 20);  // the most that a plan holds; 25.6e9 / 256 are more
+    // Without --clip-grad Megatron-LM clips at 1.
+    CHECK(imported(run + llama_like, "megatron", diagnostics)->plan.optimizer.gradient_clipping == 1);
+    for (const char* argument :
+         {"squared-relu", "multi-latent-attentions", "spec a b", "optimizer muon",
+          "moe-layer-freq [0]*3+[1]*58 --num-experts 4", "moe-layer-freq (((([1] --num-experts 4",
+          "moe-layer-freq [1]*99999999999 --num-experts 4", "window-size x", "optimizer-cpu-offload",
+          "expert-tensor-parallel-size 2", "recompute-granularity selective --recompute-modules mlp",
+          "softmax-type odd", "attention-backend odd", "account-for-embedding-in-pipeline-split"}) {
+        const std::string text = argument;
+        const std::size_t blank = text.find(' ');
+        std::string key = text.substr(0, blank);
+        if (key == "recompute-granularity") key = "recompute-modules";
+        refused(run + llama_like + "--" + text, "megatron", key);
+    }
+    refused("pretrain_t5.py " + run + llama_like, "megatron", "pretrain_t5.py");
+    refused(R"({"script": "/a/pretrain_bert.py", "arguments": ["--num-layers", "24"]})", "megatron",
+            "pretrain_bert.py");
+    // What interop/capture writes.
+    const auto captured = imported(
+        R"({"script": "pretrain_gpt.py", "launcher": ["--nproc_per_node", "8"], "arguments": ["--num-layers",
+            "12", "--hidden-size", "768", "--num-attention-heads", "12", "--seq-length", "1024",
+            "--max-position-embeddings", "1024", "--micro-batch-size=4", "--merge-file", "x", "--fp16"]})",
+        "megatron", diagnostics);
+    REQUIRE(captured);
+    CHECK(captured->plan.micro_batch == 4);
+    CHECK(captured->model.find("vocabulary")->integer() == 50257);
+}
+
+TEST_CASE("every key of a DeepSpeed configuration is honoured, harmless or refused") {
+    const auto configuration = [](const std::string& more, const std::string& zero = "") {
+        return R"({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2,
+                   "bf16": {"enabled": true},
+                   "steps_per_print": 10, "gradient_clipping": 0.5, "zero_optimization": {"stage": 3,
+                   "stage3_max_live_parameters": 1e9)" +
+               zero + "}" + more + "}";
+    };
+    core::Diagnostics diagnostics;
+    const auto file = imported(configuration(R"(, "compression_training": {"weights": {"enabled": false}})"),
+                               "deepspeed", diagnostics, "gpt2");
+    INFO(core::format(diagnostics));
+    REQUIRE(file);
+    CHECK(file->plan.optimizer.gradient_clipping == 0.5);
+    for (const char* key :
+         {"compression_training\": {\"weights\": {\"enabled\": true}}", "amp\": {\"enabled\": true}",
+          "sparse_gradients\": true", "gradient_cliping\": 1"}) {
+        const std::string text = key;
+        refused(configuration(", \"" + text), "deepspeed", text.substr(0, text.find('"')));
+    }
+    for (const char* key : {"zero_hpz_partition_size\": 8", "zero_quantized_gradients\": true",
+                            "zero_quantized_weights\": true", "cpu_offload\": true",
+                            "stage3_prefetch_bucket\": 1", "offload_optimizer\": {\"device\": \"cpu\"}"}) {
+        const std::string text = key;
+        refused(configuration("", ", \"" + text), "deepspeed", text.substr(0, text.find('"')));
+    }
+}
