@@ -21,7 +21,7 @@
 #include "exec/runtime/run.h"
 #include "exec/tensor_view.h"
 #include "exec/transport/communicator.h"
-#include "model/model_graph.h"
+#include "model/segment.h"
 #include "schedule/program/program.h"
 
 namespace exec {
@@ -54,8 +54,8 @@ struct Operands {
     // Experts over several ranks: rows of each block of routed tokens, a block for every source rank and
     // own expert, sources outermost; null = this rank's own routed tokens.
     const std::vector<std::int64_t>* expert_rows = nullptr;
-    // Attention in a segment of a sequence: keys and values of the segments before, in order, and in backward
-    // their gradients, to be added to; then also what later segments left for this one's.
+    // Attention in a part of a sequence: keys and values of the parts before, in order, and in backward
+    // their gradients, to be added to; then also what later parts left for this one's.
     std::vector<KeyValues> earlier, earlier_gradients;
     TensorView later_gradient;
     // Attention over a context-parallel group: keys and values of all tokens [samples, sequence, 2 kv_heads
@@ -232,7 +232,7 @@ struct BackendRequest {
     const InputReader& inputs;
     const RunOptions& options;
     Communicator& communicator;
-    const std::vector<model::ModelGraph>& segments;  // of sequences (model/segment.h), or the one graph
+    const model::SegmentGraphs& graphs;  // of what passes at once
     const std::vector<StagePlan>& stage_plans;
     const std::vector<std::string>& activities;  // by instruction of this rank's list
 };

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include "core/diagnostics.h"
 #include "schedule/pass/lower.h"
@@ -71,7 +72,7 @@ struct Bounds::Caches {
         core::Seconds forward, backward, backward_input, beside_backward;
     };
     // Of passes, by micro-batch, recomputation, sequence parallelism, what becomes of gradients (some
-    // reductions run beside them), stage, pipeline rank, segments of a sequence and which.
+    // reductions run beside them), stage, pipeline rank, passes of a micro-batch and which.
     std::map<std::tuple<int, int, bool, GradientHandling, std::int32_t, std::int32_t, int, int, int>,
              Collectives>
         collectives;
@@ -109,9 +110,8 @@ struct OrderCollection::Content {
         std::once_flag is_made;
         std::optional<sim::ReplayOrder> order;
     };
-    using Key =
-        std::tuple<std::string, int, int, int, int>;  // schedule, ranks, chunks, micro-batches, segments
-    std::mutex guard;                                 // of the maps; entries are made outside it, each once
+    using Key = std::pair<std::tuple<std::string, int, int, int>, int>;  // Plan::order_key, micro-batches
+    std::mutex guard;  // of the maps; entries are made outside it, each once
     WorkMeter* work = nullptr;
     void count(const std::optional<schedule::Schedule>& order) const {
         if (work && order) work->add(2.0 * order->stages * order->micro_batches, per_ordered_pass);
@@ -135,7 +135,7 @@ const schedule::Schedule* OrderCollection::order(const schedule::Plan& plan) {
     Content::Entry* entry = nullptr;
     {
         const std::lock_guard lock(content_->guard);
-        entry = &content_->entries[{plan.schedule, p, plan.virtual_stages, micro_batches, plan.segments}];
+        entry = &content_->entries[{plan.order_key(), micro_batches}];
     }
     std::call_once(entry->is_made, [&] {
         core::Diagnostics diagnostics;
@@ -152,8 +152,7 @@ const sim::ReplayOrder* OrderCollection::whole_order(const schedule::Plan& plan)
     Content::WholeEntry* entry = nullptr;
     {
         const std::lock_guard lock(content_->guard);
-        entry = &content_->whole_entries[{plan.schedule, plan.layout.pipeline, plan.virtual_stages,
-                                          plan.micro_batches, plan.segments}];
+        entry = &content_->whole_entries[{plan.order_key(), plan.micro_batches}];
     }
     std::call_once(entry->is_made, [&] {
         core::Diagnostics diagnostics;
@@ -270,7 +269,7 @@ StageCost Bounds::stage_cost(const schedule::Plan& plan, model::OperatorRange ra
     const model::OperatorRange like = stages_.first_like(range);
     const auto [entry, is_new] = caches_of(plan).collectives.try_emplace(
         {plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel, GradientHandling(plan),
-         like.begin, like.end, pipeline_rank, segments_of(plan), segment});
+         like.begin, like.end, pipeline_rank, plan.passes_per_micro_batch(), segment});
     Caches::Collectives& times = entry->second;
     if (is_new) {
         sim::CommunicationCost& communication =
@@ -326,7 +325,7 @@ core::Seconds Bounds::time_of_work(const schedule::Plan& plan) {
     std::optional<core::Seconds> least;
     for (int rank = 0; rank < ranks; ++rank) {
         core::Seconds device, host;
-        for (int segment = 0; segment < segments_of(plan); ++segment) {
+        for (int segment = 0; segment < plan.passes_per_micro_batch(); ++segment) {
             const StageCost cost = stage_cost(plan, all, rank, segment);
             device += cost.forward.device + cost.backward.device;
             host += cost.forward.host + cost.backward.host;
@@ -373,7 +372,7 @@ bool Bounds::never_fits(const schedule::Plan& plan) {
     double state = this->state(plan, all).value;
     const schedule::Schedule* order = orders_.order(plan);
     const double room = device.memory.value;
-    if (!order || order->stages != order->ranks || segments_of(plan) > 1)
+    if (!order || order->stages != order->ranks || plan.passes_per_micro_batch() > 1)
         return state > room * plan.layout.pipeline;
     // The state goes where a byte of activations costs most, as they are there of most micro-batches; what
     // is left takes the activations.
@@ -394,7 +393,7 @@ Bounds::StagePasses Bounds::stage_passes(const schedule::Plan& plan, const sched
     const auto micro_batches = static_cast<double>(plan.micro_batches);
     StagePasses passes;
     std::optional<core::Seconds> least_forward, least_backward;  // of any segment of a sequence
-    for (int segment = 0; segment < segments_of(plan); ++segment) {
+    for (int segment = 0; segment < plan.passes_per_micro_batch(); ++segment) {
         const StageCost cost = stage_cost(plan, range, pipeline_rank, segment);
         const PassTimes times = pass_times(cost.forward, cost.backward, cost.backward_input, order, stage);
         const core::Seconds backward = splits ? times.backward_input + times.backward_weight : times.backward;
@@ -500,7 +499,7 @@ core::Seconds Bounds::after_passes(const schedule::Plan& plan, int rank, double 
 // Between ranks, at least.
 core::Seconds Bounds::transfer_time(const schedule::Plan& plan, const schedule::Schedule& order) {
     const auto [entry, is_new] = caches_of(plan).transfers.try_emplace(
-        {&order, plan.micro_batch, plan.sequence_parallel});  // the order knows its segments
+        {&order, plan.micro_batch, plan.sequence_parallel});  // the order knows how often each passes
     if (is_new) entry->second = transfer_time(plan, order, stages_.smallest_transfer(plan));
     return entry->second;
 }
@@ -549,8 +548,7 @@ core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const sched
             const GroupKind group = shard_group(plan, is_expert);
             // Copies of a tied parameter on several ranks are summed over these first, so its gradient is
             // reduced once a step whatever the sharding.
-            const double passes = plan.micro_batches *
-                                  segments_of(plan);  // a segment of a sequence is a micro-batch of its own
+            const double passes = plan.micro_batches * plan.passes_per_micro_batch();
             const double times = plan.shards(schedule::Sharding::gradients) ? passes : 1;
             stream += price(CollectiveKind::reduce_scatter, group, element * std::max(0.0, elements - tied)) *
                       times;
@@ -570,8 +568,8 @@ core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const sched
 
 core::Seconds Bounds::replayed(const schedule::Plan& plan, const schedule::Schedule& order,
                                const std::vector<model::OperatorRange>& ranges, core::Seconds transfer) {
-    // Segments of a sequence take different times, which a replay does not know.
-    const bool is_known = plan.layout.pipeline > 1 && segments_of(plan) == 1;
+    // Parts of a sequence take different times, which a replay does not know.
+    const bool is_known = plan.layout.pipeline > 1 && plan.passes_per_micro_batch() == 1;
     const sim::ReplayOrder* whole = is_known ? orders_.whole_order(plan) : nullptr;
     if (!whole) return core::Seconds(0);
     sim::ScheduleCosts costs;

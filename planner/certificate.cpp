@@ -131,7 +131,7 @@ core::Seconds Checker::least_step(std::size_t target, const schedule::Plan& plan
     const cluster::DeviceSpec& device = targets_[target].cluster.instance.device;
     if (!device.has_concurrent_streams) return core::Seconds(0);
     schedule::Plan whole = plan;
-    whole.segments = 0;
+    whole.keep_sequences_whole();
     whole.schedule = "1f1b";
     core::Diagnostics unpriced;
     const auto compute = sim::ComputeCost::make(graph_, device, whole, unpriced, request_.constants);
@@ -151,7 +151,7 @@ void Checker::check_samples(std::size_t samples, std::uint64_t seed) {
     for (std::size_t i = 0; i < samples; ++i) {
         auto [target, plan] = space_[random.below(space_.size())];
         ++check_.sampled;
-        if (request_.objective != Objective::memory && plan.segments <= 1) {
+        if (request_.objective != Objective::memory && plan.passes_per_micro_batch() == 1) {
             const core::Seconds step = least_step(target, plan);
             if (value_of(target, step, {}) >= floor() || !is_allowed(target, step)) {
                 ++check_.bounded;

@@ -44,7 +44,7 @@ StageTable::Key StageTable::key(const schedule::Plan& plan, bool splits, int ran
             static_cast<int>(plan.recompute),
             plan.sequence_parallel,
             GradientHandling(plan),
-            segments_of(plan),
+            plan.passes_per_micro_batch(),
             splits,
             rank,
             place};
@@ -147,7 +147,7 @@ PartitionSpace::PartitionSpace(StageTable& table, const schedule::Plan& plan)
     if (!order_ || units_ < static_cast<std::size_t>(order_->stages)) return;
     splits_ = splits_backward(*order_);
     for (int s = 0; s < order_->stages; ++s) rows_.push_back(&table_.row(plan_, *order_, splits_, s));
-    if (order_->stages != order_->ranks || segments_of(plan_) > 1) return;
+    if (order_->stages != order_->ranks || plan_.passes_per_micro_batch() > 1) return;
     in_flight_ = table_.bounds().micro_batches_kept(plan_);
     for (double& kept : in_flight_) kept *= table_.bounds().fragmentation();
     for (int rank = 0; rank < order_->ranks; ++rank) room_.push_back(table_.bounds().room(plan_, rank).value);

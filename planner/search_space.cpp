@@ -46,7 +46,7 @@ std::vector<ScheduleChoice> schedule_choices(const model::ModelGraph& graph, int
             shape.chunks = chunks;
             shape.micro_batches = micro_batches;
             if (schedule::unsupported(candidate, shape)) continue;
-            if (!candidate.has_segments) choices.push_back({candidate.name, chunks, 0});
+            if (!candidate.cuts_sequences) choices.push_back({candidate.name, chunks, 0});
             else
                 for (const int count : segments) choices.push_back({candidate.name, chunks, count});
         }
@@ -119,6 +119,17 @@ std::vector<int> segment_counts(const model::ModelGraph& graph, const schedule::
 
 std::vector<int> segment_counts(const model::ModelGraph& graph, const schedule::Plan& plan) {
     return segment_counts(graph, plan, cuts_sequences(graph));
+}
+
+std::vector<schedule::Plan> plans_with_schedule(const model::ModelGraph& graph, const schedule::Plan& plan,
+                                                const schedule::PipelineSchedule& schedule) {
+    std::vector<schedule::Plan> plans;
+    for (const int segments : schedule.cuts_sequences ? segment_counts(graph, plan) : std::vector<int>{0}) {
+        plans.push_back(plan);
+        plans.back().schedule = schedule.name;
+        plans.back().segments = segments;
+    }
+    return plans;
 }
 
 std::vector<schedule::ParallelLayout> legal_layouts(const model::ModelGraph& graph, int devices,
@@ -196,7 +207,7 @@ std::vector<int> loading_horizons(const model::ModelGraph& graph, const cluster:
                                   const schedule::Plan& plan) {
     std::vector<int> horizons;
     const schedule::PipelineSchedule* order = schedule::find_pipeline_schedule(plan.schedule);
-    if (!device.has_concurrent_streams || (order && (order->has_segments || order->is_forward_only)))
+    if (!device.has_concurrent_streams || (order && (order->cuts_sequences || order->is_forward_only)))
         return horizons;
     for (std::size_t horizon = 1; horizon <= 2 * graph.units.size(); horizon *= 2)
         horizons.push_back(static_cast<int>(horizon));

@@ -14,7 +14,7 @@ struct StageCollection::Passes {
     Collectives collectives;
 };
 
-using SegmentKey = std::pair<int, int>;  // segments of a sequence, and which
+using SegmentKey = std::pair<int, int>;  // passes of a micro-batch, and which
 
 struct StageCollection::Prices {
     schedule::Plan plan;  // the cost objects refer to it
@@ -38,12 +38,12 @@ struct StageCollection::Shape {
     std::map<const schedule::Schedule*, std::vector<schedule::StateElements>> state_elements;
     std::map<const schedule::Schedule*, std::vector<RankParameters>> rank_parameters;
     std::map<GradientHandling, Prices> prices;
-    std::map<std::pair<int, int>, core::Bytes> smallest_transfers;  // by stages and segments
-    std::map<int, core::Bytes> smallest_boundaries;                 // by segments
+    std::map<std::pair<int, int>, core::Bytes> smallest_transfers;  // by stages and passes of a micro-batch
+    std::map<int, core::Bytes> smallest_boundaries;                 // by passes
 };
 
 GradientHandling::GradientHandling(const schedule::Plan& plan)
-    : accumulates(plan.micro_batches * segments_of(plan) > 1),
+    : accumulates(plan.micro_batches * plan.passes_per_micro_batch() > 1),
       is_sharded(plan.shards(schedule::Sharding::gradients)),
       is_reduced_whole(plan.layout.data > 1 && !plan.shards(schedule::Sharding::optimizer)) {}
 
@@ -70,7 +70,7 @@ StageCollection::Shape& StageCollection::shape_of(const schedule::Plan& plan) {
 // micro-batches whose gradients are reduced in parts.
 std::vector<core::Seconds> StageCollection::unit_loads(Shape& shape, const schedule::Plan& plan) {
     schedule::Plan usual = plan;
-    usual.segments = 0;
+    usual.keep_sequences_whole();
     usual.micro_batches = 2;
     usual.sharding = plan.layout.data > 1 ? schedule::Sharding::optimizer : schedule::Sharding::none;
     usual.shard_degree = 0;
@@ -129,7 +129,7 @@ const std::vector<model::OperatorRange>* StageCollection::stages(const schedule:
 }
 
 const model::ModelGraph& StageCollection::graph_of(const schedule::Plan& plan, int segment) {
-    const int count = segments_of(plan);
+    const int count = plan.passes_per_micro_batch();
     if (count == 1) return graph_;
     const std::lock_guard lock(guard_);
     return segment_graphs_.try_emplace(count, graph_, count).first->second[static_cast<std::size_t>(segment)];
@@ -138,8 +138,10 @@ const model::ModelGraph& StageCollection::graph_of(const schedule::Plan& plan, i
 const schedule::ActivationFootprint& StageCollection::footprint(Shape& shape, const schedule::Plan& plan,
                                                                 model::OperatorRange stage, int segment) {
     const model::OperatorRange like = repetition_.first_like(stage);
-    const auto [entry, is_new] = shape.footprints.try_emplace(
-        {like.begin, like.end, plan.offload != schedule::Offload::none, {segments_of(plan), segment}});
+    const auto [entry, is_new] = shape.footprints.try_emplace({like.begin,
+                                                               like.end,
+                                                               plan.offload != schedule::Offload::none,
+                                                               {plan.passes_per_micro_batch(), segment}});
     if (is_new) entry->second = schedule::activation_footprint(graph_of(plan, segment), like, plan);
     return entry->second;
 }
@@ -154,15 +156,15 @@ StageCollection::Prices& StageCollection::prices_of(Shape& shape, const schedule
     const auto [entry, is_new] = shape.prices.try_emplace(GradientHandling(plan));
     if (is_new) {
         entry->second.plan = plan;
-        // Whole sequences of it, and graphs of segments, accumulate where those of the plan do.
-        entry->second.plan.micro_batches = plan.micro_batches * segments_of(plan);
+        // Whole sequences of it, and graphs of parts, accumulate where those of the plan do.
+        entry->second.plan.micro_batches = plan.micro_batches * plan.passes_per_micro_batch();
     }
     return entry->second;
 }
 
 const sim::ComputeCost* StageCollection::compute_cost(Shape& shape, const schedule::Plan& plan, int segment) {
     Prices& prices = prices_of(shape, plan);
-    const auto [entry, is_new] = prices.compute.try_emplace({segments_of(plan), segment});
+    const auto [entry, is_new] = prices.compute.try_emplace({plan.passes_per_micro_batch(), segment});
     if (is_new) {
         core::Diagnostics diagnostics;
         entry->second =
@@ -176,7 +178,8 @@ const StageCollection::Passes& StageCollection::passes(Shape& shape, const sched
                                                        model::OperatorRange stage, int segment) {
     const model::OperatorRange like = repetition_.first_like(stage);
     const auto [entry, is_new] =
-        prices_of(shape, plan).passes.try_emplace({like.begin, like.end, {segments_of(plan), segment}});
+        prices_of(shape, plan)
+            .passes.try_emplace({like.begin, like.end, {plan.passes_per_micro_batch(), segment}});
     if (!is_new) return entry->second;
     schedule::Plan alone = plan;
     alone.sharding = schedule::Sharding::none;
@@ -246,7 +249,8 @@ core::Seconds StageCollection::update(const schedule::Plan& plan, double element
 core::Bytes StageCollection::smallest_transfer(const schedule::Plan& plan) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
-    const auto [entry, is_new] = shape.smallest_transfers.try_emplace({plan.stages(), segments_of(plan)});
+    const auto [entry, is_new] =
+        shape.smallest_transfers.try_emplace({plan.stages(), plan.passes_per_micro_batch()});
     const std::vector<model::OperatorRange>* ranges = is_new ? stages(shape, plan) : nullptr;
     if (ranges) entry->second = smallest_crossing(plan, *ranges);
     return entry->second;
@@ -255,7 +259,7 @@ core::Bytes StageCollection::smallest_transfer(const schedule::Plan& plan) {
 core::Bytes StageCollection::smallest_boundary(const schedule::Plan& plan) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
-    const auto [entry, is_new] = shape.smallest_boundaries.try_emplace(segments_of(plan));
+    const auto [entry, is_new] = shape.smallest_boundaries.try_emplace(plan.passes_per_micro_batch());
     if (is_new) {
         std::vector<model::OperatorRange> ranges;
         for (const model::Unit& unit : graph_.units) ranges.push_back(unit.operators);
@@ -364,11 +368,11 @@ std::vector<RankActivations> StageCollection::activations(Shape& shape, const sc
                                                           const std::vector<model::OperatorRange>& ranges) {
     const bool offloads = plan.offload != schedule::Offload::none;
     std::vector<RankActivations> ranks;
-    const int segments = segments_of(plan), last = segments - 1;
+    const int passes = plan.passes_per_micro_batch(), last = passes - 1;
     std::vector<const schedule::ActivationFootprint*> by_stage;  // and segment
     std::vector<std::vector<Leaving>> leaving;
     for (const model::OperatorRange range : ranges) {
-        for (int segment = 0; segment < segments; ++segment)
+        for (int segment = 0; segment < passes; ++segment)
             by_stage.push_back(&footprint(shape, plan, range, segment));
         leaving.push_back(leaving_of(*by_stage.back()));
     }
@@ -380,7 +384,7 @@ std::vector<RankActivations> StageCollection::activations(Shape& shape, const sc
         for (const schedule::Action& action : order.actions[static_cast<std::size_t>(rank)]) {
             const auto stage = static_cast<std::size_t>(action.stage);
             const auto of_segment = [&](int segment) -> const schedule::ActivationFootprint& {
-                return *by_stage[stage * static_cast<std::size_t>(segments) +
+                return *by_stage[stage * static_cast<std::size_t>(passes) +
                                  static_cast<std::size_t>(segment)];
             };
             const schedule::ActivationFootprint& f = of_segment(action.segment);
@@ -394,7 +398,7 @@ std::vector<RankActivations> StageCollection::activations(Shape& shape, const sc
                     break;
                 case schedule::ActionKind::backward:
                     // The last segment leaves gradients for the keys and values of the earlier ones, partly
-                    // where its own activations were; they go with their segments.
+                    // where its own activations were; they go with these.
                     if (last > 0 && action.segment == last) held += f.key_value_gradient * last - f.reused;
                     result.peak = std::max(result.peak, held + f.backward_transient + away.largest);
                     held -= f.saved - away.bytes;

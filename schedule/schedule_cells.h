@@ -17,17 +17,17 @@ public:
     explicit CellIndex(const Schedule& schedule)
         : stages_(schedule.stages),
           micro_batches_(schedule.micro_batches),
-          segments_(schedule.segments),
+          parts_(schedule.passes_per_micro_batch()),
           directions_(schedule.directions) {}
 
     std::size_t size() const {
-        return static_cast<std::size_t>(directions_) * stages_ * micro_batches_ * segments_;
+        return static_cast<std::size_t>(directions_) * stages_ * micro_batches_ * parts_;
     }
     bool contains(const Action& action)
         const;  // stage, micro-batch, segment and direction within the schedule's counts
     std::size_t of(int direction, int stage, int micro_batch, int segment) const {
         return ((static_cast<std::size_t>(direction) * stages_ + stage) * micro_batches_ + micro_batch) *
-                   segments_ +
+                   parts_ +
                segment;
     }
     std::size_t of(const Action& action) const {
@@ -38,7 +38,7 @@ public:
     }
 
 private:
-    int stages_, micro_batches_, segments_, directions_;
+    int stages_, micro_batches_, parts_, directions_;
 };
 
 // Position of every compute and transfer cell in its rank's list; -1 = none, the first when there are

@@ -234,7 +234,7 @@ std::string print_action(const Schedule& schedule, const Action& action) {
     if (action.micro_batch >= 0 &&
         (!concerns_whole_stage(action.kind) || action.kind == ActionKind::optimizer_step))
         text += std::to_string(action.micro_batch);
-    if (schedule.segments > 1 && !concerns_whole_stage(action.kind))
+    if (schedule.cuts_sequences() && !concerns_whole_stage(action.kind))
         text += fmt::format(".{}", action.segment);
     return text;
 }

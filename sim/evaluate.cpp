@@ -144,7 +144,8 @@ OutOfMemory describe_overflow(const Task& task, const schedule::Program& program
     failure.what = schedule::describe(program, class_index, *overflow.instruction);
     failure.stream = schedule::name_of(instruction.stream);
     if (instruction.stage >= 0) failure.stage = instruction.stage;
-    if (instruction.micro_batch >= 0) failure.micro_batch = instruction.micro_batch / program.segments;
+    if (instruction.micro_batch >= 0)
+        failure.micro_batch = program.whole_micro_batch_of(instruction.micro_batch);
     if (op) {
         failure.operators = task.graph.operators[static_cast<std::size_t>(*op)].name;
     } else if (instruction.operators.size() > 0) {

@@ -125,14 +125,14 @@ void PricedPartition::make_order() {
     // As lowering runs them: one after the other.
     for (std::vector<schedule::Action>& actions : order_->actions)
         for (schedule::Action& action : actions) action.overlaps_next = false;
-    if (order_->segments == 1 && order_->ranks > 1) replay_.emplace(*order_);
+    if (!order_->cuts_sequences() && order_->ranks > 1) replay_.emplace(*order_);
 }
 
 void PricedPartition::count_in_flight() {
     in_flight_.assign(stages(), 1);
     if (!order_) return;
     std::vector<double> held(stages(), 0);
-    const auto a_part = 1.0 / std::max(1, order_->segments);
+    const auto a_part = 1.0 / std::max(1, order_->passes_per_micro_batch());
     const bool splits = std::any_of(
         order_->actions[0].begin(), order_->actions[0].end(),
         [](const schedule::Action& a) { return a.kind == schedule::ActionKind::backward_weight; });

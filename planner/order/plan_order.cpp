@@ -77,7 +77,7 @@ struct Timed {
     int of = 1;  // schedules that were timed
 };
 
-// Which registered schedule, of whole sequences or of 2 or 4 segments, is fastest for this plan, one that
+// Which registered schedule, cutting sequences or not, is fastest for this plan, one that
 // fits before one that does not. Steps with many micro-batches are extrapolated where that is exact, so that
 // twenty schedules cost little more than one.
 std::optional<Timed> best_registered(const model::ModelGraph& graph, const cluster::Cluster& cluster,
@@ -86,11 +86,7 @@ std::optional<Timed> best_registered(const model::ModelGraph& graph, const clust
     int timed = 0;
     for (const schedule::PipelineSchedule& candidate : schedule::pipeline_schedules()) {
         if (candidate.is_forward_only || candidate.is_asynchronous || candidate.is_bidirectional) continue;
-        for (const int segments :
-             candidate.has_segments ? segment_counts(graph, plan) : std::vector<int>{0}) {
-            schedule::Plan named = plan;
-            named.schedule = candidate.name;
-            named.segments = segments;
+        for (schedule::Plan& named : plans_with_schedule(graph, plan, candidate)) {
             core::Diagnostics refusals;
             if (!schedule::check_schedule(named, refusals)) continue;
             sim::EvaluateOptions options;
@@ -111,7 +107,7 @@ std::optional<Timed> best_registered(const model::ModelGraph& graph, const clust
 
 schedule::Plan plain(const schedule::Plan& plan) {
     schedule::Plan changed = plan;
-    changed.segments = 0;
+    changed.keep_sequences_whole();
     changed.schedule = plan.virtual_stages == 1 ? "1f1b" : "looped-bfs";
     return changed;
 }

@@ -91,7 +91,7 @@ namespace {
 // Segments of sequences as micro-batches of their own: segment j of micro-batch k becomes number k * segments
 // + j.
 Schedule in_whole_micro_batches(const Schedule& order) {
-    if (order.segments == 1) return order;
+    if (!order.cuts_sequences()) return order;
     Schedule result = order;
     result.segments = 1;
     result.micro_batches = order.micro_batches * order.segments;
@@ -140,7 +140,7 @@ int micro_batches_per_update(const Schedule& order) {
 
 // `order` in one direction and without segments; `given` says how many of them it had.
 Program skeleton(const Plan& plan, const Schedule& order, const Schedule& given) {
-    core::require(given.segments == 1 || (given.directions == 1 && given.weight_versions == 0),
+    core::require(!given.cuts_sequences() || (given.directions == 1 && given.weight_versions == 0),
                   "sequences are cut in one direction, with one update a step");
     Program program;
     program.plan = plan;
@@ -191,15 +191,15 @@ Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& 
     }
 
     // Segments of a sequence differ in what attention keeps and leaves, not in their tensors.
-    const model::SegmentGraphs segments(graph, program.segments);
+    const model::SegmentGraphs graphs = segment_graphs(program, graph);
     std::vector<std::vector<ActivationFootprint>> footprints(program.stages.size());
     for (std::size_t s = 0; s < program.stages.size(); ++s)
-        for (const model::ModelGraph& segment : segments)
+        for (const model::ModelGraph& segment : graphs)
             footprints[s].push_back(
                 activation_footprint(segment, program.stages[s].operators, plan, order.is_forward_only));
     for (int rank = 0; rank < order.ranks; ++rank)
         program.classes.push_back(
-            RankLowering(program, &segments[0], order, options, footprints, rank).lower());
+            RankLowering(program, &graphs[0], order, options, footprints, rank).lower());
     return program;
 }
 
@@ -213,7 +213,7 @@ Program lower_compute_only(const Schedule& given) {
     Program program = skeleton(plan, order, given);
     program.micro_batches_per_update = 0;  // without operators there is nothing to update
     const std::vector<std::vector<ActivationFootprint>> footprints(
-        program.stages.size(), std::vector<ActivationFootprint>(program.segments));
+        program.stages.size(), std::vector<ActivationFootprint>(program.passes_per_micro_batch()));
     for (int rank = 0; rank < order.ranks; ++rank)
         program.classes.push_back(RankLowering(program, nullptr, order, {}, footprints, rank).lower());
     return program;

@@ -261,7 +261,7 @@ void RankLowering::lower_forward(LocalStage& stage, std::int32_t micro_batch) {
     const core::Bytes for_weight =
         stage.splits_backward ? f.saved_for_weight - away.for_weight : core::Bytes(0);
     const core::Bytes for_input = f.saved - for_weight - f.reused - away.all;
-    const int earlier = program_.segment_of(micro_batch);  // segments of the sequence
+    const int earlier = program_.segment_of(micro_batch);  // parts of the sequence
     for (int i = 1; i <= earlier && f.reused.value > 0; ++i)
         takes_.push_back(stage.reused[micro_batch - i] =
                              list_.buffer(MemoryKind::activations, f.reused / earlier));
@@ -291,8 +291,8 @@ void RankLowering::lower_backward(LocalStage& stage, std::int32_t micro_batch, b
     ++backwards_done_;
     const ActivationFootprint& f = footprint(stage, micro_batch);
     const int earlier = program_.segment_of(micro_batch);
-    for (int i = 1; i <= earlier && earlier + 1 == program_.segments;
-         ++i)  // the last segment of the sequence goes first
+    // The last part of the sequence goes first.
+    for (int i = 1; i <= earlier && program_.is_last_segment(micro_batch); ++i)
         takes_.push_back(stage.key_value_gradient[micro_batch - i] = list_.buffer(
                              MemoryKind::activations, f.key_value_gradient - f.reused / earlier));
     completes_gradients_now_ = is_last;

@@ -36,7 +36,7 @@ private:
         // Buffers by micro-batch.
         std::vector<std::uint32_t> received, received_saved, saved, saved_for_weight, kept_for_weight,
             received_gradient;
-        // The gradient that later segments of the sequence leave for the keys and values of this one; memory
+        // The gradient that later parts of the sequence leave for the keys and values of this one; memory
         // of the last segment that part of it lies in.
         std::vector<std::uint32_t> key_value_gradient, reused;
     };

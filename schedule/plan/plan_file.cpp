@@ -14,6 +14,7 @@
 #include "schedule/collective/library.h"
 #include "schedule/collective/rounds.h"
 #include "schedule/plan/plan_sagemaker.h"
+#include "schedule/plan/sequence_cut.h"
 
 namespace schedule {
 
@@ -220,7 +221,7 @@ std::optional<Plan> read_plan(const core::Value& plan_table, const core::Value* 
     plan.active_micro_batches = core::narrow<int>(reader.integer("active_micro_batches", 0, not_negative));
     plan.strict_order = reader.boolean("strict_order", plan.strict_order);
     plan.group_size = core::narrow<int>(reader.integer("group_size", 0, not_negative));
-    plan.segments = core::narrow<int>(reader.integer("segments", 0, not_negative));
+    read_sequence_cut(reader, plan);
     read_partition(reader, plan);
     plan.sharding = read_name(reader, "sharding", all_shardings).value_or(plan.sharding);
     plan.shard_degree = core::narrow<int>(reader.integer("shard_degree", 0, not_negative));
@@ -282,7 +283,7 @@ core::Value to_value(const Plan& plan) {
     if (plan.active_micro_batches > 0) table["active_micro_batches"] = plan.active_micro_batches;
     if (!plan.strict_order) table["strict_order"] = plan.strict_order;
     if (plan.group_size > 0) table["group_size"] = plan.group_size;
-    if (plan.segments > 0) table["segments"] = plan.segments;
+    write_sequence_cut(plan, table);
     if (!plan.partition.file.empty()) table["partition"] = plan.partition.file;
     else if (!plan.partition.first_units.empty()) table["partition"] = plan.partition.first_units;
     if (plan.memory_weight > 0) table["memory_weight"] = plan.memory_weight;

@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include "core/random.h"
+#include "model/segment.h"
 
 namespace schedule {
 
@@ -149,9 +150,13 @@ std::string operators_text(const Instruction& i) {
 
 }  // namespace
 
+model::SegmentGraphs segment_graphs(const Program& program, const model::ModelGraph& graph) {
+    return {graph, program.passes_per_micro_batch()};
+}
+
 std::string micro_batch_text(const Program& program, std::int32_t micro_batch) {
-    if (program.segments == 1) return std::to_string(micro_batch);
-    return fmt::format("{}.{}", micro_batch / program.segments, program.segment_of(micro_batch));
+    if (!program.cuts_sequences()) return std::to_string(micro_batch);
+    return fmt::format("{}.{}", program.whole_micro_batch_of(micro_batch), program.segment_of(micro_batch));
 }
 
 std::string describe(const Program& program, int class_index, std::uint32_t index) {
@@ -237,7 +242,7 @@ std::string hash_of(const Program& program) {
     Hash hash;
     const Plan& plan = program.plan;
     hash.add(program.directions);
-    hash.add(program.segments);
+    hash.add(program.passes_per_micro_batch());
     hash.add(program.micro_batches_per_update);
     for (const char letter : plan.layout.order) hash.add(int{letter});
     for (const int number : {plan.layout.data,

@@ -289,11 +289,11 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
     for (const cluster::MeasuredOperator& entry : device.measured_operators)
         measured[entry.signature] = &entry;
 
-    // Gradients of several micro-batches, or segments of one, are added up: the fresh gradient and the sum
+    // Gradients of several micro-batches, or parts of one, are added up: the fresh gradient and the sum
     // are read, the sum is written. (Sharded gradients are reduced after every micro-batch instead, and only
     // the shard's share is added.)
     const bool accumulates =
-        (plan.micro_batches > 1 || graph.segments > 1) && !plan.shards(schedule::Sharding::gradients);
+        (plan.micro_batches > 1 || !graph.part.is_whole()) && !plan.shards(schedule::Sharding::gradients);
     // Half-precision gradients added to fp32 ones: 2 + 4 read, 4 written.
     constexpr double unscaled_bytes = 10;
     const double accumulated_bytes =

@@ -5,7 +5,7 @@
 #include "cluster/node.h"
 #include "core/diagnostics.h"
 #include "model/segment.h"
-#include "schedule/pipeline/registry.h"
+#include "schedule/plan/sequence_cut.h"
 
 namespace sim {
 
@@ -69,12 +69,11 @@ std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const
         ComputeCost::make(graph, cluster.instance.device, plan, diagnostics, constants, ranks_a_node);
     if (!compute) return std::nullopt;
     CostModels models{std::move(*compute), CommunicationCost(plan, cluster, constants), {}};
-    const schedule::PipelineSchedule* order = schedule::find_pipeline_schedule(plan.schedule);
-    if (!order || !order->has_segments) return models;
-    for (const model::ModelGraph& segment :
-         model::SegmentGraphs(graph, plan.segments > 0 ? plan.segments : schedule::default_segments)) {
+    const int passes = schedule::passes_per_micro_batch(plan);
+    if (passes == 1) return models;
+    for (const model::ModelGraph& segment : model::SegmentGraphs(graph, passes)) {
         core::Diagnostics known;
-        models.segments.push_back(
+        models.by_segment.push_back(
             *ComputeCost::make(segment, cluster.instance.device, plan, known, constants, ranks_a_node));
     }
     return models;

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "core/errors.h"
+#include "schedule/schedule_cells.h"
 
 namespace sim {
 
@@ -29,12 +30,12 @@ std::int32_t end_index(core::OptionalIndex step) { return step ? *step + 1 : 0; 
 class Producers {
 public:
     explicit Producers(const Schedule& schedule)
-        : schedule_(schedule), forward_(size(schedule)), gradient_(size(schedule)) {}
+        : schedule_(schedule), cells_(schedule), forward_(cells_.size()), gradient_(cells_.size()) {}
 
     void made(const Action& action, std::int32_t step) {
-        if (action.kind == ActionKind::forward) forward_[index(action, action.stage)] = step;
+        if (action.kind == ActionKind::forward) forward_[cells_.of(action)] = step;
         else if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_input)
-            gradient_[index(action, action.stage)] = step;
+            gradient_[cells_.of(action)] = step;
     }
 
     // False when the action has to wait; otherwise `step` is the producer where that is on another rank.
@@ -45,7 +46,7 @@ public:
             action.kind == ActionKind::backward || action.kind == ActionKind::backward_input;
         const int from = is_forward ? action.stage - 1 : action.stage + 1;
         if ((!is_forward && !is_gradient) || from < 0 || from >= schedule_.stages) return true;
-        const core::OptionalIndex producer = (is_forward ? forward_ : gradient_)[index(action, from)];
+        const core::OptionalIndex producer = (is_forward ? forward_ : gradient_)[cells_.of(action, from)];
         if (!producer) return false;
         if (rank_of_stage(schedule_, from, action.direction) !=
             rank_of_stage(schedule_, action.stage, action.direction))
@@ -54,18 +55,8 @@ public:
     }
 
 private:
-    static std::size_t size(const Schedule& s) {
-        return static_cast<std::size_t>(s.directions) * s.stages * s.micro_batches * s.segments;
-    }
-    std::size_t index(const Action& action, int stage) const {
-        return ((static_cast<std::size_t>(action.direction) * schedule_.stages + stage) *
-                    schedule_.micro_batches +
-                action.micro_batch) *
-                   schedule_.segments +
-               action.segment;
-    }
-
     const Schedule& schedule_;
+    const schedule::CellIndex cells_;
     std::vector<core::OptionalIndex> forward_, gradient_;
 };
 

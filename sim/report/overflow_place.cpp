@@ -16,9 +16,8 @@ std::optional<OverflowOperator> place_in_forward_pass(const schedule::Program& p
     const schedule::Instruction& begin = list.instructions[first];
     if (begin.kind != InstructionKind::compute || begin.phase != schedule::ComputePhase::forward)
         return std::nullopt;
-    const model::SegmentGraphs segments(whole, program.segments);
-    const model::ModelGraph& graph =
-        segments[static_cast<std::size_t>(program.segment_of(begin.micro_batch))];
+    const model::SegmentGraphs graphs = schedule::segment_graphs(program, whole);
+    const model::ModelGraph& graph = graphs[program.segment_of(begin.micro_batch)];
     const model::CostContext context = program.plan.cost_context();
     const model::OperatorRange stage = program.stages[static_cast<std::size_t>(begin.stage)].operators;
     std::vector<char> is_counted(graph.tensors.size(), 0);

@@ -101,8 +101,7 @@ public:
         const Extents extents = extents_of(list_);
         for (const auto& [key, extent] : extents) {
             const auto& [stage, micro_batch, pass] = key;
-            const auto s =
-                static_cast<std::size_t>(stage * program_.segments + program_.segment_of(micro_batch));
+            const auto s = program_.row_of(stage, micro_batch);
             if (framework_.has_kernel_workspace)
                 add(MemoryKind::workspace, workspace_of(pass, with[s], without[s]), extent);
             if (pass != Pass::forward || !framework_.keeps_stage_outputs) continue;
@@ -223,9 +222,9 @@ std::vector<ExtraMemory> extra_memory(const schedule::Program& program, const mo
         for (const Instruction& i : list.instructions)
             trains = trains || (i.kind == InstructionKind::compute && i.phase != ComputePhase::forward);
     std::vector<schedule::ActivationFootprint> with, without;
-    const model::SegmentGraphs segments(graph, program.segments);
+    const model::SegmentGraphs graphs = schedule::segment_graphs(program, graph);
     for (const schedule::StageInfo& stage : program.stages)
-        for (const model::ModelGraph& segment : segments) {
+        for (const model::ModelGraph& segment : graphs) {
             with.push_back(schedule::activation_footprint(segment, stage.operators, plan, rules, !trains));
             without.push_back(schedule::activation_footprint(segment, stage.operators, plan, !trains));
         }
