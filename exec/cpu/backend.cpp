@@ -425,8 +425,8 @@ Backend::RoutedTokenCounts CpuBackend::exchange_counts(model::OperatorId dispatc
     const std::vector<std::size_t> parts(members.size(), own);
     exchange(members, {sent.data(), core::DataType::fp32, std::ssize(sent)}, parts,
              {received.data(), core::DataType::fp32, std::ssize(received)}, parts, tag);
-    const auto self = static_cast<std::size_t>(
-        std::find(members.begin(), members.end(), communicator_.rank()) - members.begin());
+    const std::size_t self =
+        std::find(members.begin(), members.end(), communicator_.rank()) - members.begin();
     for (std::size_t e = 0; e < experts; ++e)
         counts.received.push_back(
             static_cast<std::int64_t>((received[e] > 0 ? received[e] : sent[self * own + e % own]) - 1));
@@ -444,8 +444,8 @@ void CpuBackend::exchange(const std::vector<int>& members, ConstTensorView from,
         first_sent[m + 1] = first_sent[m] + sent[m] * element;
         first_received[m + 1] = first_received[m] + received[m] * element;
     }
-    const auto self = static_cast<std::size_t>(
-        std::find(members.begin(), members.end(), communicator_.rank()) - members.begin());
+    const std::size_t self =
+        std::find(members.begin(), members.end(), communicator_.rank()) - members.begin();
     core::require(self < size && sent[self] == received[self], "a rank keeps its own part");
     const char* const source = from.octets();
     char* const target = to.octets();

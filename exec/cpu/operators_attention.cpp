@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/index/integers.h"
 #include "exec/cpu/kernels.h"
 #include "exec/cpu/operators.h"
 #include "model/operators/alibi.h"
@@ -67,10 +68,10 @@ struct KeyValueRows {
 }  // namespace
 
 void Operators::make_attention_tables() {
-    for (std::size_t i = 0; i < graph_.operators.size(); ++i) {
+    for (const std::int32_t i : core::indices(graph_.operators)) {
         const model::Operator& o = graph_.operators[i];
         if (o.kind != OperatorKind::attention) continue;
-        const auto index = static_cast<std::int32_t>(i);
+        const auto index = i;
         if (o.attributes.is_rotary) {
             Rotation& rotation = rotations_[index];
             rotation.dimension =
@@ -193,7 +194,7 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
         shape.bias_buckets = buckets_.at(id.index).data();
     }
     if (x.keys) {  // the group's keys, and this rank's queries
-        const auto rank = static_cast<std::size_t>(context_rank_);
+        const std::size_t rank = context_rank_;
         shape.keys = shape.tokens;
         shape.tokens = group_places_[rank].size();
         shape.places = group_places_[rank].data();

@@ -41,7 +41,7 @@ public:
     ReferenceOptimizer(const model::ModelGraph& graph, const schedule::Optimizer& optimizer)
         : graph_(graph), o_(optimizer) {
         for (const model::Parameter& parameter : graph.parameters) {
-            first_.emplace_back(static_cast<std::size_t>(model::element_count(parameter.shape)), 0.0);
+            first_.emplace_back(model::element_count(parameter.shape), 0.0);
             second_.emplace_back(first_.back());
         }
     }

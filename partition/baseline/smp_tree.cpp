@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "core/errors.h"
+#include "core/index/integers.h"
 #include "model/model_graph.h"
 #include "partition/baseline/baseline_placement.h"
 
@@ -128,9 +129,9 @@ ModuleTree flat_tree(const PlacementProblem& problem) {
 ModuleTree module_tree(const model::ModelGraph& graph, const ModelPlacement& placement) {
     ModuleTree tree;
     tree.modules.resize(graph.modules.size());
-    for (std::size_t m = 0; m < graph.modules.size(); ++m) {
+    for (const std::int32_t m : core::indices(graph.modules)) {
         for (std::int32_t child : graph.modules[m].children) {
-            core::require(child > static_cast<std::int32_t>(m), "modules are numbered after their parents");
+            core::require(child > m, "modules are numbered after their parents");
             tree.modules[m].children.push_back(child);
         }
     }

@@ -186,7 +186,7 @@ void StageLiveness::run_unit_backward(model::OperatorRange unit, bool is_split) 
     for (Index i = unit.end - 1; i >= unit.begin; --i) {
         const model::Operator& current = op(i);
         const OperatorInfo& own = info(i);
-        const auto output = static_cast<std::size_t>(storage(current.output));
+        const std::size_t output = storage(current.output);
         const bool runs = current.kind == OperatorKind::cross_entropy || has_gradient_held_[output];
         const bool keeps_for_weight = is_split && !current.parameters.empty();
         take(own.recomputable);

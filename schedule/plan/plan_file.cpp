@@ -311,7 +311,7 @@ core::Value to_value(const Plan& plan) {
         precision["master_parameters"] = p.has_master_parameters;
         table["precision"] = precision;
     }
-    table["attention"] = attention_names[static_cast<std::size_t>(plan.attention)];
+    table["attention"] = attention_names[core::position_of(plan.attention)];
     if (!plan.framework.empty()) table["framework"] = plan.framework;
     table["fused_cross_entropy"] = plan.fused_cross_entropy;
     table["gradient_bucket"] = bytes_text(plan.gradient_bucket);

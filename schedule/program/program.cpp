@@ -204,7 +204,7 @@ class Hash {
 public:
     void add(std::uint64_t value) { state_ = core::mix64(state_ ^ value) + 0x9E3779B97F4A7C15ull; }
     void add(std::int64_t value) { add(static_cast<std::uint64_t>(value)); }
-    void add(int value) { add(static_cast<std::uint64_t>(static_cast<std::int64_t>(value))); }
+    void add(int value) { add(std::int64_t{value}); }
     void add(core::Bytes bytes) { add(std::bit_cast<std::uint64_t>(bytes.value)); }
     std::uint64_t value() const { return state_; }
 
@@ -217,10 +217,11 @@ constexpr std::int32_t absent = -1;
 
 void add_instruction(Hash& hash, const RankProgram& list, const Instruction& i) {
     // The small fields share one word: hashing a large Program then takes only a few mixes per instruction.
-    hash.add(static_cast<std::uint64_t>(i.kind) | static_cast<std::uint64_t>(i.stream) << 8 |
-             static_cast<std::uint64_t>(i.phase) << 16 | static_cast<std::uint64_t>(i.collective) << 24 |
-             static_cast<std::uint64_t>(i.group) << 32 | static_cast<std::uint64_t>(i.payload) << 40 |
-             static_cast<std::uint64_t>(i.on_shard) << 48 | static_cast<std::uint64_t>(i.loads) << 49);
+    hash.add(std::uint64_t{core::position_of(i.kind)} | std::uint64_t{core::position_of(i.stream)} << 8 |
+             std::uint64_t{core::position_of(i.phase)} << 16 |
+             std::uint64_t{core::position_of(i.collective)} << 24 |
+             static_cast<std::uint64_t>(i.group) << 32 | std::uint64_t{core::position_of(i.payload)} << 40 |
+             std::uint64_t{i.on_shard} << 48 | std::uint64_t{i.loads} << 49);
     const auto pair = [](std::int32_t a, std::int32_t b) {
         return static_cast<std::uint64_t>(static_cast<std::uint32_t>(a)) << 32 |
                static_cast<std::uint32_t>(b);
