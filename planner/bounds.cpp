@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "schedule/pass/lower.h"
 #include "schedule/plan/memory.h"
 #include "sim/cost/collective/collective.h"
@@ -192,15 +193,13 @@ MemoryBound Bounds::memory_of(const schedule::Plan& plan, const schedule::Schedu
     const cluster::DeviceSpec& device = cluster_.instance.device;
     MemoryBound worst;
     for (int rank = 0; rank < order.ranks; ++rank) {
-        const schedule::StateFootprint state =
-            schedule::state_footprint(elements[static_cast<std::size_t>(rank)], plan);
+        const schedule::StateFootprint state = schedule::state_footprint(elements[rank], plan);
         MemoryBound bound;
         bound.pipeline_rank = rank;
         bound.state = state.parameters + state.gradients + state.optimizer;
         bound.peak = device.memory - room(plan, rank) + bound.state;
         // Too large already: the activations would only add to it.
-        if (bound.peak <= device.memory)
-            bound.peak += activations(static_cast<std::size_t>(rank)) * (1 + device.fragmentation);
+        if (bound.peak <= device.memory) bound.peak += activations(rank) * (1 + device.fragmentation);
         if (bound.peak > worst.peak) worst = bound;
     }
     return worst;
@@ -239,7 +238,7 @@ bool Bounds::offloads_anything(const schedule::Plan& plan) {
 // backward than those of a short order do, so no less leaves.
 std::vector<core::Seconds> Bounds::copy_times(const schedule::Plan& plan, const schedule::Schedule& order,
                                               const std::vector<RankActivations>& ranks) {
-    std::vector<core::Seconds> times(static_cast<std::size_t>(order.ranks));
+    std::vector<core::Seconds> times(order.ranks);
     sim::CommunicationCost& communication =
         caches_of(plan).communication_of(plan, cluster_, stages_.constants());
     for (std::size_t r = 0; r < times.size(); ++r) {
@@ -268,7 +267,7 @@ StageCost Bounds::stage_cost(const schedule::Plan& plan, model::OperatorRange ra
     if (plan.layout.tensor == 1 && plan.layout.context == 1 && plan.layout.expert == 1) return cost;
     const model::OperatorRange like = stages_.first_like(range);
     const auto [entry, is_new] = caches_of(plan).collectives.try_emplace(
-        {plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel, GradientHandling(plan),
+        {plan.micro_batch, core::position_of(plan.recompute), plan.sequence_parallel, GradientHandling(plan),
          like.begin, like.end, pipeline_rank, plan.passes_per_micro_batch(), segment});
     Caches::Collectives& times = entry->second;
     if (is_new) {
@@ -320,7 +319,7 @@ core::Seconds Bounds::after_passes_of(const schedule::Plan& plan, int rank, mode
 // least its even share. Where the ranks of a stage are whole nodes, all stages exchange over the same links.
 core::Seconds Bounds::time_of_work(const schedule::Plan& plan) {
     if (!has_priced_times(cluster_)) return core::Seconds(0);
-    const model::OperatorRange all{0, static_cast<std::int32_t>(stages_.graph().operators.size())};
+    const model::OperatorRange all{0, core::count_of(stages_.graph().operators)};
     const int ranks = places_alike(plan) ? 1 : plan.layout.pipeline;
     std::optional<core::Seconds> least;
     for (int rank = 0; rank < ranks; ++rank) {
@@ -344,7 +343,7 @@ bool Bounds::places_alike(const schedule::Plan& plan) const {
 }
 
 bool Bounds::state_never_fits(const schedule::Plan& plan) {
-    const model::OperatorRange all{0, static_cast<std::int32_t>(stages_.graph().operators.size())};
+    const model::OperatorRange all{0, core::count_of(stages_.graph().operators)};
     const cluster::DeviceSpec& device = cluster_.instance.device;
     return state(plan, all) > (device.memory - device.context_memory) * plan.layout.pipeline;
 }
@@ -368,7 +367,7 @@ std::vector<double> Bounds::micro_batches_kept(const schedule::Plan& plan) {
 
 bool Bounds::never_fits(const schedule::Plan& plan) {
     const cluster::DeviceSpec& device = cluster_.instance.device;
-    const model::OperatorRange all{0, static_cast<std::int32_t>(stages_.graph().operators.size())};
+    const model::OperatorRange all{0, core::count_of(stages_.graph().operators)};
     double state = this->state(plan, all).value;
     const schedule::Schedule* order = orders_.order(plan);
     const double room = device.memory.value;
@@ -417,19 +416,19 @@ Bounds::StagePasses Bounds::stage_passes(const schedule::Plan& plan, const sched
 core::Seconds Bounds::time_of_passes(const schedule::Plan& plan, const schedule::Schedule& order,
                                      const std::vector<model::OperatorRange>& ranges,
                                      const std::vector<core::Seconds>& copies) {
-    const auto p = static_cast<std::size_t>(order.ranks);
+    const std::size_t p = order.ranks;
     std::vector<core::Seconds> busy(p), weight(p), host(p), fill(p), drain(p);
     std::vector<bool> is_seen(p, false);
     core::Seconds forward_so_far, backward_so_far;
     const bool splits = splits_backward(order);
     for (int s = 0; s < order.stages; ++s) {
-        const auto rank = static_cast<std::size_t>(schedule::rank_of_stage(order, s));
+        const std::size_t rank = schedule::rank_of_stage(order, s);
         if (!is_seen[rank]) {
             is_seen[rank] = true;
             fill[rank] = forward_so_far;
             drain[rank] = backward_so_far;
         }
-        const StagePasses passes = stage_passes(plan, order, splits, s, ranges[static_cast<std::size_t>(s)]);
+        const StagePasses passes = stage_passes(plan, order, splits, s, ranges[s]);
         busy[rank] += passes.busy;
         weight[rank] += passes.weight;
         host[rank] += passes.host;
@@ -448,7 +447,7 @@ core::Seconds Bounds::time_of_passes(const schedule::Plan& plan, const schedule:
 core::Seconds Bounds::time(const schedule::Plan& plan) {
     const schedule::Schedule* order = timed_order(plan);
     if (!order) return core::Seconds(0);
-    std::vector<core::Seconds> copies(static_cast<std::size_t>(order->ranks));
+    std::vector<core::Seconds> copies(order->ranks);
     if (plan.offload != schedule::Offload::none)
         copies = copy_times(plan, *order, stages_.activations(plan, *order));
     core::Seconds bound =
@@ -462,7 +461,7 @@ core::Seconds Bounds::time(const schedule::Plan& plan) {
 // it: the least of any rank, since any rank's passes may be the last.
 core::Seconds Bounds::after_passes(const schedule::Plan& plan, const schedule::Schedule& order) {
     const auto [entry, is_new] = caches_of(plan).after_passes.try_emplace(
-        {&order, plan.micro_batch, static_cast<int>(plan.recompute), static_cast<int>(plan.sharding),
+        {&order, plan.micro_batch, core::position_of(plan.recompute), core::position_of(plan.sharding),
          plan.effective_shard_degree()});
     if (is_new) entry->second = after_passes(plan, order, stages_.rank_parameters(plan, order));
     return entry->second;
@@ -472,7 +471,7 @@ core::Seconds Bounds::after_passes(const schedule::Plan& plan, const schedule::S
                                    const std::vector<RankParameters>& parameters) {
     std::optional<core::Seconds> least;
     for (int rank = 0; rank < order.ranks; ++rank) {
-        const RankParameters& held = parameters[static_cast<std::size_t>(rank)];
+        const RankParameters& held = parameters[rank];
         const double dense =
             order.stages > order.ranks ? held.dense - std::min(held.dense, held.largest_unit) : held.dense;
         const core::Seconds time = after_passes(plan, rank, dense, held.experts);
@@ -530,7 +529,7 @@ core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const sched
                       stored = core::size_of(plan.precision.parameters);
     core::Seconds longest;
     for (int rank = 0; rank < order.ranks; ++rank) {
-        const RankParameters& held = parameters[static_cast<std::size_t>(rank)];
+        const RankParameters& held = parameters[rank];
         double dense = held.dense;
         if (order.stages > order.ranks)
             dense -= std::min(dense, held.largest_unit);  // a tied parameter on one rank is reduced once
@@ -575,8 +574,8 @@ core::Seconds Bounds::replayed(const schedule::Plan& plan, const schedule::Sched
     sim::ScheduleCosts costs;
     costs.stages.clear();
     const bool splits = splits_backward(order);
-    for (std::size_t s = 0; s < ranges.size(); ++s)
-        costs.stages.push_back(stage_passes(plan, order, splits, static_cast<int>(s), ranges[s]).replayed);
+    for (const std::int32_t s : core::indices(ranges))
+        costs.stages.push_back(stage_passes(plan, order, splits, s, ranges[s]).replayed);
     costs.transfer = transfer;
     std::vector<double> ends;
     return whole->replay(costs, ends).makespan;
@@ -596,7 +595,7 @@ core::Seconds Bounds::time_of_order(const schedule::Plan& plan,
     if (!order) return core::Seconds(0);
     const std::vector<RankParameters> parameters = stages_.rank_parameters(plan, *order, ranges);
     const core::Seconds transfer = transfer_time(plan, *order, stages_.smallest_boundary(plan));
-    const std::vector<core::Seconds> no_copies(static_cast<std::size_t>(order->ranks));
+    const std::vector<core::Seconds> no_copies(order->ranks);
     const core::Seconds passes =
         std::max(time_of_passes(plan, *order, ranges, no_copies), replayed(plan, *order, ranges, transfer));
     core::Seconds bound = passes + after_passes(plan, *order, parameters);

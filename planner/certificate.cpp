@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "core/random.h"
 #include "planner/search_space.h"
 #include "sim/priced_partition.h"
@@ -109,7 +110,7 @@ void Checker::check_plan() {
 
 void Checker::check_neighbours() {
     const std::vector<std::int32_t>& cuts = claim_.plan.partition.first_units;
-    const auto units = static_cast<std::int32_t>(graph_.units.size());
+    const auto units = core::count_of(graph_.units);
     for (std::size_t c = 1; c < cuts.size(); ++c)
         for (const std::int32_t step : {-1, 1}) {
             schedule::Plan moved = claim_.plan;
@@ -136,7 +137,7 @@ core::Seconds Checker::least_step(std::size_t target, const schedule::Plan& plan
     core::Diagnostics unpriced;
     const auto compute = sim::ComputeCost::make(graph_, device, whole, unpriced, request_.constants);
     if (!compute) return core::Seconds(0);
-    const model::OperatorRange all{0, static_cast<std::int32_t>(graph_.operators.size())};
+    const model::OperatorRange all{0, core::count_of(graph_.operators)};
     const core::Seconds forward = compute->price(all, schedule::ComputePhase::forward).device,
                         backward = compute->price(all, schedule::ComputePhase::backward_input).device +
                                    compute->price(all, schedule::ComputePhase::backward_weight).device;
@@ -168,8 +169,7 @@ void Checker::check_samples(std::size_t samples, std::uint64_t seed) {
             const std::size_t c = 1 + random.below(stages - 1);
             std::vector<std::int32_t>& cuts = plan.partition.first_units;
             const std::int32_t moved = cuts[c] + (random.below(2) == 0 ? -1 : 1);
-            const std::int32_t next =
-                c + 1 < stages ? cuts[c + 1] : static_cast<std::int32_t>(graph_.units.size());
+            const std::int32_t next = c + 1 < stages ? cuts[c + 1] : core::count_of(graph_.units);
             if (moved > cuts[c - 1] && moved < next) cuts[c] = moved;
         } else if (plan.virtual_stages > 1) {
             continue;

@@ -681,7 +681,7 @@ std::vector<std::size_t> Search::usual_groups() {
         if (plan.micro_batch != 1 || layout.tensor > targets_[group.target].cluster.instance.devices ||
             layout.expert > 1)
             continue;
-        const auto key = std::tuple(group.target, layout.tensor, static_cast<int>(plan.recompute));
+        const auto key = std::tuple(group.target, layout.tensor, core::position_of(plan.recompute));
         const auto known = chosen.find(key);
         if (known != chosen.end() && known->second.first <= layout.pipeline) continue;
         plan.schedule = "1f1b";

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/index/integers.h"
 #include "model/segment.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/partition.h"
@@ -38,8 +39,8 @@ std::vector<ScheduleChoice> schedule_choices(const model::ModelGraph& graph, int
     std::vector<ScheduleChoice> choices;
     for (const schedule::PipelineSchedule& candidate : schedule::pipeline_schedules()) {
         if (candidate.is_forward_only || candidate.is_asynchronous || candidate.is_bidirectional) continue;
-        int most = std::min({candidate.greatest_chunks, most_virtual_stages,
-                             static_cast<int>(graph.units.size()) / pipeline});
+        int most = std::min(
+            {candidate.greatest_chunks, most_virtual_stages, core::count_of(graph.units) / pipeline});
         for (int chunks = candidate.least_chunks; chunks <= most; ++chunks) {
             schedule::PipelineShape shape;
             shape.ranks = pipeline;
@@ -138,7 +139,7 @@ std::vector<schedule::ParallelLayout> legal_layouts(const model::ModelGraph& gra
     for (int tensor : divisors(devices)) {
         if (model::tensor_parallel_unsupported(graph, tensor)) continue;
         for (int pipeline : divisors(devices / tensor)) {
-            if (pipeline > static_cast<int>(graph.units.size())) continue;
+            if (pipeline > core::count_of(graph.units)) continue;
             const int data = devices / tensor / pipeline;
             for (const int context : context_degrees(graph, data, global_batch))
                 for (const int expert : divisors(data))

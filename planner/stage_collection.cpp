@@ -60,7 +60,7 @@ StageCollection::Shape& StageCollection::shape_of(const schedule::Plan& plan) {
     const std::lock_guard lock(guard_);
     std::unique_ptr<Shape>& shape =
         shapes_[{plan.layout.tensor, plan.layout.context, plan.layout.expert, plan.micro_batch,
-                 static_cast<int>(plan.recompute), plan.sequence_parallel}];
+                 core::position_of(plan.recompute), plan.sequence_parallel}];
     if (!shape) shape = std::make_unique<Shape>();
     return *shape;
 }
@@ -97,7 +97,7 @@ const StageCollection::Division* StageCollection::division(Shape& shape, const s
         if (partition) {
             Division& division = entry->second.emplace();
             for (std::size_t s = 0; s < partition->first_units.size(); ++s) {
-                const auto first = static_cast<std::size_t>(partition->first_units[s]);
+                const std::size_t first = partition->first_units[s];
                 const auto last = s + 1 < partition->first_units.size()
                                       ? static_cast<std::size_t>(partition->first_units[s + 1])
                                       : graph_.units.size();
@@ -132,7 +132,7 @@ const model::ModelGraph& StageCollection::graph_of(const schedule::Plan& plan, i
     const int count = plan.passes_per_micro_batch();
     if (count == 1) return graph_;
     const std::lock_guard lock(guard_);
-    return segment_graphs_.try_emplace(count, graph_, count).first->second[static_cast<std::size_t>(segment)];
+    return segment_graphs_.try_emplace(count, graph_, count).first->second[segment];
 }
 
 const schedule::ActivationFootprint& StageCollection::footprint(Shape& shape, const schedule::Plan& plan,
@@ -305,18 +305,17 @@ public:
     UnitsLeaving(const schedule::Schedule& order, int rank, int horizon,
                  const std::vector<std::vector<Leaving>>& leaving)
         : micro_batches_(order.micro_batches) {
-        first_of_.assign(static_cast<std::size_t>(order.stages), 0);
+        first_of_.assign(order.stages, 0);
         for (int s = 0; s < order.stages; ++s)
             if (schedule::rank_of_stage(order, s) == rank) {
-                first_of_[static_cast<std::size_t>(s)] = static_cast<std::int64_t>(count_.size());
-                count_.resize(count_.size() + static_cast<std::size_t>(micro_batches_));
+                first_of_[s] = std::ssize(count_);
+                count_.resize(count_.size() + micro_batches_);
             }
         std::int64_t task = 0;
-        for (const schedule::Action& action : order.actions[static_cast<std::size_t>(rank)]) {
+        for (const schedule::Action& action : order.actions[rank]) {
             if (action.kind != schedule::ActionKind::forward && !schedule::is_backward_part(action.kind))
                 continue;
-            const auto units =
-                static_cast<std::int64_t>(leaving[static_cast<std::size_t>(action.stage)].size()) - 1;
+            const std::int64_t units = std::ssize(leaving[action.stage]) - 1;
             std::int64_t& count = count_[index_of(action)];
             if (action.kind == schedule::ActionKind::forward) count = task;  // until backward is met
             else if (action.kind != schedule::ActionKind::backward_weight) {
@@ -328,14 +327,11 @@ public:
             task += units;
         }
     }
-    std::size_t of(const schedule::Action& action) const {
-        return static_cast<std::size_t>(count_[index_of(action)]);
-    }
+    std::size_t of(const schedule::Action& action) const { return count_[index_of(action)]; }
 
 private:
     std::size_t index_of(const schedule::Action& action) const {
-        return static_cast<std::size_t>(first_of_[static_cast<std::size_t>(action.stage)] +
-                                        action.micro_batch);
+        return first_of_[action.stage] + action.micro_batch;
     }
 
     int micro_batches_;
@@ -381,11 +377,10 @@ std::vector<RankActivations> StageCollection::activations(Shape& shape, const sc
         if (offloads) units.emplace(order, rank, plan.activation_loading_horizon, leaving);
         RankActivations result;
         core::Bytes held;
-        for (const schedule::Action& action : order.actions[static_cast<std::size_t>(rank)]) {
-            const auto stage = static_cast<std::size_t>(action.stage);
+        for (const schedule::Action& action : order.actions[rank]) {
+            const std::size_t stage = action.stage;
             const auto of_segment = [&](int segment) -> const schedule::ActivationFootprint& {
-                return *by_stage[stage * static_cast<std::size_t>(passes) +
-                                 static_cast<std::size_t>(segment)];
+                return *by_stage[stage * passes + segment];
             };
             const schedule::ActivationFootprint& f = of_segment(action.segment);
             const Leaving away = units ? leaving[stage][units->of(action)] : Leaving{};
@@ -444,10 +439,8 @@ const std::vector<schedule::StateElements>& StageCollection::state_elements(cons
 std::vector<schedule::StateElements> StageCollection::state_elements(
     const schedule::Plan& plan, const schedule::Schedule& order,
     const std::vector<model::OperatorRange>& ranges) const {
-    std::vector<std::vector<model::OperatorRange>> mine(static_cast<std::size_t>(order.ranks));
-    for (int s = 0; s < order.stages; ++s)
-        mine[static_cast<std::size_t>(schedule::rank_of_stage(order, s))].push_back(
-            ranges[static_cast<std::size_t>(s)]);
+    std::vector<std::vector<model::OperatorRange>> mine(order.ranks);
+    for (int s = 0; s < order.stages; ++s) mine[schedule::rank_of_stage(order, s)].push_back(ranges[s]);
     std::vector<schedule::StateElements> elements;
     for (const std::vector<model::OperatorRange>& of_rank : mine)
         elements.push_back(schedule::state_elements(graph_, of_rank, plan));
@@ -463,7 +456,7 @@ schedule::StateElements StageCollection::parameter_count(const schedule::Plan& p
         if (is_new) {
             entry->second.all = static_cast<double>(model::parameter_count(graph_, range));
             for (std::int32_t i = range.begin; i < range.end; ++i)
-                for (const model::ParameterId id : graph_.operators[static_cast<std::size_t>(i)].parameters)
+                for (const model::ParameterId id : graph_.operators[i].parameters)
                     if (graph_.parameter(id).is_expert)
                         entry->second.experts +=
                             static_cast<double>(model::element_count(graph_.parameter(id).shape));
@@ -487,13 +480,13 @@ const std::vector<RankParameters>& StageCollection::rank_parameters(const schedu
 std::vector<RankParameters> StageCollection::rank_parameters(
     const schedule::Plan& plan, const schedule::Schedule& order,
     const std::vector<model::OperatorRange>& ranges) {
-    std::vector<RankParameters> ranks(static_cast<std::size_t>(order.ranks));
+    std::vector<RankParameters> ranks(order.ranks);
     std::vector<int> rank_of_unit(graph_.units.size());
     std::size_t unit = 0;
     for (int s = 0; s < order.stages; ++s) {
-        const model::OperatorRange range = ranges[static_cast<std::size_t>(s)];
+        const model::OperatorRange range = ranges[s];
         const int rank = schedule::rank_of_stage(order, s);
-        RankParameters& of_rank = ranks[static_cast<std::size_t>(rank)];
+        RankParameters& of_rank = ranks[rank];
         const schedule::StateElements elements = parameter_count(plan, range);
         of_rank.dense += elements.dense;
         of_rank.experts += elements.experts;
@@ -510,8 +503,8 @@ std::vector<RankParameters> StageCollection::rank_parameters(
         for (int rank = 0; rank < order.ranks; ++rank) {
             bool is_here = false, is_elsewhere = false;
             for (const std::int32_t u : parameter.units)
-                (rank_of_unit[static_cast<std::size_t>(u)] == rank ? is_here : is_elsewhere) = true;
-            if (is_here && is_elsewhere) ranks[static_cast<std::size_t>(rank)].tied += elements;
+                (rank_of_unit[u] == rank ? is_here : is_elsewhere) = true;
+            if (is_here && is_elsewhere) ranks[rank].tied += elements;
         }
     }
     return ranks;

@@ -1,6 +1,7 @@
 #include "sim/cost/pricing.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "cluster/node.h"
 #include "core/diagnostics.h"
@@ -27,10 +28,10 @@ ComputePrice optimizer_price(const schedule::Program& program, const schedule::R
     const bool is_sharded = program.plan.sharding != schedule::Sharding::none;
     std::int64_t elements = 0, tensors = 0;
     for (std::size_t b = 0; b < list.buckets.size(); ++b) {
-        if (step.bucket && static_cast<std::size_t>(*step.bucket) != b) continue;
+        if (step.bucket && std::cmp_not_equal(*step.bucket, b)) continue;
         const schedule::ParameterBucket& bucket = list.buckets[b];
         elements += is_sharded ? bucket.padded_elements / bucket.pieces : bucket.elements;
-        tensors += is_sharded ? 1 : static_cast<std::int64_t>(bucket.parameters.size());
+        tensors += is_sharded ? 1 : std::ssize(bucket.parameters);
     }
     return step.kind == InstructionKind::update_norm ? compute.update_norm(elements)
                                                      : compute.optimizer_step(elements, tensors);
@@ -124,9 +125,8 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
                                                           tied_ranks_of(list, instruction));
                     if (instruction.payload == schedule::PayloadKind::parameter &&
                         program.plan.sharding == schedule::Sharding::parameters && instruction.bucket)
-                        time += costs.communication.gather_overhead(
-                            instruction.group, list.pipeline,
-                            list.buckets[static_cast<std::size_t>(*instruction.bucket)], time);
+                        time += costs.communication.gather_overhead(instruction.group, list.pipeline,
+                                                                    list.buckets[*instruction.bucket], time);
                     if (instruction.payload == schedule::PayloadKind::parameter &&
                         program.plan.sharding == schedule::Sharding::optimizer && !has_returned) {
                         time += costs.communication.broadcasts_of_owners(list.pipeline);

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 
 namespace sim {
 
@@ -88,7 +89,7 @@ public:
     void add(std::size_t pid, const std::string& name, const schedule::Timeline& timeline, std::size_t p,
              const schedule::MemoryTimeline& memory) {
         auto out = std::back_inserter(text_);
-        const schedule::RankProgram& list = program_.classes[static_cast<std::size_t>(timeline.class_of[p])];
+        const schedule::RankProgram& list = program_.classes[timeline.class_of[p]];
         fmt::format_to(out,
                        "{}{{\"ph\":\"M\",\"pid\":{},\"name\":\"process_name\",\"args\":{{\"name\":\"{}\"}}}}",
                        is_first_ ? "" : ",\n", pid, name);
@@ -104,7 +105,7 @@ public:
                            ",\n{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f},\"name\":\"{"
                            "}\",\"cat\":\"{}\",\"args\":{{\"instruction\":{},"
                            "\"stage\":{},\"micro_batch\":{},\"bytes\":{:.0f}}}}}",
-                           pid, static_cast<int>(instruction.stream), span.start.value * microseconds,
+                           pid, core::position_of(instruction.stream), span.start.value * microseconds,
                            (span.end - span.start).value * microseconds, label(program_, instruction, false),
                            schedule::name_of(instruction.stream), span.instruction, instruction.stage,
                            instruction.micro_batch, instruction.bytes.value);
@@ -117,14 +118,14 @@ public:
             for (int kind = 0; kind < schedule::memory_kind_count; ++kind)
                 fmt::format_to(out, "{}\"{}\":{:.6f}", kind == 0 ? "" : ",",
                                schedule::name_of(static_cast<schedule::MemoryKind>(kind)),
-                               core::to_gibibytes(sample.bytes[static_cast<std::size_t>(kind)]));
+                               core::to_gibibytes(sample.bytes[kind]));
             text_ += "}}";
         }
     }
     void add(const TraceMark& mark) {
         fmt::format_to(std::back_inserter(text_),
                        ",\n{{\"ph\":\"i\",\"s\":\"p\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"name\":\"{}\"}}",
-                       mark.performer, static_cast<int>(mark.stream), mark.time.value * microseconds,
+                       mark.performer, core::position_of(mark.stream), mark.time.value * microseconds,
                        mark.text);
     }
     std::string take() { return std::move(text_) + "\n]}\n"; }
@@ -143,7 +144,7 @@ std::string chrome_trace(const schedule::Program& program, const schedule::Timel
                   "a trace needs the spans of every performer");
     TraceWriter writer(program);
     for (std::size_t p = 0; p < timeline.spans.size(); ++p) {
-        const int pipeline = program.classes[static_cast<std::size_t>(timeline.class_of[p])].pipeline;
+        const int pipeline = program.classes[timeline.class_of[p]].pipeline;
         writer.add(p, fmt::format("rank {} (pipeline {})", timeline.rank[p], pipeline), timeline, p, memory);
     }
     for (const TraceMark& mark : marks) writer.add(mark);
