@@ -6,6 +6,7 @@
 #include "core/index/integers.h"
 #include "model/segment.h"
 #include "schedule/pass/rank_lowering.h"
+#include "schedule/pass/unroll.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/explicit_order.h"
 #include "schedule/plan/memory.h"
@@ -88,45 +89,6 @@ bool check_schedule(const Plan& plan, core::Diagnostics& diagnostics, int micro_
 
 namespace {
 
-// Segments of sequences as micro-batches of their own: segment j of micro-batch k becomes number k * segments
-// + j.
-Schedule in_whole_micro_batches(const Schedule& order) {
-    if (!order.cuts_sequences()) return order;
-    Schedule result = order;
-    result.segments = 1;
-    result.micro_batches = order.micro_batches * order.segments;
-    for (std::vector<Action>& actions : result.actions)
-        for (Action& action : actions) {
-            if (action.micro_batch >= 0)
-                action.micro_batch = action.micro_batch * order.segments + action.segment;
-            action.segment = 0;
-        }
-    return result;
-}
-
-// Copies of the model one after the other: stage s of direction d becomes stage d * stages + s, its
-// micro-batches follow those of the directions before.
-Schedule in_one_direction(const Schedule& given) {
-    const Schedule order = in_whole_micro_batches(given);
-    if (order.directions == 1) return order;
-    Schedule result = order;
-    result.placement = StagePlacement::custom;
-    result.directions = 1;
-    result.stages = order.stages * order.directions;
-    result.micro_batches = order.micro_batches * order.directions;
-    result.stage_ranks.clear();
-    for (int direction = 0; direction < order.directions; ++direction)
-        for (int stage = 0; stage < order.stages; ++stage)
-            result.stage_ranks.push_back(rank_of_stage(order, stage, direction));
-    for (std::vector<Action>& actions : result.actions)
-        for (Action& action : actions) {
-            action.stage += action.direction * order.stages;
-            if (action.micro_batch >= 0) action.micro_batch += action.direction * order.micro_batches;
-            action.direction = 0;
-        }
-    return result;
-}
-
 // Backward passes before the first update of an asynchronous schedule.
 int micro_batches_per_update(const Schedule& order) {
     if (order.weight_versions == 0) return 0;
@@ -138,7 +100,7 @@ int micro_batches_per_update(const Schedule& order) {
     return backwards;
 }
 
-// `order` in one direction and without segments; `given` says how many of them it had.
+// `order` is unrolled; `given` says how many directions and parts of sequences it had.
 Program skeleton(const Plan& plan, const Schedule& order, const Schedule& given) {
     core::require(!given.cuts_sequences() || (given.directions == 1 && given.weight_versions == 0),
                   "sequences are cut in one direction, with one update a step");
@@ -164,7 +126,7 @@ Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& 
                   "the schedule has the plan's pipeline shape");
     core::require(core::count_of(plan.partition.first_units) == given.stages,
                   "the plan's partition is complete");
-    const Schedule order = in_one_direction(given);
+    const Schedule order = unroll_directions(unroll_sequences(given));
     Program program = skeleton(plan, order, given);
     core::require(options.micro_batches == 0 || options.micro_batches == program.whole_micro_batches(),
                   "the schedule has the micro-batches that are lowered");
@@ -190,7 +152,7 @@ Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& 
         program.tensor_lists.push_back(std::move(tensors));
     }
 
-    // Segments of a sequence differ in what attention keeps and leaves, not in their tensors.
+    // Parts of a sequence differ in what attention keeps and leaves, not in their tensors.
     const model::SegmentGraphs graphs = segment_graphs(program, graph);
     std::vector<std::vector<ActivationFootprint>> footprints(program.stages.size());
     for (std::size_t s = 0; s < program.stages.size(); ++s)
@@ -204,7 +166,7 @@ Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& 
 }
 
 Program lower_compute_only(const Schedule& given) {
-    const Schedule order = in_one_direction(given);
+    const Schedule order = unroll_directions(unroll_sequences(given));
     Plan plan;
     plan.layout.pipeline = order.ranks;
     plan.virtual_stages = given.stages / given.ranks;
