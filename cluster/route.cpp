@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "cluster/topology.h"
@@ -365,7 +366,7 @@ Route reversed(const Route& route) {
 }
 
 core::BytesPerSecond effective_bandwidth(const Cluster& cluster, const DirectedLink& link) {
-    core::require(link.link >= 0 && static_cast<std::size_t>(link.link) < cluster.instance.links.size(),
+    core::require(link.link >= 0 && std::cmp_less(link.link, cluster.instance.links.size()),
                   "a directed link is one of its instance");
     return cluster.instance.links[link.link].effective();
 }

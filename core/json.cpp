@@ -8,6 +8,7 @@
 
 #include "core/diagnostics.h"
 #include "core/document.h"
+#include "core/index/integers.h"
 #include "core/text.h"
 
 namespace core {
@@ -158,7 +159,7 @@ private:
 
     bool open(Value container) {
         const SourceLocation location = token_start();
-        if (static_cast<int>(open_.size()) >= deepest_nesting) {
+        if (core::count_of(open_) >= deepest_nesting) {
             diagnostics_.error(location, path(),
                                "nested deeper than " + std::to_string(deepest_nesting) + " levels");
             return false;

@@ -11,11 +11,11 @@ std::uint64_t mask_key(std::uint64_t seed, std::int64_t step, std::int64_t op, s
     return key;
 }
 
-void Backend::add_squares(ConstTensorView) {
+void ParameterUpdates::add_squares(ConstTensorView) {
     core::require(false, "a backend without clipping is not asked to clip");
 }
 
-void Backend::reduce_squares(const schedule::Instruction&, const std::vector<int>&, Tag) {
+void ParameterUpdates::reduce_squares(const schedule::Instruction&, const std::vector<int>&, Tag) {
     core::require(false, "a backend without clipping is not asked to clip");
 }
 
@@ -25,13 +25,13 @@ void refused(bool holds = false) {
 }
 }  // namespace
 
-void Backend::exchange(const std::vector<int>&, ConstTensorView, const std::vector<std::size_t>&, TensorView,
-                       const std::vector<std::size_t>&, Tag) {
+void RankExchange::exchange(const std::vector<int>&, ConstTensorView, const std::vector<std::size_t>&,
+                            TensorView, const std::vector<std::size_t>&, Tag) {
     refused();
 }
 
-Backend::RoutedTokenCounts Backend::exchange_counts(model::OperatorId, const Operands&,
-                                                    const std::vector<int>&, Tag) {
+RankExchange::RoutedTokenCounts RankExchange::exchange_counts(model::OperatorId, const Operands&,
+                                                              const std::vector<int>&, Tag) {
     return refused(), RoutedTokenCounts();
 }
 std::vector<std::int64_t> OperatorKernels::expert_rows(model::OperatorId, const Operands&) const {

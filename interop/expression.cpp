@@ -6,6 +6,7 @@
 
 #include "core/diagnostics.h"
 #include "core/document.h"
+#include "core/index/integers.h"
 #include "schedule/pipeline/registry.h"
 
 namespace interop {
@@ -30,15 +31,14 @@ bool numbers_alike(const schedule::ParallelLayout& layout, std::string_view orde
 }
 
 std::vector<std::int32_t> even_layers(const model::ModelGraph& graph, int stages) {
-    const auto layers = static_cast<std::int32_t>(graph.units.size()) - 2;
+    const auto layers = core::count_of(graph.units) - 2;
     if (layers < stages || layers % stages != 0) return {};
     if (graph.units.front().name != "embedding" || graph.units.back().name != "head") return {};
     for (std::int32_t layer = 0; layer < layers; ++layer)
         if (graph.units[static_cast<std::size_t>(layer) + 1].name != "layers." + std::to_string(layer))
             return {};
-    std::vector<std::int32_t> first(static_cast<std::size_t>(stages), 0);
-    for (std::int32_t stage = 1; stage < stages; ++stage)
-        first[static_cast<std::size_t>(stage)] = 1 + stage * (layers / stages);
+    std::vector<std::int32_t> first(stages, 0);
+    for (std::int32_t stage = 1; stage < stages; ++stage) first[stage] = 1 + stage * (layers / stages);
     return first;
 }
 

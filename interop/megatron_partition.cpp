@@ -5,6 +5,7 @@
 
 #include <fmt/core.h>
 
+#include "core/index/integers.h"
 #include "interop/expression.h"
 
 namespace interop {
@@ -46,8 +47,8 @@ MegatronPartition megatron_partition(const model::ModelGraph& graph, const sched
                                      const schedule::Partition& partition) {
     MegatronPartition result;
     const std::vector<std::int32_t>& first = partition.first_units;
-    const auto stages = static_cast<std::size_t>(plan.stages());
-    const auto units = static_cast<std::int32_t>(graph.units.size());
+    const std::size_t stages = plan.stages();
+    const auto units = core::count_of(graph.units);
     const std::int32_t layers = units - 2;
     if (first == even_layers(graph, plan.stages())) {
         if (plan.virtual_stages > 1)

@@ -19,7 +19,7 @@ namespace {
 std::string yaml(const core::Value& table, int depth) {
     std::string text;
     for (const auto& [key, value] : table.members()) {
-        text += std::string(static_cast<std::size_t>(2 * depth), ' ') + key + ":";
+        text += std::string(2 * depth, ' ') + key + ":";
         if (value.is_table()) {
             text += "\n" + yaml(value, depth + 1);
             continue;

@@ -163,7 +163,7 @@ private:
             const std::size_t end = stage + 1 < first.size() ? static_cast<std::size_t>(first[stage + 1])
                                                              : source_.graph.units.size();
             contexts_ += fmt::format("with smp.partition({}):\n    ...  #", stage);
-            for (auto unit = static_cast<std::size_t>(first[stage]); unit < end; ++unit)
+            for (std::size_t unit = first[stage]; unit < end; ++unit)
                 contexts_ += ' ' + source_.graph.units[unit].name;
             contexts_ += '\n';
         }

@@ -4,6 +4,7 @@
 
 #include "core/diagnostics.h"
 #include "core/document.h"
+#include "core/index/integers.h"
 #include "core/reader.h"
 #include "interop/expression.h"
 #include "interop/import_place.h"
@@ -138,7 +139,7 @@ std::optional<schedule::PlanFile> read_smp_v2(const std::string& text, const std
     core::TableReader reader(*block.parameters, "parameters", diagnostics);
     schedule::Plan& plan = place.file.plan;
     plan.layout.order = "DPT";
-    plan.layout.tensor = static_cast<int>(
+    plan.layout.tensor = core::narrow<int>(
         reader.integer("tensor_parallel_degree", 1, {.least = 1, .greatest = degree_range.greatest}));
     const std::int64_t world = place.processes();
     if (world % plan.layout.tensor != 0)
@@ -147,9 +148,9 @@ std::optional<schedule::PlanFile> read_smp_v2(const std::string& text, const std
                                  plan.layout.tensor, world),
                      "use a divisor");
     else plan.layout.data = static_cast<int>(world / plan.layout.tensor);
-    plan.layout.context = static_cast<int>(
+    plan.layout.context = core::narrow<int>(
         reader.integer("context_parallel_degree", 1, {.least = 1, .greatest = degree_range.greatest}));
-    plan.layout.expert = static_cast<int>(
+    plan.layout.expert = core::narrow<int>(
         reader.integer("expert_parallel_degree", 1, {.least = 1, .greatest = degree_range.greatest}));
     for (const auto& [key, degree] : {std::pair("context_parallel_degree", plan.layout.context),
                                       std::pair("expert_parallel_degree", plan.layout.expert)})

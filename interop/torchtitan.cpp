@@ -52,7 +52,7 @@ void pipeline(Expression& e, core::Value& parallelism) {
         const std::size_t end = stage + 1 < first.size() ? static_cast<std::size_t>(first[stage + 1])
                                                          : e.source.graph.units.size();
         core::Value part = core::Value::array();
-        for (auto unit = static_cast<std::size_t>(first[stage]); unit < end; ++unit) {
+        for (std::size_t unit = first[stage]; unit < end; ++unit) {
             const std::string& name = e.source.graph.units[unit].name;
             if (name == "embedding") part.append("tok_embeddings");
             else if (name == "head") part.append("norm"), part.append("output");

@@ -1,5 +1,6 @@
 // The promises every builder keeps, proved on the finished graph.
 #include <algorithm>
+#include <utility>
 
 #include <boost/graph/adjacency_list.hpp>
 #include <boost/graph/topological_sort.hpp>
@@ -244,14 +245,13 @@ void check(const ModelGraph& graph) {
     Dependencies dependencies(graph.operators.size());
     for (const std::int32_t i : core::indices(graph.tensors)) {
         const Tensor& tensor = graph.tensors[i];
-        core::require(tensor.producer.is_valid() &&
-                          static_cast<std::size_t>(tensor.producer.index) < graph.operators.size(),
-                      "every tensor has a producer");
+        core::require(
+            tensor.producer.is_valid() && std::cmp_less(tensor.producer.index, graph.operators.size()),
+            "every tensor has a producer");
         core::require(graph.op(tensor.producer).output.index == i, "a tensor is its producer's output");
         for (OperatorId consumer : tensor.consumers) {
-            core::require(
-                consumer.is_valid() && static_cast<std::size_t>(consumer.index) < graph.operators.size(),
-                "every consumer is an operator");
+            core::require(consumer.is_valid() && std::cmp_less(consumer.index, graph.operators.size()),
+                          "every consumer is an operator");
             boost::add_edge(static_cast<std::size_t>(tensor.producer.index),
                             static_cast<std::size_t>(consumer.index), dependencies);
         }
@@ -269,7 +269,7 @@ void check(const ModelGraph& graph) {
     for (const std::int32_t i : core::indices(graph.operators)) {
         const Operator& op = graph.operators[i];
         for (TensorId input : op.inputs) {
-            expect(input.is_valid() && static_cast<std::size_t>(input.index) < graph.tensors.size(), op,
+            expect(input.is_valid() && std::cmp_less(input.index, graph.tensors.size()), op,
                    "inputs are tensors of the graph");
             expect(graph.tensor(input).producer.index < i, op, "operators are in topological order");
             bool is_listed = false;
@@ -280,13 +280,11 @@ void check(const ModelGraph& graph) {
         expect(op.output.is_valid() && graph.tensor(op.output).producer.index == i, op,
                "the output knows its producer");
         for (ParameterId parameter : op.parameters) {
-            expect(
-                parameter.is_valid() && static_cast<std::size_t>(parameter.index) < graph.parameters.size(),
-                op, "parameters are of the graph");
+            expect(parameter.is_valid() && std::cmp_less(parameter.index, graph.parameters.size()), op,
+                   "parameters are of the graph");
             is_used[parameter.index] = true;
         }
-        expect(op.unit >= 0 && static_cast<std::size_t>(op.unit) < graph.units.size(), op,
-               "every operator has a unit");
+        expect(op.unit >= 0 && std::cmp_less(op.unit, graph.units.size()), op, "every operator has a unit");
         const OperatorRange unit = graph.units[op.unit].operators;
         expect(unit.begin <= i && i < unit.end, op, "the operator lies in its unit");
         check_shapes(graph, op);

@@ -24,5 +24,6 @@ struct Parameter;
 struct Operator;
 struct Unit;
 struct ModelGraph;
+class SegmentGraphs;
 
 }  // namespace model

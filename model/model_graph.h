@@ -30,6 +30,13 @@ struct Module {
     OperatorRange operators;
 };
 
+// What a graph's tokens are of their sequence: all, or one of `count` parts of equal length (segment.h).
+struct SequencePart {
+    int index = 0, count = 1;
+    bool is_whole() const { return count == 1; }
+    bool is_last() const { return index + 1 == count; }
+};
+
 struct ModelGraph {
     std::string name;
     std::string family;  // "gpt", "llama", "bert", "t5", "mixtral", "resnet", "convnet", ...
@@ -44,17 +51,14 @@ struct ModelGraph {
     std::int64_t encoder_tokens_per_sample = 0;  // T5
     std::int64_t vocabulary = 0;
     std::int64_t image_size = 0;  // vision
-    // A segment of a sequence (segment.h): the `segment`-th of `segments` of equal length. Its attention sees
-    // the keys of those before it.
-    int segments = 1, segment = 0;
+    SequencePart part;
     // Kernels launched beside the operators without work worth counting (data-dependent matching, sampling,
     // suppression of detectors), forward and backward.
     std::int64_t launches_per_sample = 0, launches_per_step = 0;
     std::vector<std::string> assumptions;  // facts that the source did not state
 
-    std::int64_t first_token() const { return segment * tokens_per_sample; }  // in the sequence
-    std::int64_t sequence_tokens() const { return segments * tokens_per_sample; }
-    bool has_later_segments() const { return segment + 1 < segments; }
+    std::int64_t first_token() const { return part.index * tokens_per_sample; }  // in the sequence
+    std::int64_t sequence_tokens() const { return part.count * tokens_per_sample; }
 
     const Tensor& tensor(TensorId id) const { return tensors[id]; }
     const Parameter& parameter(ParameterId id) const { return parameters[id]; }

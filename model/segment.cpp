@@ -112,8 +112,7 @@ SegmentGraphs::SegmentGraphs(const ModelGraph& graph, int segments) : all_(&grap
     cut_.assign(segments, graph);
     for (int s = 0; s < segments; ++s) {
         ModelGraph& own = cut_[s];
-        own.segments = segments;
-        own.segment = s;
+        own.part = {s, segments};
         own.tokens_per_sample = graph.tokens_per_sample / segments;
         for (Tensor& tensor : own.tensors)
             if (const Operator& producer = graph.op(tensor.producer);

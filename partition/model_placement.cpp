@@ -9,6 +9,7 @@
 #include <fmt/core.h>
 #include <boost/pending/disjoint_sets.hpp>
 
+#include "core/index/integers.h"
 #include "model/operators/cost.h"
 #include "partition/reader/components.h"
 #include "schedule/plan/memory.h"
@@ -51,7 +52,7 @@ std::optional<int> leaf_beside(const model::ModelGraph& graph, int op,
 std::vector<Group> group_operators(const model::ModelGraph& graph, Granularity granularity,
                                    std::vector<std::string>& names) {
     if (granularity == Granularity::unit) return group_by_unit(graph, names);
-    const int count = static_cast<int>(graph.operators.size());
+    const int count = core::count_of(graph.operators);
     std::vector<Group> group(graph.operators.size());
     // Leaves: every operator, or those that own parameters.
     auto is_leaf = [&](int i) {
@@ -102,8 +103,8 @@ public:
           context_(plan.cost_context()),
           group_(group_operators(graph, granularity, problem().node_names)) {
         result_.operators.resize(groups());
-        for (std::size_t i = 0; i < group_.size(); ++i)
-            if (group_[i]) result_.operators[*group_[i]].push_back(static_cast<int>(i));
+        for (const std::int32_t i : core::indices(group_))
+            if (group_[i]) result_.operators[*group_[i]].push_back(i);
     }
 
     void make_items(TiedParameters tied);
@@ -173,7 +174,7 @@ void PlacementBuilder::make_items(TiedParameters tied) {
 }
 
 void PlacementBuilder::add_work_and_memory(const sim::ComputeCost& cost) {
-    const model::OperatorRange whole{0, static_cast<std::int32_t>(graph_.operators.size())};
+    const model::OperatorRange whole{0, core::count_of(graph_.operators)};
     const schedule::StateFootprint state = schedule::state_footprint(graph_, whole, plan_);
     const double elements =
         static_cast<double>(std::max<std::int64_t>(1, model::trained_parameter_count(graph_)));
@@ -205,7 +206,7 @@ void PlacementBuilder::add_work_and_memory(const sim::ComputeCost& cost) {
 // Every tensor once to each device that needs it, its gradient back.
 void PlacementBuilder::add_transfers(const cluster::Route& link) {
     std::map<std::pair<std::size_t, std::vector<std::size_t>>, Transfer> transfers;
-    for (std::size_t t = 0; t < graph_.tensors.size(); ++t) {
+    for (const std::int32_t t : core::indices(graph_.tensors)) {
         const model::Tensor& tensor = graph_.tensors[t];
         const Group from_group = group_of(tensor.producer);
         if (!from_group) continue;
@@ -214,8 +215,7 @@ void PlacementBuilder::add_transfers(const cluster::Route& link) {
         for (model::OperatorId consumer : tensor.consumers)
             if (const Group g = group_of(consumer); g && item_of_[*g] != from) to.insert(item_of_[*g]);
         if (to.empty()) continue;
-        const core::Bytes bytes =
-            model::tensor_bytes(graph_, model::TensorId(static_cast<std::int32_t>(t)), context_);
+        const core::Bytes bytes = model::tensor_bytes(graph_, model::TensorId(t), context_);
         if (plan_.recompute == schedule::Recompute::full)
             for (std::size_t holder : to) problem().items[holder].activations += bytes;
         const double directions = tensor.is_activation ? 2 : 1;
@@ -260,7 +260,7 @@ std::vector<std::int32_t> first_units_of(const model::ModelGraph& graph, const M
             for (std::int64_t node : placement.problem.items[item].nodes)
                 for (int op : placement.operators[node]) stage_of_operator[op] = s;
     std::vector<std::int32_t> first;
-    for (std::size_t u = 0; u < graph.units.size(); ++u) {
+    for (const std::int32_t u : core::indices(graph.units)) {
         std::optional<std::size_t> of_unit;
         for (int i = graph.units[u].operators.begin; i < graph.units[u].operators.end; ++i) {
             const std::optional<std::size_t> stage = stage_of_operator[i];
@@ -270,7 +270,7 @@ std::vector<std::int32_t> first_units_of(const model::ModelGraph& graph, const M
         }
         if (!of_unit || *of_unit + 1 == first.size()) continue;
         if (*of_unit != first.size()) return {};
-        first.push_back(first.empty() ? 0 : static_cast<std::int32_t>(u));
+        first.push_back(first.empty() ? 0 : u);
     }
     return first.size() == stages.size() ? first : std::vector<std::int32_t>();
 }

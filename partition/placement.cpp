@@ -6,6 +6,7 @@
 #include <fmt/core.h>
 
 #include "core/errors.h"
+#include "core/index/integers.h"
 #include "partition/graph_hash.h"
 
 namespace partition {
@@ -18,7 +19,7 @@ std::vector<DeviceClass> device_classes(const PlacementProblem& problem) {
         classes.push_back({.name = "cpu", .count = problem.cpus, .is_cpu = true});
     }
     core::require(classes.size() <= most_device_classes, "a problem has few classes of devices");
-    for (DeviceClass& c : classes) c.count = std::min(c.count, static_cast<int>(problem.items.size()));
+    for (DeviceClass& c : classes) c.count = std::min(c.count, core::count_of(problem.items));
     return classes;
 }
 

@@ -5,8 +5,10 @@
 #include <mutex>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "schedule/pass/lower.h"
 #include "schedule/plan/memory.h"
 #include "sim/cost/collective/collective.h"
@@ -71,7 +73,7 @@ struct Bounds::Caches {
         core::Seconds forward, backward, backward_input, beside_backward;
     };
     // Of passes, by micro-batch, recomputation, sequence parallelism, what becomes of gradients (some
-    // reductions run beside them), stage, pipeline rank, segments of a sequence and which.
+    // reductions run beside them), stage, pipeline rank, passes of a micro-batch and which.
     std::map<std::tuple<int, int, bool, GradientHandling, std::int32_t, std::int32_t, int, int, int>,
              Collectives>
         collectives;
@@ -109,9 +111,8 @@ struct OrderCollection::Content {
         std::once_flag is_made;
         std::optional<sim::ReplayOrder> order;
     };
-    using Key =
-        std::tuple<std::string, int, int, int, int>;  // schedule, ranks, chunks, micro-batches, segments
-    std::mutex guard;                                 // of the maps; entries are made outside it, each once
+    using Key = std::pair<std::tuple<std::string, int, int, int>, int>;  // Plan::order_key, micro-batches
+    std::mutex guard;  // of the maps; entries are made outside it, each once
     WorkMeter* work = nullptr;
     void count(const std::optional<schedule::Schedule>& order) const {
         if (work && order) work->add(2.0 * order->stages * order->micro_batches, per_ordered_pass);
@@ -135,7 +136,7 @@ const schedule::Schedule* OrderCollection::order(const schedule::Plan& plan) {
     Content::Entry* entry = nullptr;
     {
         const std::lock_guard lock(content_->guard);
-        entry = &content_->entries[{plan.schedule, p, plan.virtual_stages, micro_batches, plan.segments}];
+        entry = &content_->entries[{plan.order_key(), micro_batches}];
     }
     std::call_once(entry->is_made, [&] {
         core::Diagnostics diagnostics;
@@ -152,8 +153,7 @@ const sim::ReplayOrder* OrderCollection::whole_order(const schedule::Plan& plan)
     Content::WholeEntry* entry = nullptr;
     {
         const std::lock_guard lock(content_->guard);
-        entry = &content_->whole_entries[{plan.schedule, plan.layout.pipeline, plan.virtual_stages,
-                                          plan.micro_batches, plan.segments}];
+        entry = &content_->whole_entries[{plan.order_key(), plan.micro_batches}];
     }
     std::call_once(entry->is_made, [&] {
         core::Diagnostics diagnostics;
@@ -193,15 +193,13 @@ MemoryBound Bounds::memory_of(const schedule::Plan& plan, const schedule::Schedu
     const cluster::DeviceSpec& device = cluster_.instance.device;
     MemoryBound worst;
     for (int rank = 0; rank < order.ranks; ++rank) {
-        const schedule::StateFootprint state =
-            schedule::state_footprint(elements[static_cast<std::size_t>(rank)], plan);
+        const schedule::StateFootprint state = schedule::state_footprint(elements[rank], plan);
         MemoryBound bound;
         bound.pipeline_rank = rank;
         bound.state = state.parameters + state.gradients + state.optimizer;
         bound.peak = device.memory - room(plan, rank) + bound.state;
         // Too large already: the activations would only add to it.
-        if (bound.peak <= device.memory)
-            bound.peak += activations(static_cast<std::size_t>(rank)) * (1 + device.fragmentation);
+        if (bound.peak <= device.memory) bound.peak += activations(rank) * (1 + device.fragmentation);
         if (bound.peak > worst.peak) worst = bound;
     }
     return worst;
@@ -240,7 +238,7 @@ bool Bounds::offloads_anything(const schedule::Plan& plan) {
 // backward than those of a short order do, so no less leaves.
 std::vector<core::Seconds> Bounds::copy_times(const schedule::Plan& plan, const schedule::Schedule& order,
                                               const std::vector<RankActivations>& ranks) {
-    std::vector<core::Seconds> times(static_cast<std::size_t>(order.ranks));
+    std::vector<core::Seconds> times(order.ranks);
     sim::CommunicationCost& communication =
         caches_of(plan).communication_of(plan, cluster_, stages_.constants());
     for (std::size_t r = 0; r < times.size(); ++r) {
@@ -269,8 +267,8 @@ StageCost Bounds::stage_cost(const schedule::Plan& plan, model::OperatorRange ra
     if (plan.layout.tensor == 1 && plan.layout.context == 1 && plan.layout.expert == 1) return cost;
     const model::OperatorRange like = stages_.first_like(range);
     const auto [entry, is_new] = caches_of(plan).collectives.try_emplace(
-        {plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel, GradientHandling(plan),
-         like.begin, like.end, pipeline_rank, segments_of(plan), segment});
+        {plan.micro_batch, core::position_of(plan.recompute), plan.sequence_parallel, GradientHandling(plan),
+         like.begin, like.end, pipeline_rank, plan.passes_per_micro_batch(), segment});
     Caches::Collectives& times = entry->second;
     if (is_new) {
         sim::CommunicationCost& communication =
@@ -321,12 +319,12 @@ core::Seconds Bounds::after_passes_of(const schedule::Plan& plan, int rank, mode
 // least its even share. Where the ranks of a stage are whole nodes, all stages exchange over the same links.
 core::Seconds Bounds::time_of_work(const schedule::Plan& plan) {
     if (!has_priced_times(cluster_)) return core::Seconds(0);
-    const model::OperatorRange all{0, static_cast<std::int32_t>(stages_.graph().operators.size())};
+    const model::OperatorRange all{0, core::count_of(stages_.graph().operators)};
     const int ranks = places_alike(plan) ? 1 : plan.layout.pipeline;
     std::optional<core::Seconds> least;
     for (int rank = 0; rank < ranks; ++rank) {
         core::Seconds device, host;
-        for (int segment = 0; segment < segments_of(plan); ++segment) {
+        for (int segment = 0; segment < plan.passes_per_micro_batch(); ++segment) {
             const StageCost cost = stage_cost(plan, all, rank, segment);
             device += cost.forward.device + cost.backward.device;
             host += cost.forward.host + cost.backward.host;
@@ -345,7 +343,7 @@ bool Bounds::places_alike(const schedule::Plan& plan) const {
 }
 
 bool Bounds::state_never_fits(const schedule::Plan& plan) {
-    const model::OperatorRange all{0, static_cast<std::int32_t>(stages_.graph().operators.size())};
+    const model::OperatorRange all{0, core::count_of(stages_.graph().operators)};
     const cluster::DeviceSpec& device = cluster_.instance.device;
     return state(plan, all) > (device.memory - device.context_memory) * plan.layout.pipeline;
 }
@@ -369,11 +367,11 @@ std::vector<double> Bounds::micro_batches_kept(const schedule::Plan& plan) {
 
 bool Bounds::never_fits(const schedule::Plan& plan) {
     const cluster::DeviceSpec& device = cluster_.instance.device;
-    const model::OperatorRange all{0, static_cast<std::int32_t>(stages_.graph().operators.size())};
+    const model::OperatorRange all{0, core::count_of(stages_.graph().operators)};
     double state = this->state(plan, all).value;
     const schedule::Schedule* order = orders_.order(plan);
     const double room = device.memory.value;
-    if (!order || order->stages != order->ranks || segments_of(plan) > 1)
+    if (!order || order->stages != order->ranks || plan.passes_per_micro_batch() > 1)
         return state > room * plan.layout.pipeline;
     // The state goes where a byte of activations costs most, as they are there of most micro-batches; what
     // is left takes the activations.
@@ -394,7 +392,7 @@ Bounds::StagePasses Bounds::stage_passes(const schedule::Plan& plan, const sched
     const auto micro_batches = static_cast<double>(plan.micro_batches);
     StagePasses passes;
     std::optional<core::Seconds> least_forward, least_backward;  // of any segment of a sequence
-    for (int segment = 0; segment < segments_of(plan); ++segment) {
+    for (int segment = 0; segment < plan.passes_per_micro_batch(); ++segment) {
         const StageCost cost = stage_cost(plan, range, pipeline_rank, segment);
         const PassTimes times = pass_times(cost.forward, cost.backward, cost.backward_input, order, stage);
         const core::Seconds backward = splits ? times.backward_input + times.backward_weight : times.backward;
@@ -418,19 +416,19 @@ Bounds::StagePasses Bounds::stage_passes(const schedule::Plan& plan, const sched
 core::Seconds Bounds::time_of_passes(const schedule::Plan& plan, const schedule::Schedule& order,
                                      const std::vector<model::OperatorRange>& ranges,
                                      const std::vector<core::Seconds>& copies) {
-    const auto p = static_cast<std::size_t>(order.ranks);
+    const std::size_t p = order.ranks;
     std::vector<core::Seconds> busy(p), weight(p), host(p), fill(p), drain(p);
     std::vector<bool> is_seen(p, false);
     core::Seconds forward_so_far, backward_so_far;
     const bool splits = splits_backward(order);
     for (int s = 0; s < order.stages; ++s) {
-        const auto rank = static_cast<std::size_t>(schedule::rank_of_stage(order, s));
+        const std::size_t rank = schedule::rank_of_stage(order, s);
         if (!is_seen[rank]) {
             is_seen[rank] = true;
             fill[rank] = forward_so_far;
             drain[rank] = backward_so_far;
         }
-        const StagePasses passes = stage_passes(plan, order, splits, s, ranges[static_cast<std::size_t>(s)]);
+        const StagePasses passes = stage_passes(plan, order, splits, s, ranges[s]);
         busy[rank] += passes.busy;
         weight[rank] += passes.weight;
         host[rank] += passes.host;
@@ -449,7 +447,7 @@ core::Seconds Bounds::time_of_passes(const schedule::Plan& plan, const schedule:
 core::Seconds Bounds::time(const schedule::Plan& plan) {
     const schedule::Schedule* order = timed_order(plan);
     if (!order) return core::Seconds(0);
-    std::vector<core::Seconds> copies(static_cast<std::size_t>(order->ranks));
+    std::vector<core::Seconds> copies(order->ranks);
     if (plan.offload != schedule::Offload::none)
         copies = copy_times(plan, *order, stages_.activations(plan, *order));
     core::Seconds bound =
@@ -463,7 +461,7 @@ core::Seconds Bounds::time(const schedule::Plan& plan) {
 // it: the least of any rank, since any rank's passes may be the last.
 core::Seconds Bounds::after_passes(const schedule::Plan& plan, const schedule::Schedule& order) {
     const auto [entry, is_new] = caches_of(plan).after_passes.try_emplace(
-        {&order, plan.micro_batch, static_cast<int>(plan.recompute), static_cast<int>(plan.sharding),
+        {&order, plan.micro_batch, core::position_of(plan.recompute), core::position_of(plan.sharding),
          plan.effective_shard_degree()});
     if (is_new) entry->second = after_passes(plan, order, stages_.rank_parameters(plan, order));
     return entry->second;
@@ -473,7 +471,7 @@ core::Seconds Bounds::after_passes(const schedule::Plan& plan, const schedule::S
                                    const std::vector<RankParameters>& parameters) {
     std::optional<core::Seconds> least;
     for (int rank = 0; rank < order.ranks; ++rank) {
-        const RankParameters& held = parameters[static_cast<std::size_t>(rank)];
+        const RankParameters& held = parameters[rank];
         const double dense =
             order.stages > order.ranks ? held.dense - std::min(held.dense, held.largest_unit) : held.dense;
         const core::Seconds time = after_passes(plan, rank, dense, held.experts);
@@ -500,7 +498,7 @@ core::Seconds Bounds::after_passes(const schedule::Plan& plan, int rank, double 
 // Between ranks, at least.
 core::Seconds Bounds::transfer_time(const schedule::Plan& plan, const schedule::Schedule& order) {
     const auto [entry, is_new] = caches_of(plan).transfers.try_emplace(
-        {&order, plan.micro_batch, plan.sequence_parallel});  // the order knows its segments
+        {&order, plan.micro_batch, plan.sequence_parallel});  // the order knows how often each passes
     if (is_new) entry->second = transfer_time(plan, order, stages_.smallest_transfer(plan));
     return entry->second;
 }
@@ -531,7 +529,7 @@ core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const sched
                       stored = core::size_of(plan.precision.parameters);
     core::Seconds longest;
     for (int rank = 0; rank < order.ranks; ++rank) {
-        const RankParameters& held = parameters[static_cast<std::size_t>(rank)];
+        const RankParameters& held = parameters[rank];
         double dense = held.dense;
         if (order.stages > order.ranks)
             dense -= std::min(dense, held.largest_unit);  // a tied parameter on one rank is reduced once
@@ -549,8 +547,7 @@ core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const sched
             const GroupKind group = shard_group(plan, is_expert);
             // Copies of a tied parameter on several ranks are summed over these first, so its gradient is
             // reduced once a step whatever the sharding.
-            const double passes = plan.micro_batches *
-                                  segments_of(plan);  // a segment of a sequence is a micro-batch of its own
+            const double passes = plan.micro_batches * plan.passes_per_micro_batch();
             const double times = plan.shards(schedule::Sharding::gradients) ? passes : 1;
             stream += price(CollectiveKind::reduce_scatter, group, element * std::max(0.0, elements - tied)) *
                       times;
@@ -570,15 +567,15 @@ core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const sched
 
 core::Seconds Bounds::replayed(const schedule::Plan& plan, const schedule::Schedule& order,
                                const std::vector<model::OperatorRange>& ranges, core::Seconds transfer) {
-    // Segments of a sequence take different times, which a replay does not know.
-    const bool is_known = plan.layout.pipeline > 1 && segments_of(plan) == 1;
+    // Parts of a sequence take different times, which a replay does not know.
+    const bool is_known = plan.layout.pipeline > 1 && plan.passes_per_micro_batch() == 1;
     const sim::ReplayOrder* whole = is_known ? orders_.whole_order(plan) : nullptr;
     if (!whole) return core::Seconds(0);
     sim::ScheduleCosts costs;
     costs.stages.clear();
     const bool splits = splits_backward(order);
-    for (std::size_t s = 0; s < ranges.size(); ++s)
-        costs.stages.push_back(stage_passes(plan, order, splits, static_cast<int>(s), ranges[s]).replayed);
+    for (const std::int32_t s : core::indices(ranges))
+        costs.stages.push_back(stage_passes(plan, order, splits, s, ranges[s]).replayed);
     costs.transfer = transfer;
     std::vector<double> ends;
     return whole->replay(costs, ends).makespan;
@@ -598,7 +595,7 @@ core::Seconds Bounds::time_of_order(const schedule::Plan& plan,
     if (!order) return core::Seconds(0);
     const std::vector<RankParameters> parameters = stages_.rank_parameters(plan, *order, ranges);
     const core::Seconds transfer = transfer_time(plan, *order, stages_.smallest_boundary(plan));
-    const std::vector<core::Seconds> no_copies(static_cast<std::size_t>(order->ranks));
+    const std::vector<core::Seconds> no_copies(order->ranks);
     const core::Seconds passes =
         std::max(time_of_passes(plan, *order, ranges, no_copies), replayed(plan, *order, ranges, transfer));
     core::Seconds bound = passes + after_passes(plan, *order, parameters);

@@ -48,7 +48,7 @@ private:
 bool splits_backward(const schedule::Schedule& order);
 
 // Not thread-safe: one object a thread. Both collections must outlive it. Plans whose schedule cuts sequences
-// say into how many segments.
+// say how often a micro-batch passes.
 class Bounds {
 public:
     Bounds(const cluster::Cluster& cluster, OrderCollection& orders, StageCollection& stages);

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "core/random.h"
 #include "model/model_graph.h"
 #include "planner/search_space.h"
@@ -111,7 +112,7 @@ void Checker::check_plan() {
 
 void Checker::check_neighbours() {
     const std::vector<std::int32_t>& cuts = claim_.plan.partition.first_units;
-    const auto units = static_cast<std::int32_t>(graph_.units.size());
+    const auto units = core::count_of(graph_.units);
     for (std::size_t c = 1; c < cuts.size(); ++c)
         for (const std::int32_t step : {-1, 1}) {
             schedule::Plan moved = claim_.plan;
@@ -133,12 +134,12 @@ core::Seconds Checker::least_step(std::size_t target, const schedule::Plan& plan
     const cluster::DeviceSpec& device = targets_[target].cluster.instance.device;
     if (!device.has_concurrent_streams) return core::Seconds(0);
     schedule::Plan whole = plan;
-    whole.segments = 0;
+    whole.keep_sequences_whole();
     whole.schedule = "1f1b";
     core::Diagnostics unpriced;
     const auto compute = sim::ComputeCost::make(graph_, device, whole, unpriced, request_.constants);
     if (!compute) return core::Seconds(0);
-    const model::OperatorRange all{0, static_cast<std::int32_t>(graph_.operators.size())};
+    const model::OperatorRange all{0, core::count_of(graph_.operators)};
     const core::Seconds forward = compute->price(all, schedule::ComputePhase::forward).device,
                         backward = compute->price(all, schedule::ComputePhase::backward_input).device +
                                    compute->price(all, schedule::ComputePhase::backward_weight).device;
@@ -153,7 +154,7 @@ void Checker::check_samples(std::size_t samples, std::uint64_t seed) {
     for (std::size_t i = 0; i < samples; ++i) {
         auto [target, plan] = space_[random.below(space_.size())];
         ++check_.sampled;
-        if (request_.objective != Objective::memory && plan.segments <= 1) {
+        if (request_.objective != Objective::memory && plan.passes_per_micro_batch() == 1) {
             const core::Seconds step = least_step(target, plan);
             if (value_of(target, step, {}) >= floor() || !is_allowed(target, step)) {
                 ++check_.bounded;
@@ -170,8 +171,7 @@ void Checker::check_samples(std::size_t samples, std::uint64_t seed) {
             const std::size_t c = 1 + random.below(stages - 1);
             std::vector<std::int32_t>& cuts = plan.partition.first_units;
             const std::int32_t moved = cuts[c] + (random.below(2) == 0 ? -1 : 1);
-            const std::int32_t next =
-                c + 1 < stages ? cuts[c + 1] : static_cast<std::int32_t>(graph_.units.size());
+            const std::int32_t next = c + 1 < stages ? cuts[c + 1] : core::count_of(graph_.units);
             if (moved > cuts[c - 1] && moved < next) cuts[c] = moved;
         } else if (plan.virtual_stages > 1) {
             continue;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "core/parallel.h"
 
@@ -28,7 +29,7 @@ std::vector<std::vector<std::int32_t>> neighbours(const std::vector<std::int32_t
     const auto add = [&](std::vector<std::int32_t> next) {
         for (std::size_t s = 1; s < next.size(); ++s)
             if (next[s] <= next[s - 1]) return;
-        if (static_cast<std::size_t>(next.back()) < units) moved.push_back(std::move(next));
+        if (std::cmp_less(next.back(), units)) moved.push_back(std::move(next));
     };
     for (std::size_t a = 1; a < cuts.size(); ++a)
         for (const std::int32_t step : {-1, 1}) {

@@ -29,7 +29,7 @@ std::vector<model::OperatorRange> ranges_of(const model::ModelGraph& graph,
                                             const std::vector<std::int32_t>& first_units) {
     std::vector<model::OperatorRange> ranges;
     for (std::size_t s = 0; s < first_units.size(); ++s) {
-        const auto first = static_cast<std::size_t>(first_units[s]);
+        const std::size_t first = first_units[s];
         const std::size_t end =
             s + 1 < first_units.size() ? static_cast<std::size_t>(first_units[s + 1]) : graph.units.size();
         ranges.push_back({graph.units[first].operators.begin, graph.units[end - 1].operators.end});
@@ -41,10 +41,10 @@ std::vector<model::OperatorRange> ranges_of(const model::ModelGraph& graph,
 // from before and from behind.
 StageTable::Key StageTable::key(const schedule::Plan& plan, bool splits, int rank, int place) const {
     return {plan.micro_batch,
-            static_cast<int>(plan.recompute),
+            core::position_of(plan.recompute),
             plan.sequence_parallel,
             GradientHandling(plan),
-            segments_of(plan),
+            plan.passes_per_micro_batch(),
             splits,
             rank,
             place};
@@ -77,7 +77,7 @@ const StageTable::Passes& StageTable::of(Row& row, const schedule::Plan& plan,
 
 double StageTable::saved(const schedule::Plan& plan, std::size_t begin, std::size_t end) {
     const std::size_t units = graph_.units.size();
-    Saved& saved = saved_[{plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel}];
+    Saved& saved = saved_[{plan.micro_batch, core::position_of(plan.recompute), plan.sequence_parallel}];
     if (saved.before.empty()) {
         const std::int32_t last = graph_.units.back().operators.end;
         saved.before.assign(units + 1, 0);
@@ -103,7 +103,7 @@ bool PartitionSpace::fits(std::size_t stage, std::size_t begin, std::size_t end)
 
 // Backwards over the stages, after what must have passed before each of them.
 void PartitionSpace::tabulate_needs(double limit) {
-    const auto stages = static_cast<std::size_t>(order_->stages);
+    const std::size_t stages = order_->stages;
     Needs forward(stages + 1, std::vector<double>(units_ + 1, infinity)), backward = forward;
     needs_ = forward;
     forward[0][0] = backward[0][0] = 0;
@@ -144,10 +144,10 @@ PartitionSpace::PartitionSpace(StageTable& table, const schedule::Plan& plan)
     plan_.offload = schedule::Offload::none;
     plan_.partition = {};
     order_ = table_.bounds().timed_order(plan_);
-    if (!order_ || units_ < static_cast<std::size_t>(order_->stages)) return;
+    if (!order_ || std::cmp_less(units_, order_->stages)) return;
     splits_ = splits_backward(*order_);
     for (int s = 0; s < order_->stages; ++s) rows_.push_back(&table_.row(plan_, *order_, splits_, s));
-    if (order_->stages != order_->ranks || segments_of(plan_) > 1) return;
+    if (order_->stages != order_->ranks || plan_.passes_per_micro_batch() > 1) return;
     in_flight_ = table_.bounds().micro_batches_kept(plan_);
     for (double& kept : in_flight_) kept *= table_.bounds().fragmentation();
     for (int rank = 0; rank < order_->ranks; ++rank) room_.push_back(table_.bounds().room(plan_, rank).value);
@@ -171,12 +171,12 @@ core::Seconds PartitionSpace::least(core::Seconds limit) {
 void PartitionSpace::visit(int stage, std::size_t begin, double forward, double backward) {
     if (visited_ > most_) return;
     const int left = order_->stages - stage - 1;
-    const auto s = static_cast<std::size_t>(stage);
-    Rank& rank = ranks_[static_cast<std::size_t>(schedule::rank_of_stage(*order_, stage))];
+    const std::size_t s = stage;
+    Rank& rank = ranks_[schedule::rank_of_stage(*order_, stage)];
     const Rank before = rank;
     first_units_.push_back(static_cast<std::int32_t>(begin));
     const std::size_t first_end = left == 0 ? units_ : begin + 1;
-    for (std::size_t end = first_end; end + static_cast<std::size_t>(left) <= units_; ++end) {
+    for (std::size_t end = first_end; end + left <= units_; ++end) {
         const StageTable::Passes& p = passes(stage, begin, end);
         ++divisions_;
         rank = before;
@@ -208,7 +208,7 @@ void PartitionSpace::visit(int stage, std::size_t begin, double forward, double 
 
 std::optional<std::vector<PartitionOption>> PartitionSpace::below(core::Seconds limit, std::size_t most) {
     if (!order_ || order_->directions > 1) return std::nullopt;
-    if (units_ < static_cast<std::size_t>(order_->stages)) return std::vector<PartitionOption>();
+    if (std::cmp_less(units_, order_->stages)) return std::vector<PartitionOption>();
     limit_ = limit.value / Bounds::claimed_share;
     const double passes_a_replay = 2.0 * plan_.stages() * plan_.micro_batches;
     most_found_ = std::size_t(most_passes / passes_a_replay) + 1;
@@ -216,7 +216,7 @@ std::optional<std::vector<PartitionOption>> PartitionSpace::below(core::Seconds 
     visited_ = 0;
     found_.clear();
     first_units_.clear();
-    ranks_.assign(static_cast<std::size_t>(order_->ranks), {});
+    ranks_.assign(order_->ranks, {});
     if (order_->stages == order_->ranks) {
         if (needs_.empty()) tabulate_needs(limit_);
         if (needs_[0][0] >= limit_) return std::vector<PartitionOption>();

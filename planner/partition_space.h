@@ -90,7 +90,7 @@ private:
         double bound() const;
     };
     const StageTable::Passes& passes(int stage, std::size_t begin, std::size_t end) const {
-        return table_.of(*rows_[static_cast<std::size_t>(stage)], plan_, *order_, splits_, stage, begin, end);
+        return table_.of(*rows_[stage], plan_, *order_, splits_, stage, begin, end);
     }
     void visit(int stage, std::size_t begin, double forward, double backward);
 

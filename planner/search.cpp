@@ -90,7 +90,7 @@ struct Entry {
 };
 
 // Plans of one target, layout, micro-batch and recomputation. They share the work of a step but for what
-// depends on segments of sequences and the handling of gradients: those that share that too are a family,
+// depends on how sequences pass and the handling of gradients: those that share that too are a family,
 // with one bound, and are looked at only where that bound does not exclude them.
 struct Family {
     std::size_t group = 0;  // index into Search::groups_
@@ -491,8 +491,8 @@ void Search::enumerate() {
                 groups_.push_back({t, bounds_.size() - 1, {}, false});
                 families.clear();
             }
-            const auto [family, is_new] =
-                families.try_emplace({segments_of(plan), GradientHandling(plan)}, families_.size());
+            const auto [family, is_new] = families.try_emplace(
+                {plan.passes_per_micro_batch(), GradientHandling(plan)}, families_.size());
             if (is_new) {
                 groups_.back().families.push_back(families_.size());
                 families_.emplace_back().group = groups_.size() - 1;
@@ -681,12 +681,13 @@ std::vector<std::size_t> Search::usual_groups() {
         if (plan.micro_batch != 1 || layout.tensor > targets_[group.target].cluster.instance.devices ||
             layout.expert > 1)
             continue;
-        const auto key = std::tuple(group.target, layout.tensor, static_cast<int>(plan.recompute));
+        const auto key = std::tuple(group.target, layout.tensor, core::position_of(plan.recompute));
         const auto known = chosen.find(key);
         if (known != chosen.end() && known->second.first <= layout.pipeline) continue;
         plan.schedule = "1f1b";
         plan.virtual_stages = 1;
-        plan.segments = plan.shard_degree = 0;
+        plan.keep_sequences_whole();
+        plan.shard_degree = 0;
         if (layout.data > 1) plan.sharding = schedule::Sharding::optimizer;
         if (!bounds_[group.layout]->bounds.never_fits(plan))
             chosen.insert_or_assign(key, std::pair(layout.pipeline, g));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/index/integers.h"
 #include "model/segment.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/partition.h"
@@ -38,15 +39,15 @@ std::vector<ScheduleChoice> schedule_choices(const model::ModelGraph& graph, int
     std::vector<ScheduleChoice> choices;
     for (const schedule::PipelineSchedule& candidate : schedule::pipeline_schedules()) {
         if (candidate.is_forward_only || candidate.is_asynchronous || candidate.is_bidirectional) continue;
-        int most = std::min({candidate.greatest_chunks, most_virtual_stages,
-                             static_cast<int>(graph.units.size()) / pipeline});
+        int most = std::min(
+            {candidate.greatest_chunks, most_virtual_stages, core::count_of(graph.units) / pipeline});
         for (int chunks = candidate.least_chunks; chunks <= most; ++chunks) {
             schedule::PipelineShape shape;
             shape.ranks = pipeline;
             shape.chunks = chunks;
             shape.micro_batches = micro_batches;
             if (schedule::unsupported(candidate, shape)) continue;
-            if (!candidate.has_segments) choices.push_back({candidate.name, chunks, 0});
+            if (!candidate.cuts_sequences) choices.push_back({candidate.name, chunks, 0});
             else
                 for (const int count : segments) choices.push_back({candidate.name, chunks, count});
         }
@@ -121,13 +122,24 @@ std::vector<int> segment_counts(const model::ModelGraph& graph, const schedule::
     return segment_counts(graph, plan, cuts_sequences(graph));
 }
 
+std::vector<schedule::Plan> plans_with_schedule(const model::ModelGraph& graph, const schedule::Plan& plan,
+                                                const schedule::PipelineSchedule& schedule) {
+    std::vector<schedule::Plan> plans;
+    for (const int segments : schedule.cuts_sequences ? segment_counts(graph, plan) : std::vector<int>{0}) {
+        plans.push_back(plan);
+        plans.back().schedule = schedule.name;
+        plans.back().segments = segments;
+    }
+    return plans;
+}
+
 std::vector<schedule::ParallelLayout> legal_layouts(const model::ModelGraph& graph, int devices,
                                                     int global_batch) {
     std::vector<schedule::ParallelLayout> layouts;
     for (int tensor : divisors(devices)) {
         if (model::tensor_parallel_unsupported(graph, tensor)) continue;
         for (int pipeline : divisors(devices / tensor)) {
-            if (pipeline > static_cast<int>(graph.units.size())) continue;
+            if (pipeline > core::count_of(graph.units)) continue;
             const int data = devices / tensor / pipeline;
             for (const int context : context_degrees(graph, data, global_batch))
                 for (const int expert : divisors(data))
@@ -196,7 +208,7 @@ std::vector<int> loading_horizons(const model::ModelGraph& graph, const cluster:
                                   const schedule::Plan& plan) {
     std::vector<int> horizons;
     const schedule::PipelineSchedule* order = schedule::find_pipeline_schedule(plan.schedule);
-    if (!device.has_concurrent_streams || (order && (order->has_segments || order->is_forward_only)))
+    if (!device.has_concurrent_streams || (order && (order->cuts_sequences || order->is_forward_only)))
         return horizons;
     for (std::size_t horizon = 1; horizon <= 2 * graph.units.size(); horizon *= 2)
         horizons.push_back(static_cast<int>(horizon));

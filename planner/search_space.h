@@ -6,6 +6,7 @@
 
 #include "cluster/topology.h"
 #include "model/model_fwd.h"
+#include "schedule/pipeline/registry.h"
 #include "schedule/plan/plan.h"
 
 namespace planner {
@@ -44,6 +45,10 @@ std::vector<int> loading_horizons(const model::ModelGraph& graph, const cluster:
 // token behind causal attention, the segments are equal and whole samples are on one rank. Mixtures whose
 // capacity or balance loss would be of a segment instead of a micro-batch train differently and stay whole.
 std::vector<int> segment_counts(const model::ModelGraph& graph, const schedule::Plan& plan);
+
+// The plan under this schedule: once, or with each number of segments where the schedule cuts sequences.
+std::vector<schedule::Plan> plans_with_schedule(const model::ModelGraph& graph, const schedule::Plan& plan,
+                                                const schedule::PipelineSchedule& schedule);
 
 // Tensor-, pipeline- and data-parallel degrees with that product, and what of the data axis divides samples
 // and experts, that `legal_plans` visits.

@@ -14,7 +14,7 @@ struct StageCollection::Passes {
     Collectives collectives;
 };
 
-using SegmentKey = std::pair<int, int>;  // segments of a sequence, and which
+using SegmentKey = std::pair<int, int>;  // passes of a micro-batch, and which
 
 struct StageCollection::Prices {
     schedule::Plan plan;  // the cost objects refer to it
@@ -38,12 +38,12 @@ struct StageCollection::Shape {
     std::map<const schedule::Schedule*, std::vector<schedule::StateElements>> state_elements;
     std::map<const schedule::Schedule*, std::vector<RankParameters>> rank_parameters;
     std::map<GradientHandling, Prices> prices;
-    std::map<std::pair<int, int>, core::Bytes> smallest_transfers;  // by stages and segments
-    std::map<int, core::Bytes> smallest_boundaries;                 // by segments
+    std::map<std::pair<int, int>, core::Bytes> smallest_transfers;  // by stages and passes of a micro-batch
+    std::map<int, core::Bytes> smallest_boundaries;                 // by passes
 };
 
 GradientHandling::GradientHandling(const schedule::Plan& plan)
-    : accumulates(plan.micro_batches * segments_of(plan) > 1),
+    : accumulates(plan.micro_batches * plan.passes_per_micro_batch() > 1),
       is_sharded(plan.shards(schedule::Sharding::gradients)),
       is_reduced_whole(plan.layout.data > 1 && !plan.shards(schedule::Sharding::optimizer)) {}
 
@@ -60,7 +60,7 @@ StageCollection::Shape& StageCollection::shape_of(const schedule::Plan& plan) {
     const std::lock_guard lock(guard_);
     std::unique_ptr<Shape>& shape =
         shapes_[{plan.layout.tensor, plan.layout.context, plan.layout.expert, plan.micro_batch,
-                 static_cast<int>(plan.recompute), plan.sequence_parallel}];
+                 core::position_of(plan.recompute), plan.sequence_parallel}];
     if (!shape) shape = std::make_unique<Shape>();
     return *shape;
 }
@@ -70,7 +70,7 @@ StageCollection::Shape& StageCollection::shape_of(const schedule::Plan& plan) {
 // micro-batches whose gradients are reduced in parts.
 std::vector<core::Seconds> StageCollection::unit_loads(Shape& shape, const schedule::Plan& plan) {
     schedule::Plan usual = plan;
-    usual.segments = 0;
+    usual.keep_sequences_whole();
     usual.micro_batches = 2;
     usual.sharding = plan.layout.data > 1 ? schedule::Sharding::optimizer : schedule::Sharding::none;
     usual.shard_degree = 0;
@@ -97,7 +97,7 @@ const StageCollection::Division* StageCollection::division(Shape& shape, const s
         if (partition) {
             Division& division = entry->second.emplace();
             for (std::size_t s = 0; s < partition->first_units.size(); ++s) {
-                const auto first = static_cast<std::size_t>(partition->first_units[s]);
+                const std::size_t first = partition->first_units[s];
                 const auto last = s + 1 < partition->first_units.size()
                                       ? static_cast<std::size_t>(partition->first_units[s + 1])
                                       : graph_.units.size();
@@ -129,17 +129,19 @@ const std::vector<model::OperatorRange>* StageCollection::stages(const schedule:
 }
 
 const model::ModelGraph& StageCollection::graph_of(const schedule::Plan& plan, int segment) {
-    const int count = segments_of(plan);
+    const int count = plan.passes_per_micro_batch();
     if (count == 1) return graph_;
     const std::lock_guard lock(guard_);
-    return segment_graphs_.try_emplace(count, graph_, count).first->second[static_cast<std::size_t>(segment)];
+    return segment_graphs_.try_emplace(count, graph_, count).first->second[segment];
 }
 
 const schedule::ActivationFootprint& StageCollection::footprint(Shape& shape, const schedule::Plan& plan,
                                                                 model::OperatorRange stage, int segment) {
     const model::OperatorRange like = repetition_.first_like(stage);
-    const auto [entry, is_new] = shape.footprints.try_emplace(
-        {like.begin, like.end, plan.offload != schedule::Offload::none, {segments_of(plan), segment}});
+    const auto [entry, is_new] = shape.footprints.try_emplace({like.begin,
+                                                               like.end,
+                                                               plan.offload != schedule::Offload::none,
+                                                               {plan.passes_per_micro_batch(), segment}});
     if (is_new) entry->second = schedule::activation_footprint(graph_of(plan, segment), like, plan);
     return entry->second;
 }
@@ -154,15 +156,15 @@ StageCollection::Prices& StageCollection::prices_of(Shape& shape, const schedule
     const auto [entry, is_new] = shape.prices.try_emplace(GradientHandling(plan));
     if (is_new) {
         entry->second.plan = plan;
-        // Whole sequences of it, and graphs of segments, accumulate where those of the plan do.
-        entry->second.plan.micro_batches = plan.micro_batches * segments_of(plan);
+        // Whole sequences of it, and graphs of parts, accumulate where those of the plan do.
+        entry->second.plan.micro_batches = plan.micro_batches * plan.passes_per_micro_batch();
     }
     return entry->second;
 }
 
 const sim::ComputeCost* StageCollection::compute_cost(Shape& shape, const schedule::Plan& plan, int segment) {
     Prices& prices = prices_of(shape, plan);
-    const auto [entry, is_new] = prices.compute.try_emplace({segments_of(plan), segment});
+    const auto [entry, is_new] = prices.compute.try_emplace({plan.passes_per_micro_batch(), segment});
     if (is_new) {
         core::Diagnostics diagnostics;
         entry->second =
@@ -176,7 +178,8 @@ const StageCollection::Passes& StageCollection::passes(Shape& shape, const sched
                                                        model::OperatorRange stage, int segment) {
     const model::OperatorRange like = repetition_.first_like(stage);
     const auto [entry, is_new] =
-        prices_of(shape, plan).passes.try_emplace({like.begin, like.end, {segments_of(plan), segment}});
+        prices_of(shape, plan)
+            .passes.try_emplace({like.begin, like.end, {plan.passes_per_micro_batch(), segment}});
     if (!is_new) return entry->second;
     schedule::Plan alone = plan;
     alone.sharding = schedule::Sharding::none;
@@ -246,7 +249,8 @@ core::Seconds StageCollection::update(const schedule::Plan& plan, double element
 core::Bytes StageCollection::smallest_transfer(const schedule::Plan& plan) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
-    const auto [entry, is_new] = shape.smallest_transfers.try_emplace({plan.stages(), segments_of(plan)});
+    const auto [entry, is_new] =
+        shape.smallest_transfers.try_emplace({plan.stages(), plan.passes_per_micro_batch()});
     const std::vector<model::OperatorRange>* ranges = is_new ? stages(shape, plan) : nullptr;
     if (ranges) entry->second = smallest_crossing(plan, *ranges);
     return entry->second;
@@ -255,7 +259,7 @@ core::Bytes StageCollection::smallest_transfer(const schedule::Plan& plan) {
 core::Bytes StageCollection::smallest_boundary(const schedule::Plan& plan) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
-    const auto [entry, is_new] = shape.smallest_boundaries.try_emplace(segments_of(plan));
+    const auto [entry, is_new] = shape.smallest_boundaries.try_emplace(plan.passes_per_micro_batch());
     if (is_new) {
         std::vector<model::OperatorRange> ranges;
         for (const model::Unit& unit : graph_.units) ranges.push_back(unit.operators);
@@ -301,18 +305,17 @@ public:
     UnitsLeaving(const schedule::Schedule& order, int rank, int horizon,
                  const std::vector<std::vector<Leaving>>& leaving)
         : micro_batches_(order.micro_batches) {
-        first_of_.assign(static_cast<std::size_t>(order.stages), 0);
+        first_of_.assign(order.stages, 0);
         for (int s = 0; s < order.stages; ++s)
             if (schedule::rank_of_stage(order, s) == rank) {
-                first_of_[static_cast<std::size_t>(s)] = static_cast<std::int64_t>(count_.size());
-                count_.resize(count_.size() + static_cast<std::size_t>(micro_batches_));
+                first_of_[s] = std::ssize(count_);
+                count_.resize(count_.size() + micro_batches_);
             }
         std::int64_t task = 0;
-        for (const schedule::Action& action : order.actions[static_cast<std::size_t>(rank)]) {
+        for (const schedule::Action& action : order.actions[rank]) {
             if (action.kind != schedule::ActionKind::forward && !schedule::is_backward_part(action.kind))
                 continue;
-            const auto units =
-                static_cast<std::int64_t>(leaving[static_cast<std::size_t>(action.stage)].size()) - 1;
+            const std::int64_t units = std::ssize(leaving[action.stage]) - 1;
             std::int64_t& count = count_[index_of(action)];
             if (action.kind == schedule::ActionKind::forward) count = task;  // until backward is met
             else if (action.kind != schedule::ActionKind::backward_weight) {
@@ -324,14 +327,11 @@ public:
             task += units;
         }
     }
-    std::size_t of(const schedule::Action& action) const {
-        return static_cast<std::size_t>(count_[index_of(action)]);
-    }
+    std::size_t of(const schedule::Action& action) const { return count_[index_of(action)]; }
 
 private:
     std::size_t index_of(const schedule::Action& action) const {
-        return static_cast<std::size_t>(first_of_[static_cast<std::size_t>(action.stage)] +
-                                        action.micro_batch);
+        return first_of_[action.stage] + action.micro_batch;
     }
 
     int micro_batches_;
@@ -364,11 +364,11 @@ std::vector<RankActivations> StageCollection::activations(Shape& shape, const sc
                                                           const std::vector<model::OperatorRange>& ranges) {
     const bool offloads = plan.offload != schedule::Offload::none;
     std::vector<RankActivations> ranks;
-    const int segments = segments_of(plan), last = segments - 1;
+    const int passes = plan.passes_per_micro_batch(), last = passes - 1;
     std::vector<const schedule::ActivationFootprint*> by_stage;  // and segment
     std::vector<std::vector<Leaving>> leaving;
     for (const model::OperatorRange range : ranges) {
-        for (int segment = 0; segment < segments; ++segment)
+        for (int segment = 0; segment < passes; ++segment)
             by_stage.push_back(&footprint(shape, plan, range, segment));
         leaving.push_back(leaving_of(*by_stage.back()));
     }
@@ -377,11 +377,10 @@ std::vector<RankActivations> StageCollection::activations(Shape& shape, const sc
         if (offloads) units.emplace(order, rank, plan.activation_loading_horizon, leaving);
         RankActivations result;
         core::Bytes held;
-        for (const schedule::Action& action : order.actions[static_cast<std::size_t>(rank)]) {
-            const auto stage = static_cast<std::size_t>(action.stage);
+        for (const schedule::Action& action : order.actions[rank]) {
+            const std::size_t stage = action.stage;
             const auto of_segment = [&](int segment) -> const schedule::ActivationFootprint& {
-                return *by_stage[stage * static_cast<std::size_t>(segments) +
-                                 static_cast<std::size_t>(segment)];
+                return *by_stage[stage * passes + segment];
             };
             const schedule::ActivationFootprint& f = of_segment(action.segment);
             const Leaving away = units ? leaving[stage][units->of(action)] : Leaving{};
@@ -394,7 +393,7 @@ std::vector<RankActivations> StageCollection::activations(Shape& shape, const sc
                     break;
                 case schedule::ActionKind::backward:
                     // The last segment leaves gradients for the keys and values of the earlier ones, partly
-                    // where its own activations were; they go with their segments.
+                    // where its own activations were; they go with these.
                     if (last > 0 && action.segment == last) held += f.key_value_gradient * last - f.reused;
                     result.peak = std::max(result.peak, held + f.backward_transient + away.largest);
                     held -= f.saved - away.bytes;
@@ -440,10 +439,8 @@ const std::vector<schedule::StateElements>& StageCollection::state_elements(cons
 std::vector<schedule::StateElements> StageCollection::state_elements(
     const schedule::Plan& plan, const schedule::Schedule& order,
     const std::vector<model::OperatorRange>& ranges) const {
-    std::vector<std::vector<model::OperatorRange>> mine(static_cast<std::size_t>(order.ranks));
-    for (int s = 0; s < order.stages; ++s)
-        mine[static_cast<std::size_t>(schedule::rank_of_stage(order, s))].push_back(
-            ranges[static_cast<std::size_t>(s)]);
+    std::vector<std::vector<model::OperatorRange>> mine(order.ranks);
+    for (int s = 0; s < order.stages; ++s) mine[schedule::rank_of_stage(order, s)].push_back(ranges[s]);
     std::vector<schedule::StateElements> elements;
     for (const std::vector<model::OperatorRange>& of_rank : mine)
         elements.push_back(schedule::state_elements(graph_, of_rank, plan));
@@ -459,7 +456,7 @@ schedule::StateElements StageCollection::parameter_count(const schedule::Plan& p
         if (is_new) {
             entry->second.all = static_cast<double>(model::parameter_count(graph_, range));
             for (std::int32_t i = range.begin; i < range.end; ++i)
-                for (const model::ParameterId id : graph_.operators[static_cast<std::size_t>(i)].parameters)
+                for (const model::ParameterId id : graph_.operators[i].parameters)
                     if (graph_.parameter(id).is_expert)
                         entry->second.experts +=
                             static_cast<double>(model::element_count(graph_.parameter(id).shape));
@@ -483,13 +480,13 @@ const std::vector<RankParameters>& StageCollection::rank_parameters(const schedu
 std::vector<RankParameters> StageCollection::rank_parameters(
     const schedule::Plan& plan, const schedule::Schedule& order,
     const std::vector<model::OperatorRange>& ranges) {
-    std::vector<RankParameters> ranks(static_cast<std::size_t>(order.ranks));
+    std::vector<RankParameters> ranks(order.ranks);
     std::vector<int> rank_of_unit(graph_.units.size());
     std::size_t unit = 0;
     for (int s = 0; s < order.stages; ++s) {
-        const model::OperatorRange range = ranges[static_cast<std::size_t>(s)];
+        const model::OperatorRange range = ranges[s];
         const int rank = schedule::rank_of_stage(order, s);
-        RankParameters& of_rank = ranks[static_cast<std::size_t>(rank)];
+        RankParameters& of_rank = ranks[rank];
         const schedule::StateElements elements = parameter_count(plan, range);
         of_rank.dense += elements.dense;
         of_rank.experts += elements.experts;
@@ -506,8 +503,8 @@ std::vector<RankParameters> StageCollection::rank_parameters(
         for (int rank = 0; rank < order.ranks; ++rank) {
             bool is_here = false, is_elsewhere = false;
             for (const std::int32_t u : parameter.units)
-                (rank_of_unit[static_cast<std::size_t>(u)] == rank ? is_here : is_elsewhere) = true;
-            if (is_here && is_elsewhere) ranks[static_cast<std::size_t>(rank)].tied += elements;
+                (rank_of_unit[u] == rank ? is_here : is_elsewhere) = true;
+            if (is_here && is_elsewhere) ranks[rank].tied += elements;
         }
     }
     return ranks;

@@ -53,17 +53,13 @@ struct RankActivations {
 
 // Properties of a plan's gradients that prices depend on beside the shape of its stages (sim::ComputeCost).
 struct GradientHandling {
-    bool accumulates;  // they are added to those of earlier micro-batches, or segments
+    bool accumulates;  // they are added to those of earlier micro-batches, or parts of one
     bool is_sharded;
     bool is_reduced_whole;  // by every replica
 
     explicit GradientHandling(const schedule::Plan& plan);
     auto operator<=>(const GradientHandling&) const = default;
 };
-
-// Segments of a sequence that pass one after the other, each with times and memory of its own. 1: sequences
-// are whole; schedules that cut them say into how many.
-inline int segments_of(const schedule::Plan& plan) { return std::max(1, plan.segments); }
 
 // Answers are the same whichever plans were asked about before.
 class StageCollection {
@@ -161,7 +157,7 @@ private:
         double all = 0, experts = 0;
     };
     std::map<std::pair<std::int32_t, std::int32_t>, ParameterCount> parameter_counts_;
-    std::map<int, model::SegmentGraphs> segment_graphs_;  // by number of segments
+    std::map<int, model::SegmentGraphs> segment_graphs_;  // by their number
     // tensor, context, expert, micro_batch, recompute, sequence_parallel
     using ShapeKey = std::tuple<int, int, int, int, int, bool>;
     std::map<ShapeKey, std::unique_ptr<Shape>> shapes_;

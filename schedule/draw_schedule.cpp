@@ -38,8 +38,7 @@ std::string draw(const Schedule& schedule, const Violation* mark, int width) {
             const int column = columns[rank][i];
             const bool is_marked = mark && mark->rank == rank && mark->position == i;
             std::vector<std::string>& row = grid[rank];
-            if (row.size() <= static_cast<std::size_t>(column))
-                row.resize(static_cast<std::size_t>(column) + 1);
+            if (std::cmp_less_equal(row.size(), column)) row.resize(column + 1);
             std::string text = print_action(schedule, schedule.actions[rank][i]);
             if (is_marked) text = "[" + text + "]";
             std::string& cell = row[column];

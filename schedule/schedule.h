@@ -70,6 +70,8 @@ struct Schedule {
     int weight_versions = 0;
 
     bool operator==(const Schedule&) const = default;
+    bool cuts_sequences() const { return segments > 1; }
+    int passes_per_micro_batch() const { return segments; }
 };
 
 int rank_of_stage(const Schedule& schedule, int stage, int direction = 0);

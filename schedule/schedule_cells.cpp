@@ -6,7 +6,7 @@ namespace schedule {
 
 bool CellIndex::contains(const Action& action) const {
     return action.stage >= 0 && action.stage < stages_ && action.micro_batch >= 0 &&
-           action.micro_batch < micro_batches_ && action.segment >= 0 && action.segment < segments_ &&
+           action.micro_batch < micro_batches_ && action.segment >= 0 && action.segment < parts_ &&
            action.direction >= 0 && action.direction < directions_;
 }
 

@@ -17,17 +17,14 @@ public:
     explicit CellIndex(const Schedule& schedule)
         : stages_(schedule.stages),
           micro_batches_(schedule.micro_batches),
-          segments_(schedule.segments),
+          parts_(schedule.passes_per_micro_batch()),
           directions_(schedule.directions) {}
 
-    std::size_t size() const {
-        return static_cast<std::size_t>(directions_) * stages_ * micro_batches_ * segments_;
-    }
+    std::size_t size() const { return std::size_t{1} * directions_ * stages_ * micro_batches_ * parts_; }
     bool contains(const Action& action)
         const;  // stage, micro-batch, segment and direction within the schedule's counts
     std::size_t of(int direction, int stage, int micro_batch, int segment) const {
-        return ((static_cast<std::size_t>(direction) * stages_ + stage) * micro_batches_ + micro_batch) *
-                   segments_ +
+        return ((std::size_t{1} * direction * stages_ + stage) * micro_batches_ + micro_batch) * parts_ +
                segment;
     }
     std::size_t of(const Action& action) const {
@@ -38,7 +35,7 @@ public:
     }
 
 private:
-    int stages_, micro_batches_, segments_, directions_;
+    int stages_, micro_batches_, parts_, directions_;
 };
 
 // Position of every compute and transfer cell in its rank's list; -1 = none, the first when there are

@@ -42,7 +42,7 @@ public:
     bool number(int greatest, std::int32_t& value) {
         const auto [end, failure] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
         if (failure != std::errc{} || value < 0 || value > greatest || rest_.front() == '-') return false;
-        rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
+        rest_.remove_prefix(end - rest_.data());
         return true;
     }
     bool small(int greatest, std::int16_t& value) {
@@ -212,8 +212,8 @@ std::optional<Schedule> parse_schedule(const std::string& text, const std::strin
     // stage and micro-batch.
     std::size_t cells = 0;
     for (const std::vector<Action>& list : schedule.actions) cells += list.size();
-    const std::size_t expected = static_cast<std::size_t>(schedule.stages) * schedule.micro_batches *
-                                 schedule.segments * schedule.directions;
+    const std::size_t expected =
+        std::size_t{1} * schedule.stages * schedule.micro_batches * schedule.segments * schedule.directions;
     if (expected > 64 * cells + 4096) {
         diagnostics.error(
             {file_name, 0, 0}, "",
@@ -234,7 +234,7 @@ std::string print_action(const Schedule& schedule, const Action& action) {
     if (action.micro_batch >= 0 &&
         (!concerns_whole_stage(action.kind) || action.kind == ActionKind::optimizer_step))
         text += std::to_string(action.micro_batch);
-    if (schedule.segments > 1 && !concerns_whole_stage(action.kind))
+    if (schedule.cuts_sequences() && !concerns_whole_stage(action.kind))
         text += fmt::format(".{}", action.segment);
     return text;
 }

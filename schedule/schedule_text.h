@@ -16,13 +16,13 @@
 
 namespace schedule {
 
-// Every cell is kept. Stages, micro-batches, segments and directions are counted from the cells; the
-// placement is the one most cells of each stage agree with. What is well-formed but wrong (a missing forward,
-// a stage on two ranks) is left to verify. `name` is the file's name without folder and extension.
+// Every cell is kept. Stages, micro-batches, parts of sequences and directions are counted from the cells;
+// the placement is the one most cells of each stage agree with. What is well-formed but wrong (a missing
+// forward, a stage on two ranks) is left to verify. `name` is the file's name without folder and extension.
 std::optional<Schedule> parse_schedule(const std::string& text, const std::string& file_name,
                                        core::Diagnostics& diagnostics);
 std::string print_schedule(const Schedule& schedule);
-// "2F0"; with directions or segments only where the schedule has several.
+// "2F0"; with directions or parts of sequences only where the schedule has several.
 std::string print_action(const Schedule& schedule, const Action& action);
 
 }  // namespace schedule

@@ -41,7 +41,8 @@ struct ScheduleLimits {
 // (none
 //    when forward-only).
 // 2. placement: every cell is on the rank of its stage.
-// 3. local order: F before R before B or I; I before W; segments forward ascending, backward descending; an
+// 3. local order: F before R before B or I; I before W; parts of a sequence forward ascending, backward
+// descending; an
 //    overlapped forward directly before a backward.
 // 4. progress: playing the lists ends without a deadlock (one cell of every waiting rank is reported).
 // 5. transfers, when the lists have any: each crossing has one send after its producer and one receive before

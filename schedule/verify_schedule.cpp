@@ -11,7 +11,7 @@ namespace schedule {
 
 namespace {
 
-int position_of(std::size_t index) { return static_cast<int>(index); }
+int position_of(std::size_t index) { return core::narrow<int>(index); }
 
 // Is the cell one the counts of the schedule allow at all? Then it can be looked up.
 bool check_counts(const Schedule& schedule, const Action& action, int rank, int position,
@@ -187,7 +187,7 @@ std::vector<Violation> verify(const Schedule& schedule) { return verify(schedule
 std::vector<Violation> verify(const Schedule& schedule, const ScheduleLimits& limits) {
     std::vector<Violation> violations;
     if (schedule.ranks < 1 || schedule.stages < 1 || schedule.micro_batches < 1 || schedule.segments < 1 ||
-        schedule.directions < 1 || schedule.actions.size() != static_cast<std::size_t>(schedule.ranks)) {
+        schedule.directions < 1 || std::cmp_not_equal(schedule.actions.size(), schedule.ranks)) {
         violations.push_back(
             {"completeness",
              fmt::format("{} lists for {} ranks, {} stages and {} micro-batches", schedule.actions.size(),

@@ -9,6 +9,7 @@
 
 #include "cluster/node.h"
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "schedule/pass/lower.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/partition.h"
@@ -73,16 +74,16 @@ ClassMemory class_memory(const Task& task, const schedule::Program& program, int
                          const Simulation& simulation, std::size_t performer) {
     using schedule::MemoryKind;
     const MemoryByKind& held = simulation.memory.at_peak[performer];
-    const auto of = [&](MemoryKind kind) { return held[static_cast<std::size_t>(kind)]; };
+    const auto of = [&](MemoryKind kind) { return held[core::position_of(kind)]; };
     const double slack = task.cluster.instance.device.fragmentation;
     const core::Bytes outside = is_accelerator(task)
                                     ? outside_memory(program, class_index, task.cluster, task.framework)
                                     : core::Bytes(0);
     const core::Bytes allocated = simulation.memory.peak[performer];
     ClassMemory memory;
-    memory.pipeline = program.classes[static_cast<std::size_t>(class_index)].pipeline;
-    for (std::size_t s = 0; s < program.stages.size(); ++s)
-        if (program.stages[s].rank == memory.pipeline) memory.stages.push_back(static_cast<int>(s));
+    memory.pipeline = program.classes[class_index].pipeline;
+    for (const std::int32_t s : core::indices(program.stages))
+        if (program.stages[s].rank == memory.pipeline) memory.stages.push_back(s);
     memory.parameters = of(MemoryKind::parameters);
     memory.gradients = of(MemoryKind::gradients);
     memory.optimizer = of(MemoryKind::optimizer);
@@ -110,11 +111,11 @@ OutOfMemory describe_overflow(const Task& task, const schedule::Program& program
     const std::int32_t class_index = simulation.timeline.class_of[performer];
     std::optional<std::int32_t> op;
     if (overflow.instruction) {
-        const schedule::RankProgram& list = program.classes[static_cast<std::size_t>(class_index)];
+        const schedule::RankProgram& list = program.classes[class_index];
         const core::Bytes room = limit - (sum(overflow.held) - overflow.asked);
         if (const auto place =
                 place_in_forward_pass(program, task.graph, list, *overflow.instruction, room)) {
-            overflow.held[static_cast<std::size_t>(schedule::MemoryKind::activations)] +=
+            overflow.held[core::position_of(schedule::MemoryKind::activations)] +=
                 place->taken - overflow.asked;
             overflow.asked = place->asked;
             overflow.instruction = place->instruction;
@@ -123,7 +124,7 @@ OutOfMemory describe_overflow(const Task& task, const schedule::Program& program
         }
     }
     OutOfMemory failure;
-    failure.pipeline = program.classes[static_cast<std::size_t>(class_index)].pipeline;
+    failure.pipeline = program.classes[class_index].pipeline;
     failure.rank = simulation.timeline.rank[performer];
     failure.performer = performer;
     failure.time = overflow.time;
@@ -131,7 +132,7 @@ OutOfMemory describe_overflow(const Task& task, const schedule::Program& program
     failure.available = task.available;
     failure.held = overflow.held;
     const core::Bytes passing = sum(overflow.held) - simulation.memory_peak[performer].persistent;
-    failure.held[static_cast<std::size_t>(schedule::MemoryKind::overhead)] +=
+    failure.held[core::position_of(schedule::MemoryKind::overhead)] +=
         outside + passing * task.cluster.instance.device.fragmentation;
     failure.needed = sum(failure.held);
     failure.instruction = overflow.instruction;
@@ -140,17 +141,16 @@ OutOfMemory describe_overflow(const Task& task, const schedule::Program& program
         return failure;
     }
     const schedule::Instruction& instruction =
-        program.classes[static_cast<std::size_t>(class_index)].instructions[*overflow.instruction];
+        program.classes[class_index].instructions[*overflow.instruction];
     failure.what = schedule::describe(program, class_index, *overflow.instruction);
     failure.stream = schedule::name_of(instruction.stream);
     if (instruction.stage >= 0) failure.stage = instruction.stage;
-    if (instruction.micro_batch >= 0) failure.micro_batch = instruction.micro_batch / program.segments;
+    if (instruction.micro_batch >= 0)
+        failure.micro_batch = program.whole_micro_batch_of(instruction.micro_batch);
     if (op) {
-        failure.operators = task.graph.operators[static_cast<std::size_t>(*op)].name;
+        failure.operators = task.graph.operators[*op].name;
     } else if (instruction.operators.size() > 0) {
-        const auto name = [&](std::int32_t i) {
-            return task.graph.operators[static_cast<std::size_t>(i)].name;
-        };
+        const auto name = [&](std::int32_t i) { return task.graph.operators[i].name; };
         failure.operators = name(instruction.operators.begin);
         if (instruction.operators.size() > 1)
             *failure.operators += " ... " + name(instruction.operators.end - 1);
@@ -165,7 +165,7 @@ std::optional<OutOfMemory> find_overflow(const Task& task, const schedule::Progr
     static const ExtraMemory none;
     std::optional<OutOfMemory> earliest;
     for (std::size_t p = 0; p < simulation.timeline.spans.size(); ++p) {
-        const auto c = static_cast<std::size_t>(simulation.timeline.class_of[p]);
+        const std::size_t c = simulation.timeline.class_of[p];
         if (memory[c].peak <= task.available) continue;
         const core::Bytes outside =
             is_accelerator(task) ? outside_memory(program, static_cast<int>(c), task.cluster, task.framework)
@@ -200,13 +200,13 @@ OverlapLosses slow_overlapped(const Task& task, const schedule::Program& program
 std::vector<ClassMemory> class_memories(const Task& task, const schedule::Program& program,
                                         const Simulation& simulation) {
     std::vector<ClassMemory> memories;
-    for (std::size_t c = 0; c < program.classes.size(); ++c) {
+    for (const std::int32_t c : core::indices(program.classes)) {
         std::optional<std::size_t> fullest;  // performer of the class
         for (std::size_t p = 0; p < simulation.timeline.class_of.size(); ++p)
-            if (simulation.timeline.class_of[p] == static_cast<std::int32_t>(c) &&
+            if (simulation.timeline.class_of[p] == c &&
                 (!fullest || simulation.memory.peak[p] > simulation.memory.peak[*fullest]))
                 fullest = p;
-        memories.push_back(class_memory(task, program, static_cast<int>(c), simulation, *fullest));
+        memories.push_back(class_memory(task, program, c, simulation, *fullest));
     }
     return memories;
 }
@@ -280,7 +280,7 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
     result.breakdown = break_down(program, simulation, priced.host, result.critical_performer,
                                   simulate_options.has_concurrent_streams, losses);
     for (std::int32_t class_index : program.class_of_rank)
-        result.recompute_flops += priced.recompute_flops[static_cast<std::size_t>(class_index)];
+        result.recompute_flops += priced.recompute_flops[class_index];
     if (task.options.keeps_timeline || task.options.most_micro_batches) {
         result.timeline = std::move(simulation.timeline);
         result.active_from = std::move(simulation.active_from[result.critical_performer]);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "schedule/pass/lower.h"
 #include "schedule/pass/recipe.h"
 #include "schedule/plan/memory.h"
@@ -52,7 +53,7 @@ public:
     std::vector<schedule::Partition> fastest_to_leanest();
 
 private:
-    std::size_t stages() const { return static_cast<std::size_t>(plan_.stages()); }
+    std::size_t stages() const { return plan_.stages(); }
     std::size_t units() const { return graph_.units.size(); }
     Stage stage(std::size_t begin, std::size_t end) const {
         const Prefix &a = prefix_[begin], &b = prefix_[end];
@@ -133,20 +134,20 @@ void PricedPartition::make_order() {
     // As lowering runs them: one after the other.
     for (std::vector<schedule::Action>& actions : order_->actions)
         for (schedule::Action& action : actions) action.overlaps_next = false;
-    if (order_->segments == 1 && order_->ranks > 1) replay_.emplace(*order_);
+    if (!order_->cuts_sequences() && order_->ranks > 1) replay_.emplace(*order_);
 }
 
 void PricedPartition::count_in_flight() {
     in_flight_.assign(stages(), 1);
     if (!order_) return;
     std::vector<double> held(stages(), 0);
-    const auto a_part = 1.0 / std::max(1, order_->segments);
+    const auto a_part = 1.0 / std::max(1, order_->passes_per_micro_batch());
     const bool splits = std::any_of(
         order_->actions[0].begin(), order_->actions[0].end(),
         [](const schedule::Action& a) { return a.kind == schedule::ActionKind::backward_weight; });
     for (const std::vector<schedule::Action>& actions : order_->actions)
         for (const schedule::Action& action : actions) {
-            const auto s = static_cast<std::size_t>(action.stage);
+            const std::size_t s = action.stage;
             if (action.kind == schedule::ActionKind::forward) held[s] += a_part;
             else if (action.kind == schedule::ActionKind::backward ||
                      (splits && action.kind == schedule::ActionKind::backward_weight))
@@ -157,17 +158,15 @@ void PricedPartition::count_in_flight() {
 
 double PricedPartition::fullest_stage(const Cuts& cuts) const {
     double most = 0;
-    for (std::size_t s = 0; s < cuts.size(); ++s)
-        most = std::max(most, memory(s, static_cast<std::size_t>(cuts[s]), end_of(cuts, s)));
+    for (std::size_t s = 0; s < cuts.size(); ++s) most = std::max(most, memory(s, cuts[s], end_of(cuts, s)));
     return most;
 }
 
 double PricedPartition::fullest_rank(const Cuts& cuts) const {
     if (!order_) return fullest_stage(cuts);
-    std::vector<double> ranks(static_cast<std::size_t>(order_->ranks), 0);
-    for (std::size_t s = 0; s < cuts.size(); ++s)
-        ranks[static_cast<std::size_t>(schedule::rank_of_stage(*order_, static_cast<int>(s)))] +=
-            memory(s, static_cast<std::size_t>(cuts[s]), end_of(cuts, s));
+    std::vector<double> ranks(order_->ranks, 0);
+    for (const std::int32_t s : core::indices(cuts))
+        ranks[schedule::rank_of_stage(*order_, s)] += memory(s, cuts[s], end_of(cuts, s));
     return *std::max_element(ranks.begin(), ranks.end());
 }
 
@@ -183,21 +182,20 @@ std::optional<Cuts> PricedPartition::least_busy_within(double limit_of_a_stage) 
 std::pair<double, double> PricedPartition::judge(const Cuts& cuts, std::vector<double>& scratch) const {
     ScheduleCosts costs;
     costs.stages.clear();
-    std::vector<double> ranks(static_cast<std::size_t>(order_->ranks), 0);
+    std::vector<double> ranks(order_->ranks, 0);
     double squares = 0;
-    for (std::size_t s = 0; s < cuts.size(); ++s) {
-        const Stage times = stage(static_cast<std::size_t>(cuts[s]), end_of(cuts, s));
+    for (const std::int32_t s : core::indices(cuts)) {
+        const Stage times = stage(cuts[s], end_of(cuts, s));
         StageCost& cost = costs.stages.emplace_back();
         cost.forward = slower(times.forward);
         cost.backward_input = std::min(slower(times.backward_input), slower(times.backward));
         cost.backward_weight = slower(times.backward) - cost.backward_input;
         const double load = (cost.forward + cost.backward_input + cost.backward_weight).value;
-        ranks[static_cast<std::size_t>(schedule::rank_of_stage(*order_, static_cast<int>(s)))] += load;
+        ranks[schedule::rank_of_stage(*order_, s)] += load;
         squares += load * load;
         if (s == 0) continue;
-        const int from = schedule::rank_of_stage(*order_, static_cast<int>(s) - 1),
-                  to = schedule::rank_of_stage(*order_, static_cast<int>(s));
-        const core::Bytes bytes = crossing_[static_cast<std::size_t>(cuts[s]) - 1];
+        const int from = schedule::rank_of_stage(*order_, s - 1), to = schedule::rank_of_stage(*order_, s);
+        const core::Bytes bytes = crossing_[cuts[s] - 1];
         costs.transfers.push_back(
             from == to ? core::Seconds(0)
                        : costs_.communication.transfer(from, to, bytes, schedule::PayloadKind::activation));
@@ -218,11 +216,10 @@ void PricedPartition::move_cuts(Cuts& cuts, double limit_of_a_stage) const {
     const auto is_allowed = [&](const Cuts& moved) {
         // Every stage has a unit: only then do the others' ranges exist.
         if (std::adjacent_find(moved.begin(), moved.end(), std::greater_equal<>()) != moved.end() ||
-            static_cast<std::size_t>(moved.back()) >= units())
+            std::cmp_greater_equal(moved.back(), units()))
             return false;
         for (std::size_t s = 0; s < moved.size(); ++s)
-            if (memory(s, static_cast<std::size_t>(moved[s]), end_of(moved, s)) > limit_of_a_stage)
-                return false;
+            if (memory(s, moved[s], end_of(moved, s)) > limit_of_a_stage) return false;
         return true;
     };
     for (bool has_moved = true; has_moved && left > 0;) {

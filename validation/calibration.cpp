@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "core/index/integers.h"
 #include "validation/validate.h"
 
 namespace validation {
@@ -52,10 +53,9 @@ std::optional<Responses> Responses::measure(const core::CsvTable& runs, const co
     std::map<std::string, int> group_numbers;
     for (const core::CsvRow& row : runs.rows)
         responses.group_.push_back(
-            group_numbers
-                .try_emplace(std::string(runs.cell(row, "group")), static_cast<int>(group_numbers.size()))
+            group_numbers.try_emplace(std::string(runs.cell(row, "group")), core::count_of(group_numbers))
                 .first->second);
-    responses.groups_ = static_cast<int>(group_numbers.size());
+    responses.groups_ = core::count_of(group_numbers);
 
     const std::span<const sim::NamedConstant> constants = sim::named_constants();
     for (std::size_t c = 0; c < constants.size(); ++c) {
@@ -99,7 +99,7 @@ double Responses::response(std::size_t constant, std::size_t row, double value) 
     const auto above = std::lower_bound(values.begin(), values.end(), value);
     if (above == values.begin()) return changes.front();
     if (above == values.end()) return changes.back();
-    const auto at = static_cast<std::size_t>(above - values.begin());
+    const std::size_t at = above - values.begin();
     const double t = (value - values[at - 1]) / (values[at] - values[at - 1]);
     return changes[at - 1] + t * (changes[at] - changes[at - 1]);
 }
@@ -119,10 +119,10 @@ double Responses::error(std::size_t row, const sim::CostConstants& constants) co
 
 sim::CostConstants Responses::fit(const std::vector<bool>& is_used) const {
     const std::span<const sim::NamedConstant> constants = sim::named_constants();
-    std::vector<double> group_rows(static_cast<std::size_t>(groups_), 0.0);
+    std::vector<double> group_rows(groups_, 0.0);
     int groups_in_use = 0;
     for (std::size_t i = 0; i < base_.size(); ++i)
-        if (is_used[i] && group_rows[static_cast<std::size_t>(group_[i])]++ == 0) ++groups_in_use;
+        if (is_used[i] && group_rows[group_[i]]++ == 0) ++groups_in_use;
     std::vector<std::vector<std::size_t>> rows_of(constants.size());
     for (std::size_t c = 0; c < constants.size(); ++c)
         for (std::size_t i = 0; i < base_.size(); ++i)
@@ -139,8 +139,7 @@ sim::CostConstants Responses::fit(const std::vector<bool>& is_used) const {
         double sum = 0;
         for (std::size_t i : rows_of[c]) {
             const double log = logs[i] - response(c, i, values[c]) + response(c, i, value);
-            sum +=
-                std::min(clip, std::abs(std::expm1(log))) / group_rows[static_cast<std::size_t>(group_[i])];
+            sum += std::min(clip, std::abs(std::expm1(log))) / group_rows[group_[i]];
         }
         const double deviation =
             4 * (value - constants[c].prior) / (constants[c].greatest - constants[c].least);

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 
 namespace validation {
 
@@ -59,7 +60,7 @@ std::vector<GroupScore> score_groups(const std::vector<ScoredRow>& rows) {
     for (const auto& [group, members] : by_group) {
         GroupScore score;
         score.group = group;
-        score.rows = static_cast<int>(members.size());
+        score.rows = core::count_of(members);
         std::vector<double> errors;
         double signed_sum = 0;
         int predicted = 0;
@@ -115,7 +116,7 @@ std::optional<double> memory_mape(const std::vector<ScoredRow>& rows) {
 SweepScore score_sweep(const std::string& id, const std::vector<PlanTimes>& plans) {
     SweepScore score;
     score.id = id;
-    score.plans = static_cast<int>(plans.size());
+    score.plans = core::count_of(plans);
     std::vector<double> predicted, measured;
     for (const PlanTimes& plan : plans) {
         predicted.push_back(plan.predicted);

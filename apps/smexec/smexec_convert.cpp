@@ -134,7 +134,7 @@ int run_smexec_convert(const std::vector<std::string>& arguments, std::ostream& 
         value["model"] = written.model;
         value["from"] = checkpoint->manifest().plan;
         value["to"] = written.plan;
-        value["files"] = static_cast<std::int64_t>(written.files.size());
+        value["files"] = std::ssize(written.files);
         value["bytes"] = static_cast<std::int64_t>(bytes);
         out << core::to_json(value) << '\n';
         return good;

@@ -180,7 +180,7 @@ std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int proces
 std::string too_large(const ExecutionJob& job) {
     core::Bytes held;
     for (const std::int32_t c : job.program.class_of_rank)
-        for (const schedule::Buffer& buffer : job.program.classes[static_cast<std::size_t>(c)].buffers)
+        for (const schedule::Buffer& buffer : job.program.classes[c].buffers)
             if (buffer.is_persistent) held += buffer.bytes;
     const core::Bytes memory = job.here.instance.host_memory * static_cast<double>(job.here.nodes);
     if (held <= memory) return {};

@@ -17,6 +17,7 @@
 #include "cluster/profile/write.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
+#include "core/index/integers.h"
 #include "exec/cpu/kernels.h"
 #include "exec/cuda/device/device.h"
 #include "exec/cuda/device/open.h"
@@ -105,7 +106,7 @@ int agree_on_output(exec::transport::World& world, const std::string& file, bool
 // What a rank measures of the exchange among all, and among the first two.
 std::vector<exec::cuda::ExchangeRate> exchange_rates(exec::transport::World& world,
                                                      exec::cuda::RankDevice& device) {
-    std::vector<int> everyone(static_cast<std::size_t>(world.size()));
+    std::vector<int> everyone(world.size());
     std::iota(everyone.begin(), everyone.end(), 0);
     std::vector<std::vector<int>> groups{everyone};
     if (world.size() > 2) groups.push_back({0, 1});
@@ -236,8 +237,8 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
         options.error(stray, fmt::format("unexpected argument {}", core::in_quotes(stray)),
                       "smexec profile --help shows an example");
     ModelRequest request;
-    request.plan.micro_batch = static_cast<int>(options.integer("--micro-batch", 1, 1 << 20).value_or(1));
-    request.plan.layout.tensor = static_cast<int>(options.integer("--tensor-parallel", 1, 1024).value_or(1));
+    request.plan.micro_batch = core::narrow<int>(options.integer("--micro-batch", 1, 1 << 20).value_or(1));
+    request.plan.layout.tensor = core::narrow<int>(options.integer("--tensor-parallel", 1, 1024).value_or(1));
     request.plan.precision = {core::DataType::fp32, core::DataType::fp32, core::DataType::fp32, false};
     std::shared_ptr<const exec::DataSource> data;
     if (const std::optional<std::string> name = options.text("--model")) {

@@ -17,6 +17,7 @@
 #include "cluster/profile/load.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
+#include "core/index/integers.h"
 #include "core/parallel.h"
 #include "model/load.h"
 #include "planner/certificate.h"
@@ -265,7 +266,7 @@ core::Value account_of(const planner::SearchAccount& account, planner::Objective
 core::Bytes whole_state(const model::ModelGraph& graph, schedule::Plan plan) {
     plan.layout = {};
     plan.sharding = schedule::Sharding::none;
-    model::OperatorRange all{0, static_cast<std::int32_t>(graph.operators.size())};
+    model::OperatorRange all{0, core::count_of(graph.operators)};
     schedule::StateFootprint state = schedule::state_footprint(graph, all, plan);
     return state.parameters + state.gradients + state.optimizer;
 }
@@ -547,7 +548,7 @@ std::optional<Request> read_request(Options& options, core::Diagnostics& diagnos
     }
     read_offload(request, options);
     request.search.keep = static_cast<std::size_t>(options.integer("--top", 1, 1000).value_or(5));
-    request.search.threads = static_cast<int>(
+    request.search.threads = core::narrow<int>(
         options.integer("--threads", 1, 1024).value_or(std::max(1u, std::thread::hardware_concurrency())));
     request.search.time_limit = core::Seconds(options.real("--time-limit", 0, 1e7).value_or(15));
     if (const std::optional<std::string> file = options.text("--calibration"))
@@ -888,7 +889,7 @@ int run_verify_command(const std::vector<std::string>& arguments, std::ostream& 
         out << verify_help;
         return good;
     }
-    const auto samples = static_cast<std::size_t>(options.integer("--samples", 0, 1000000).value_or(200));
+    const std::size_t samples = options.integer("--samples", 0, 1000000).value_or(200);
     const auto seed = static_cast<std::uint64_t>(options.integer("--seed", 0, 1L << 62).value_or(1));
     if (options.positional().size() != 1)
         options.error("verify", "smplan verify needs one certificate",

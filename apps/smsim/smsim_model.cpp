@@ -9,6 +9,7 @@
 #include "apps/options.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
+#include "core/index/integers.h"
 #include "model/load.h"
 #include "model/operators/cost.h"
 
@@ -46,8 +47,8 @@ core::Flops forward_flops(const model::ModelGraph& graph, model::OperatorRange r
 std::vector<Row> rows_of(const model::ModelGraph& graph, bool per_operator) {
     std::vector<Row> rows;
     if (per_operator)
-        for (std::int32_t i = 0; i < static_cast<std::int32_t>(graph.operators.size()); ++i) {
-            const model::Operator& op = graph.operators[static_cast<std::size_t>(i)];
+        for (std::int32_t i = 0; i < core::count_of(graph.operators); ++i) {
+            const model::Operator& op = graph.operators[i];
             rows.push_back({fmt::format("{} ({})", op.name, model::name_of(op.kind)), {i, i + 1}});
         }
     else
@@ -82,8 +83,7 @@ core::Value describe(const model::ModelGraph& graph, bool per_operator) {
 
 std::string with_thousands(std::int64_t n) {
     std::string digits = std::to_string(n);
-    for (int i = static_cast<int>(digits.size()) - 3; i > 0; i -= 3)
-        digits.insert(static_cast<std::size_t>(i), ",");
+    for (int i = core::count_of(digits) - 3; i > 0; i -= 3) digits.insert(i, ",");
     return digits;
 }
 

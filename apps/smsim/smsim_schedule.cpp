@@ -12,6 +12,7 @@
 #include "core/csv.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
+#include "core/index/integers.h"
 #include "planner/order/schedule_search.h"
 #include "schedule/pass/list_passes.h"
 #include "schedule/pipeline/registry.h"
@@ -99,7 +100,7 @@ Request read_arguments(const std::vector<std::string>& arguments, core::Diagnost
          {"--print", "--list", "--json", "--help"}},
         diagnostics);
     const auto integer = [&](const char* name, int least, int& target) {
-        target = static_cast<int>(options.integer(name, least, 1 << 24).value_or(target));
+        target = core::narrow<int>(options.integer(name, least, 1 << 24).value_or(target));
     };
     const auto real = [&](const char* name, double greatest, double& target) {
         target = options.real(name, 0, greatest).value_or(target);
@@ -170,8 +171,7 @@ std::vector<schedule::RelativeStageCost> read_stage_times(const std::string& pat
             return 0.0;
         };
         const std::optional<long long> stage = core::parse_integer(table->cell(row, "stage"));
-        if (!stage || *stage < 0 || *stage >= static_cast<long long>(costs.size()) ||
-            seen[static_cast<std::size_t>(*stage)]) {
+        if (!stage || *stage < 0 || *stage >= static_cast<long long>(costs.size()) || seen[*stage]) {
             diagnostics.error(
                 table->location(row, "stage"), "stage",
                 fmt::format("stage = {} is no new stage", core::in_quotes(table->cell(row, "stage"))),
@@ -179,13 +179,13 @@ std::vector<schedule::RelativeStageCost> read_stage_times(const std::string& pat
                             static_cast<long long>(costs.size()) - 1));
             continue;
         }
-        seen[static_cast<std::size_t>(*stage)] = true;
-        costs[static_cast<std::size_t>(*stage)] = {number("forward", false),
-                                                   number("backward_input", false),
-                                                   number("backward_weight", false),
-                                                   number("memory_forward", true),
-                                                   number("memory_backward_input", true),
-                                                   number("memory_backward_weight", true)};
+        seen[*stage] = true;
+        costs[*stage] = {number("forward", false),
+                         number("backward_input", false),
+                         number("backward_weight", false),
+                         number("memory_forward", true),
+                         number("memory_backward_input", true),
+                         number("memory_backward_weight", true)};
     }
     if (costs.empty())
         diagnostics.error({path, 0, 0}, "", "the stage file has no rows", "one row per virtual stage");
@@ -295,7 +295,7 @@ std::optional<schedule::Schedule> read_schedule(const Request& request, core::Di
     if (!text) return std::nullopt;
     std::optional<schedule::Schedule> read = schedule::parse_schedule(*text, path, diagnostics);
     if (read && !request.shape.stage_costs.empty() &&
-        static_cast<int>(request.shape.stage_costs.size()) != read->stages) {
+        core::count_of(request.shape.stage_costs) != read->stages) {
         diagnostics.error({*request.stage_times, 0, 0}, "--stage-times",
                           fmt::format("{} rows for the {} stages of {}", request.shape.stage_costs.size(),
                                       read->stages, path),
@@ -420,7 +420,7 @@ std::optional<planner::FoundSchedule> search(Request& request, core::Diagnostics
     schedule::PipelineShape& shape = request.shape;
     shape.chunks = std::max(1, shape.chunks);
     if (!check_size(request, diagnostics)) return std::nullopt;
-    if (!shape.stage_costs.empty() && static_cast<int>(shape.stage_costs.size()) != shape.stages()) {
+    if (!shape.stage_costs.empty() && core::count_of(shape.stage_costs) != shape.stages()) {
         diagnostics.error({*request.stage_times, 0, 0}, "--stage-times",
                           fmt::format("{} rows for {} stages", shape.stage_costs.size(), shape.stages()),
                           "one row per virtual stage");
@@ -431,7 +431,7 @@ std::optional<planner::FoundSchedule> search(Request& request, core::Diagnostics
     problem.chunks = shape.chunks;
     problem.micro_batches = shape.micro_batches;
     problem.stages = costs_of(request, shape.stages()).stages;
-    problem.stages.resize(static_cast<std::size_t>(shape.stages()), problem.stages.front());
+    problem.stages.resize(shape.stages(), problem.stages.front());
     problem.transfer = core::Seconds(shape.transfer);
     if (shape.memory_limit) problem.memory_limit = core::Bytes(*shape.memory_limit);
     problem.objective = request.objective;

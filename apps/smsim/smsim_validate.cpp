@@ -158,7 +158,7 @@ int run_validate_command(const std::vector<std::string>& arguments, std::ostream
                                      sweeps_file = given.text("--sweeps"),
                                      explained = given.text("--explain");
     if (!clusters_file) given.error("--clusters", "no file of clusters given", "--clusters clusters.csv");
-    const auto worst = static_cast<std::size_t>(given.integer("--worst", 0, 1 << 30).value_or(10));
+    const std::size_t worst = given.integer("--worst", 0, 1 << 30).value_or(10);
     validation::ValidateOptions options;
     for (const std::string& assignment : given.list("--constant"))
         if (const std::string wrong = set_constant(assignment, options.constants); !wrong.empty())

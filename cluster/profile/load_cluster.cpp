@@ -17,8 +17,8 @@ std::optional<InstanceType> read_shape(core::TableReader& reader, core::Diagnost
     NodeShape shape;
     const std::size_t before = diagnostics.error_count();
     shape.device = reader.required_string("device");
-    shape.devices_per_node =
-        static_cast<int>(reader.required_integer("devices_per_node", {.least = 1, .greatest = most_devices}));
+    shape.devices_per_node = core::narrow<int>(
+        reader.required_integer("devices_per_node", {.least = 1, .greatest = most_devices}));
     shape.intra = reader.required_choice("intra", intra_names());
     shape.intra_bandwidth = reader.optional_bytes_per_second("intra_bandwidth");
     shape.pcie_bandwidth = reader.optional_bytes_per_second("pcie_bandwidth");
@@ -27,7 +27,8 @@ std::optional<InstanceType> read_shape(core::TableReader& reader, core::Diagnost
             rate && rate->value == 0)
             reader.error(key, std::string("cluster.") + key + " is zero",
                          "give a rate above zero, or leave it out");
-    shape.network_cards = static_cast<int>(reader.integer("network_cards", 0, {.least = 1, .greatest = 256}));
+    shape.network_cards =
+        core::narrow<int>(reader.integer("network_cards", 0, {.least = 1, .greatest = 256}));
     shape.network_bandwidth =
         reader.optional_bytes_per_second("network_bandwidth").value_or(core::BytesPerSecond());
     shape.network_latency = reader.optional_seconds("network_latency");
@@ -187,7 +188,7 @@ std::optional<Cluster> load_cluster(const core::Value& table, core::Diagnostics&
     core::TableReader reader(table, "cluster", diagnostics);
     if (!table.is_table()) return std::nullopt;
     Cluster cluster;
-    cluster.nodes = static_cast<int>(reader.integer("nodes", 1, {.least = 1, .greatest = most_nodes}));
+    cluster.nodes = core::narrow<int>(reader.integer("nodes", 1, {.least = 1, .greatest = most_nodes}));
     std::optional<InstanceType> instance;
     const bool is_made_to_measure = !reader.has("instance") && reader.has("device");
     if (is_made_to_measure) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 
 namespace cluster {
 
@@ -119,7 +120,7 @@ std::vector<LinkSpec> read_link_specs(const core::Value& table, const std::strin
         spec.efficiency = section.efficiency("efficiency").value_or(1.0);
         spec.latency = section.seconds("latency").value_or(core::Seconds());
         spec.is_full_duplex = section.reader().boolean("full_duplex", true);
-        spec.count = static_cast<int>(section.integer("count", {.least = 1, .greatest = 64}).value_or(1));
+        spec.count = core::narrow<int>(section.integer("count", {.least = 1, .greatest = 64}).value_or(1));
         section.finish();
         specs.push_back(std::move(spec));
     }
@@ -151,7 +152,7 @@ DeviceSpec read_device(const core::Value& table, const std::string& path, Profil
     device.fragmentation = section.real("fragmentation", {.least = 0, .greatest = 1}).value_or(0);
     device.clock_share = section.real("clock_share", {.least = 0.1, .greatest = 1}).value_or(1);
     device.multiprocessors =
-        static_cast<int>(section.integer("multiprocessors", {.least = 0, .greatest = 100000}).value_or(0));
+        core::narrow<int>(section.integer("multiprocessors", {.least = 0, .greatest = 100000}).value_or(0));
     device.has_concurrent_streams = section.reader().boolean("concurrent_streams", true);
     device.has_gpudirect = section.boolean("gpudirect").value_or(false);
     if (const core::Value* precisions = section.reader().required_table("precision")) {

@@ -12,6 +12,7 @@
 #include "cluster/synthetic.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
+#include "core/index/integers.h"
 
 namespace cluster {
 
@@ -81,7 +82,7 @@ int read_network(const core::Value& table, InstanceType& instance, ProfileContex
     instance.network_latency = section.seconds("latency").value_or(core::Seconds());
     instance.network_efficiency = section.required_efficiency("efficiency");
     instance.has_gpudirect = section.boolean("gpudirect").value_or(false);
-    int cards = static_cast<int>(section.integer("cards", {.least = 1, .greatest = 256}).value_or(1));
+    int cards = core::narrow<int>(section.integer("cards", {.least = 1, .greatest = 256}).value_or(1));
     section.finish();
     return cards;
 }
@@ -110,7 +111,7 @@ void read_instance_section(const core::Value& table, InstanceType& instance,
         instance.devices = std::min(probe_local_machine().cores, most_devices);
     } else {
         section.figure("devices");
-        instance.devices = static_cast<int>(
+        instance.devices = core::narrow<int>(
             section.reader().required_integer("devices", {.least = 1, .greatest = most_devices}));
     }
     const core::Value* memory = table.find("host_memory");
@@ -122,7 +123,7 @@ void read_instance_section(const core::Value& table, InstanceType& instance,
         instance.host_memory = section.bytes("host_memory").value_or(core::Bytes());
     }
     instance.virtual_cpus =
-        static_cast<int>(section.integer("virtual_cpus", {.least = 0, .greatest = 100000}).value_or(0));
+        core::narrow<int>(section.integer("virtual_cpus", {.least = 0, .greatest = 100000}).value_or(0));
     device_name = section.reader().optional_string("device");
     section.finish();
 }

@@ -210,7 +210,7 @@ private:
         core::TableReader reader(table, path, context_.diagnostics);
         const LinkSpec* spec = spec_named(reader);
         std::vector<int> from = read_ends(reader, "from"), to = read_ends(reader, "to");
-        int count = static_cast<int>(reader.integer("count", 1, {.least = 1, .greatest = 64}));
+        int count = core::narrow<int>(reader.integer("count", 1, {.least = 1, .greatest = 64}));
         reader.finish();
         if (!spec || from.empty() || to.empty()) return;
         if (to.size() != 1 && to.size() != from.size()) {

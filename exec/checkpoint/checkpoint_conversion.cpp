@@ -19,12 +19,12 @@ CheckpointManifest convert_checkpoint(const Checkpoint& from, const schedule::Pr
     // resumes.
     schedule::Plan plan = program.plan;
     plan.precision = {core::DataType::fp32, core::DataType::fp32, core::DataType::fp32, false};
-    const std::vector<model::ModelGraph> segments = {graph};
+    const model::SegmentGraphs graphs(graph, 1);
     const RunOptions options;
     const std::vector<std::string> activities;
     for (int rank = 0; rank < plan.layout.ranks(); ++rank) {
         NoPeers communicator(rank, plan.layout.ranks());
-        cpu::CpuBackend backend(program, segments, options, communicator, activities);
+        cpu::CpuBackend backend(program, graphs, options, communicator, activities);
         const auto account = std::make_shared<MemoryAccount>(fmt::format("rank {}", rank), backend.blocks());
         const ParameterShare share = share_of(plan.layout, schedule::coordinates_of(plan.layout, rank));
         std::vector<BucketState> buckets;

@@ -166,10 +166,10 @@ std::string recipe_of(const schedule::Program& program, const model::ModelGraph&
     const bool has_mixture =
         std::any_of(graph.operators.begin(), graph.operators.end(),
                     [](const model::Operator& op) { return op.kind == model::OperatorKind::router; });
-    // "Pieces" are segments: checkpoints hold the line as it is.
+    // "Pieces" are passes: checkpoints hold the line as it is.
     if (has_mixture)
         text += fmt::format(", routed {} at once in {} pieces over {} ranks", plan.micro_batch,
-                            program.segments, plan.layout.context);
+                            program.passes_per_micro_batch(), plan.layout.context);
     return text;
 }
 

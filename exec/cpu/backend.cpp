@@ -44,11 +44,11 @@ core::Seconds between(Clock::time_point start, Clock::time_point end) {
     return core::Seconds(std::chrono::duration<double>(end - start).count());
 }
 
-// Of several segments of a sequence, each with its own: the place of the micro-batch says which.
+// Each part of a sequence has its own: the place of the micro-batch says which.
 class OperatorsBySegment : public OperatorKernels {
 public:
-    explicit OperatorsBySegment(std::vector<std::unique_ptr<const OperatorKernels>> segments)
-        : segments_(std::move(segments)) {}
+    explicit OperatorsBySegment(std::vector<std::unique_ptr<const OperatorKernels>> by_segment)
+        : by_segment_(std::move(by_segment)) {}
     void forward(model::OperatorId op, const Operands& operands,
                  const MicroBatchPosition& place) const override {
         of(place).forward(op, operands, place);
@@ -66,24 +66,24 @@ public:
         return of(*operands.place).expert_rows(dispatch, operands);
     }
     void pack_keys(model::OperatorId attention, ConstTensorView packed, TensorView piece) const override {
-        segments_[0]->pack_keys(attention, packed, piece);
+        by_segment_[0]->pack_keys(attention, packed, piece);
     }  // all are of one size
 
 private:
-    const OperatorKernels& of(const MicroBatchPosition& place) const { return *segments_[place.segment]; }
-    std::vector<std::unique_ptr<const OperatorKernels>> segments_;
+    const OperatorKernels& of(const MicroBatchPosition& place) const { return *by_segment_[place.segment]; }
+    std::vector<std::unique_ptr<const OperatorKernels>> by_segment_;
 };
 
 bool computes_low(const schedule::Precision& precision) {
     return precision.activations() == core::DataType::bf16;
 }
 
-std::unique_ptr<const OperatorKernels> make_operators(const std::vector<model::ModelGraph>& segments,
+std::unique_ptr<const OperatorKernels> make_operators(const model::SegmentGraphs& graphs,
                                                       const schedule::Plan& plan,
                                                       const schedule::RankCoordinates& place,
                                                       std::uint64_t seed, bool is_training) {
     std::vector<std::unique_ptr<const OperatorKernels>> result;
-    for (const model::ModelGraph& graph : segments)
+    for (const model::ModelGraph& graph : graphs)
         if (computes_low(plan.precision))
             result.push_back(std::make_unique<RoundedOperators>(graph, plan.cost_context(), plan.precision,
                                                                 place.tensor, seed, is_training,
@@ -152,7 +152,7 @@ std::optional<core::Unsupported> CpuBackend::unsupported(const schedule::Precisi
     return std::nullopt;
 }
 
-CpuBackend::CpuBackend(const schedule::Program& program, const std::vector<model::ModelGraph>& segments,
+CpuBackend::CpuBackend(const schedule::Program& program, const model::SegmentGraphs& graphs,
                        const RunOptions& options, Communicator& communicator,
                        const std::vector<std::string>& activities)
     : program_(program),
@@ -160,13 +160,13 @@ CpuBackend::CpuBackend(const schedule::Program& program, const std::vector<model
       options_(options),
       communicator_(communicator),
       activities_(activities),
-      operators_(make_operators(segments, program.plan,
+      operators_(make_operators(graphs, program.plan,
                                 schedule::coordinates_of(program.plan.layout, communicator.rank()),
                                 options.seed, schedule::trains(program))),
       side_(options.overlaps ? std::make_shared<SideStream>() : nullptr),
       blocks_(side_ ? std::shared_ptr<BlockSource>(std::make_shared<DeferredBlocks>(side_))
                     : std::make_shared<HostBlocks>()) {
-    if (side_) find_needs(segments[0]);
+    if (side_) find_needs(graphs[0]);
 }
 
 void CpuBackend::settle() {
@@ -425,8 +425,8 @@ Backend::RoutedTokenCounts CpuBackend::exchange_counts(model::OperatorId dispatc
     const std::vector<std::size_t> parts(members.size(), own);
     exchange(members, {sent.data(), core::DataType::fp32, std::ssize(sent)}, parts,
              {received.data(), core::DataType::fp32, std::ssize(received)}, parts, tag);
-    const auto self = static_cast<std::size_t>(
-        std::find(members.begin(), members.end(), communicator_.rank()) - members.begin());
+    const std::size_t self =
+        std::find(members.begin(), members.end(), communicator_.rank()) - members.begin();
     for (std::size_t e = 0; e < experts; ++e)
         counts.received.push_back(
             static_cast<std::int64_t>((received[e] > 0 ? received[e] : sent[self * own + e % own]) - 1));
@@ -444,8 +444,8 @@ void CpuBackend::exchange(const std::vector<int>& members, ConstTensorView from,
         first_sent[m + 1] = first_sent[m] + sent[m] * element;
         first_received[m + 1] = first_received[m] + received[m] * element;
     }
-    const auto self = static_cast<std::size_t>(
-        std::find(members.begin(), members.end(), communicator_.rank()) - members.begin());
+    const std::size_t self =
+        std::find(members.begin(), members.end(), communicator_.rank()) - members.begin();
     core::require(self < size && sent[self] == received[self], "a rank keeps its own part");
     const char* const source = from.octets();
     char* const target = to.octets();

@@ -18,9 +18,9 @@ namespace exec::cpu {
 
 class CpuBackend : public Backend {
 public:
-    // `segments` of sequences, or the one graph; `activities` by instruction of this rank's list; everything
+    // `graphs` of what passes at once; `activities` by instruction of this rank's list; everything
     // given outlives the backend.
-    CpuBackend(const schedule::Program& program, const std::vector<model::ModelGraph>& segments,
+    CpuBackend(const schedule::Program& program, const model::SegmentGraphs& graphs,
                const RunOptions& options, Communicator& communicator,
                const std::vector<std::string>& activities);
 

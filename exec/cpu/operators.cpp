@@ -51,7 +51,7 @@ Operators::Operators(const model::ModelGraph& graph, const model::CostContext& c
       context_rank_(context_rank) {
     for (int rank = 0; context.context_parallel > 1 && rank < context.context_parallel; ++rank)
         group_places_.push_back(places_of_tokens(graph.tokens_per_sample, context.context_parallel, rank));
-    for (std::int64_t t = 0; t < graph.tokens_per_sample && graph.segments > 1; ++t)
+    for (std::int64_t t = 0; t < graph.tokens_per_sample && !graph.part.is_whole(); ++t)
         places_.push_back(static_cast<std::int32_t>(graph.first_token() + t));
     make_attention_tables();
 }

@@ -1,9 +1,10 @@
-// Attention: tables of rotary positions, biases and slopes; keys of earlier segments of a sequence and of
+// Attention: tables of rotary positions, biases and slopes; keys of earlier parts of a sequence and of
 // other ranks.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "core/index/integers.h"
 #include "exec/cpu/kernels.h"
 #include "exec/cpu/operators.h"
 #include "model/operators/alibi.h"
@@ -31,26 +32,26 @@ std::int32_t relative_bucket(const model::Attributes& a, std::int64_t query, std
         base + std::min<std::int64_t>(buckets - 1, near + static_cast<std::int64_t>(place)));
 }
 
-// Keys and values of a sequence whose segments of `tokens` rows lie apart; together they are [samples,
-// segments * tokens, columns].
+// Keys and values of a sequence whose parts of `tokens` rows lie apart; together they are [samples,
+// parts * tokens, columns].
 struct KeyValueRows {
-    struct Segment {
+    struct Part {
         float* first;
         std::int64_t stride;
     };
     std::int64_t samples, tokens, columns;
-    std::vector<Segment> segments;
+    std::vector<Part> parts;
 
     void add(const std::vector<KeyValues>& key_values) {
-        for (const KeyValues& one : key_values) segments.push_back({one.first.floats(), one.stride});
+        for (const KeyValues& one : key_values) parts.push_back({one.first.floats(), one.stride});
     }
 
     template <class Work>
     void for_each_row(float* together, Work work) const {
         for (std::int64_t sample = 0; sample < samples; ++sample)
-            for (const Segment& segment : segments)
+            for (const Part& part : parts)
                 for (std::int64_t t = 0; t < tokens; ++t, together += columns)
-                    work(segment.first + (sample * tokens + t) * segment.stride, together);
+                    work(part.first + (sample * tokens + t) * part.stride, together);
     }
     float* gather(float* together) const {
         for_each_row(together, [&](const float* apart, float* row) {
@@ -67,10 +68,10 @@ struct KeyValueRows {
 }  // namespace
 
 void Operators::make_attention_tables() {
-    for (std::size_t i = 0; i < graph_.operators.size(); ++i) {
+    for (const std::int32_t i : core::indices(graph_.operators)) {
         const model::Operator& o = graph_.operators[i];
         if (o.kind != OperatorKind::attention) continue;
-        const auto index = static_cast<std::int32_t>(i);
+        const auto index = i;
         if (o.attributes.is_rotary) {
             Rotation& rotation = rotations_[index];
             rotation.dimension =
@@ -165,7 +166,7 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
     shape.samples = context_.micro_batch;
     shape.tokens = graph_.tensor(o.inputs[0]).shape[0];
     if (a.is_cross_attention) shape.keys = graph_.tensor(o.inputs[1]).shape[0];
-    if (graph_.segments > 1) shape.whole_sequence = graph_.sequence_tokens();
+    if (!graph_.part.is_whole()) shape.whole_sequence = graph_.sequence_tokens();
     shape.heads = model::rank_heads(o, a.heads, context_);
     shape.kv_heads = model::rank_heads(o, a.kv_heads, context_);
     shape.head_dimension = a.head_dimension;
@@ -193,7 +194,7 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
         shape.bias_buckets = buckets_.at(id.index).data();
     }
     if (x.keys) {  // the group's keys, and this rank's queries
-        const auto rank = static_cast<std::size_t>(context_rank_);
+        const std::size_t rank = context_rank_;
         shape.keys = shape.tokens;
         shape.tokens = group_places_[rank].size();
         shape.places = group_places_[rank].data();
@@ -223,10 +224,9 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
                                                  : x.inputs[0].floats();
     float* gradient = x.keys ? x.dkeys.floats() : gradients.keys;
     KeyValueRows joined{shape.samples, shape.tokens, key_columns, {}};
-    if (!x.earlier
-             .empty()) {  // keys and values of all segments in one array for the kernel, and their gradient
+    if (!x.earlier.empty()) {  // the kernel's keys and values in one array, and their gradient
         joined.add(x.earlier);
-        joined.segments.push_back({x.inputs[0].floats() + columns - key_columns, columns});
+        joined.parts.push_back({x.inputs[0].floats() + columns - key_columns, columns});
         memory = joined.gather(scratch(8, shape.samples * shape.keys * key_columns));
         if (dy) {
             const std::int64_t count = shape.samples * shape.keys * key_columns;
@@ -243,9 +243,9 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
     KeyValueRows own{
         shape.samples, shape.tokens, key_columns, {{gradients.keys + columns - key_columns, columns}}};
     if (!x.earlier.empty()) {
-        joined.segments.clear();
+        joined.parts.clear();
         joined.add(x.earlier_gradients);
-        joined.segments.push_back(own.segments[0]);
+        joined.parts.push_back(own.parts[0]);
         joined.add_from(gradient);
     }
     if (x.later_gradient) own.add_from(x.later_gradient.floats());

@@ -195,7 +195,7 @@ void RoundedOperators::backward_input(model::OperatorId id, const Operands& oper
     if (op.kind == OperatorKind::experts)
         round(wide.saved_context);  // where backward leaves what the weights' gradients need
     for (std::size_t i = operands.earlier.size(); i < wide.earlier.size(); ++i)
-        round(wide.earlier[i]);  // gradients of earlier segments' keys and values
+        round(wide.earlier[i]);  // gradients of the keys and values before
 }
 
 void RoundedOperators::backward_weight(model::OperatorId id, const Operands& operands, ConstTensorView dy,

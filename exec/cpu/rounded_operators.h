@@ -73,8 +73,7 @@ private:
         std::vector<std::vector<float>> parameters;
         Array output, later, keys, key_gradients;
         SavedContext saved_context;
-        std::vector<Array>
-            earlier;  // of segments of the sequence before: keys and values, then their gradients
+        std::vector<Array> earlier;  // of the sequence before: keys and values, then their gradients
         Operands operands;
     };
     void widen_operands(model::OperatorId op, const Operands& operands, bool is_backward,

@@ -33,7 +33,7 @@ public:
         ended.assign(last_.size(), -1);
         const auto join = [&](std::int64_t other) {
             if (other < 0) return;
-            const auto o = static_cast<std::size_t>(other);
+            const std::size_t o = other;
             for (std::size_t s = 0; s < ended.size(); ++s) ended[s] = std::max(ended[s], ended_[o][s]);
             std::int64_t& own = ended[lanes_.of[o]];
             own = std::max(own, other);
@@ -173,7 +173,7 @@ void ArenaPlanner::lay_out(ArenaPlan& plan, const std::vector<std::size_t>& plan
 // the memory for the arrays before.
 void ArenaPlanner::order_reuse(ArenaPlan& plan, const std::vector<std::size_t>& planned) const {
     const auto lane_of = [&](std::uint32_t i) { return static_cast<std::size_t>(lanes_.of[i]); };
-    const auto lanes = static_cast<std::size_t>(lanes_.count);
+    const std::size_t lanes = lanes_.count;
     using PerLane = std::vector<std::int64_t>;
     std::map<std::size_t, std::pair<std::size_t, PerLane>> occupants;  // begin -> end, last uses by lane
     std::vector<std::size_t> order(planned.size());

@@ -95,12 +95,12 @@ private:
     CudaBackend& backend_;
 };
 
-CudaBackend::CudaBackend(const schedule::Program& program, const std::vector<model::ModelGraph>& segments,
+CudaBackend::CudaBackend(const schedule::Program& program, const model::SegmentGraphs& graphs,
                          const RunOptions& options, int rank, std::shared_ptr<Machine> machine,
                          std::shared_ptr<Exchange> exchange, std::shared_ptr<const RunPlan> plan,
                          const BackendSettings& settings, const std::vector<std::string>& activities)
     : program_(program),
-      graph_(segments[0]),
+      graph_(graphs[0]),
       options_(options),
       rank_(rank),
       list_(program.classes[program.class_of_rank[rank]]),
@@ -122,7 +122,7 @@ CudaBackend::CudaBackend(const schedule::Program& program, const std::vector<mod
     const schedule::RankCoordinates coordinates = schedule::coordinates_of(program.plan.layout, rank);
     const auto tables = std::make_shared<const AttentionTables>(graph_, program.plan.cost_context(),
                                                                 coordinates.tensor, machine_);
-    for (const model::ModelGraph& segment : segments)
+    for (const model::ModelGraph& segment : graphs)
         operators_.push_back(std::make_unique<Operators>(
             segment, program.plan, coordinates.tensor, coordinates.data % program.plan.layout.context,
             schedule::trains(program), tables, machine_, static_cast<ExecutionContext&>(*this)));
@@ -298,7 +298,7 @@ void CudaBackend::clear(const std::vector<PendingZeros::Piece>& pieces) {
 
 const std::uint64_t* CudaBackend::mask_keys(model::OperatorId op, std::int32_t micro_batch) {
     const std::size_t row = key_row_.at(op.index) * program_.whole_micro_batches();
-    return keys_ + (row + (micro_batch / program_.segments)) * program_.plan.micro_batch;
+    return keys_ + (row + program_.whole_micro_batch_of(micro_batch)) * program_.plan.micro_batch;
 }
 
 const std::uint64_t* CudaBackend::library_offset() {

@@ -61,7 +61,7 @@ class CudaBackend : public Backend, public ExecutionContext {
 public:
     // Plans when `plan` is null: `machine` then does nothing. What is given by reference outlives the
     // backend.
-    CudaBackend(const schedule::Program& program, const std::vector<model::ModelGraph>& segments,
+    CudaBackend(const schedule::Program& program, const model::SegmentGraphs& graphs,
                 const RunOptions& options, int rank, std::shared_ptr<Machine> machine,
                 std::shared_ptr<Exchange> exchange, std::shared_ptr<const RunPlan> plan,
                 const BackendSettings& settings, const std::vector<std::string>& activities);

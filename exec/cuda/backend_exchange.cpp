@@ -163,7 +163,7 @@ std::int64_t CudaBackend::room_for_routed_tokens(model::OperatorId dispatch, std
 Backend::RoutedTokenCounts CudaBackend::exchange_counts(model::OperatorId dispatch, const Operands& operands,
                                                         const std::vector<int>& members, Tag) {
     const model::Operator& op = graph_.op(dispatch);
-    const auto experts = static_cast<std::size_t>(op.attributes.experts);
+    const std::size_t experts = op.attributes.experts;
     read(operands.inputs[1].data());
     auto* counts = static_cast<float*>(scratch(counts_slot, 2 * experts * sizeof(float)));
     operators_at_work().count_rows(dispatch, operands.inputs[1].data(), counts);

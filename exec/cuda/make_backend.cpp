@@ -14,9 +14,9 @@ namespace exec::cuda {
 
 RunPlan plan_run(const BackendRequest& request, const Machine& machine, const BackendSettings& settings) {
     const int rank = request.communicator.rank();
-    CudaBackend planner(request.program, request.segments, request.options, rank, make_null_machine(machine),
+    CudaBackend planner(request.program, request.graphs, request.options, rank, make_null_machine(machine),
                         make_null_exchange(), nullptr, settings, request.activities);
-    RankExecutor executor(request.program, request.segments, request.inputs, request.options, rank, planner,
+    RankExecutor executor(request.program, request.graphs, request.inputs, request.options, rank, planner,
                           request.stage_plans);
     std::vector<InstructionTime> none;
     for (const std::int64_t step : {0, 1}) executor.step(step, none);
@@ -34,9 +34,9 @@ void rehearse(const BackendRequest& request, const std::shared_ptr<Machine>& mac
               const std::shared_ptr<const RunPlan>& plan, BackendSettings settings) {
     const int rank = request.communicator.rank();
     settings.rehearses = true;
-    CudaBackend backend(request.program, request.segments, request.options, rank, machine,
-                        make_null_exchange(), plan, settings, request.activities);
-    RankExecutor executor(request.program, request.segments, request.inputs, request.options, rank, backend,
+    CudaBackend backend(request.program, request.graphs, request.options, rank, machine, make_null_exchange(),
+                        plan, settings, request.activities);
+    RankExecutor executor(request.program, request.graphs, request.inputs, request.options, rank, backend,
                           request.stage_plans);
     std::vector<InstructionTime> none;
     executor.step(0, none);
@@ -49,7 +49,7 @@ std::unique_ptr<Backend> make_backend(const BackendRequest& request, std::shared
     auto plan = std::make_shared<const RunPlan>(plan_run(request, *machine, settings));
     if (request.program.plan.layout.ranks() > 1 && machine->loads_kernels_late())
         rehearse(request, machine, plan, settings);
-    return std::make_unique<CudaBackend>(request.program, request.segments, request.options,
+    return std::make_unique<CudaBackend>(request.program, request.graphs, request.options,
                                          request.communicator.rank(), std::move(machine), std::move(exchange),
                                          std::move(plan), settings, request.activities);
 }

@@ -210,8 +210,7 @@ private:
             rank.gatherings.push_back(nullptr);
             if (is_message(own)) {
                 const bool sends = own.kind == InstructionKind::send;
-                const auto peer = static_cast<std::size_t>(
-                    program_.class_of_rank[schedule::rank_of(layout, {0, 0, *own.peer})]);
+                const std::size_t peer = program_.class_of_rank[schedule::rank_of(layout, {0, 0, *own.peer})];
                 MessageKey key{sends ? c : peer, sends ? peer : c, own.payload, boundary_of(own), 0};
                 std::get<4>(key) = before[key]++;
                 Message& message = messages_[key];

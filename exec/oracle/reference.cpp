@@ -7,7 +7,7 @@
 #include "exec/backend.h"
 #include "exec/oracle/reference_operators.h"
 #include "exec/runtime/parameters.h"
-#include "schedule/pipeline/registry.h"
+#include "schedule/plan/sequence_cut.h"
 
 namespace exec {
 
@@ -41,7 +41,7 @@ public:
     ReferenceOptimizer(const model::ModelGraph& graph, const schedule::Optimizer& optimizer)
         : graph_(graph), o_(optimizer) {
         for (const model::Parameter& parameter : graph.parameters) {
-            first_.emplace_back(static_cast<std::size_t>(model::element_count(parameter.shape)), 0.0);
+            first_.emplace_back(model::element_count(parameter.shape), 0.0);
             second_.emplace_back(first_.back());
         }
     }
@@ -117,9 +117,7 @@ double run_micro_batch(const model::ModelGraph& graph, const schedule::Plan& pla
     oracle::Context context{graph, plan.micro_batch, {}, {}, {}, &parameters, &gradients, {}, weight};
     context.router = router;
     context.parts = plan.layout.context;
-    if (const schedule::PipelineSchedule* chosen = schedule::find_pipeline_schedule(plan.schedule);
-        chosen && chosen->has_segments)
-        context.segments = plan.segments > 0 ? plan.segments : schedule::default_segments;
+    context.passes = schedule::passes_per_micro_batch(plan);
     context.values.resize(graph.tensors.size());
     context.gradients.resize(graph.tensors.size());
     context.ids.resize(graph.tensors.size());

@@ -32,7 +32,7 @@ public:
           k_(a_.experts_per_token),
           tokens_(context.samples * shape(op.kind == OperatorKind::router ? op.output : op.inputs[1])[0]),
           hidden_(shape(op.inputs[0]).back()),
-          segments_(context.segments),
+          passes_(context.passes),
           parts_(context.parts),
           a_sequence_(tokens_ / context.samples) {}
 
@@ -105,9 +105,9 @@ private:
         }
     }
 
-    // The tokens of a micro-batch that go through the model together are those of one segment of the
+    // The tokens of a micro-batch that go through the model together are those of one pass of the
     // sequences, and on one rank those of its two parts.
-    size_t segment_of(size_t token) const { return token % a_sequence_ / (a_sequence_ / segments_); }
+    size_t pass_of(size_t token) const { return token % a_sequence_ / (a_sequence_ / passes_); }
     size_t part_of(size_t token) const {
         if (parts_ == 1) return 0;
         const size_t half = token % a_sequence_ / (a_sequence_ / (2 * parts_));
@@ -116,9 +116,9 @@ private:
 
     std::vector<Choice> choose(const Array& p) const {
         std::vector<Choice> choices(tokens_ * k_);
-        // [segment][part][expert]: capacity is of the tokens that a rank has at once, as Megatron-LM's is.
-        std::vector<double> all_places(segments_ * parts_ * experts_, 1e300);
-        const double even = static_cast<double>(tokens_ / (segments_ * parts_) * k_) / experts_;
+        // [pass][part][expert]: capacity is of the tokens that a rank has at once, as Megatron-LM's is.
+        std::vector<double> all_places(passes_ * parts_ * experts_, 1e300);
+        const double even = static_cast<double>(tokens_ / (passes_ * parts_) * k_) / experts_;
         if (a_.capacity_factor > 0)
             std::fill(all_places.begin(), all_places.end(), std::ceil(a_.capacity_factor * even));
         for (size_t round = 0; round < k_; ++round)
@@ -133,7 +133,7 @@ private:
                         choice = {e, p[t * experts_ + e], false};
                 }
                 if (round + 1 == k_) weigh(choices, p, t, choice);
-                double& places = all_places[(segment_of(t) * parts_ + part_of(t)) * experts_ + choice.expert];
+                double& places = all_places[(pass_of(t) * parts_ + part_of(t)) * experts_ + choice.expert];
                 choice.is_kept = places >= 1;
                 places -= 1;
             }
@@ -167,19 +167,19 @@ private:
     }
 
     void router_backward(const Array& dy) {
-        // The mean over the segments of a micro-batch, each with a balance of its own over the ranks that
+        // The mean over the passes of a micro-batch, each with a balance of its own over the ranks that
         // share it.
-        const size_t together = tokens_ / segments_;
-        Array balance(segments_ * experts_, 0.0);
+        const size_t together = tokens_ / passes_;
+        Array balance(passes_ * experts_, 0.0);
         const std::vector<Choice> choices = choose(context_.values[index(op_.output)]);
         for (size_t routed_token = 0; routed_token < choices.size(); ++routed_token)
-            balance[segment_of(routed_token / k_) * experts_ + choices[routed_token].expert] +=
-                a_.auxiliary_loss * experts_ / (together * k_) / segments_;
+            balance[pass_of(routed_token / k_) * experts_ + choices[routed_token].expert] +=
+                a_.auxiliary_loss * experts_ / (together * k_) / passes_;
         const Array& p = context_.values[index(op_.output)];
         for (size_t t = 0; t < tokens_; ++t) {
             const auto total = [&](size_t e) {
                 return dy[t * experts_ + e] +
-                       context_.loss_weight * balance[segment_of(t) * experts_ + e] / together;
+                       context_.loss_weight * balance[pass_of(t) * experts_ + e] / together;
             };
             double sum = 0;
             for (size_t e = 0; e < experts_; ++e) sum += p[t * experts_ + e] * total(e);
@@ -284,7 +284,7 @@ private:
     const Operator& op_;
     const model::Attributes& a_;
     const size_t experts_, k_, tokens_, hidden_;
-    const size_t segments_, parts_, a_sequence_;
+    const size_t passes_, parts_, a_sequence_;
 };
 
 }  // namespace

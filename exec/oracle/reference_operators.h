@@ -29,9 +29,9 @@ struct Context {
     double loss_weight = 1;
     bool is_training = true;  // false: nothing is dropped
     RouterMargins* router = nullptr;
-    // How the plan divides sequences: in segments that follow each other, and over ranks in as many times two
+    // How the plan divides sequences: over passes that follow each other, and over ranks in as many times two
     // parts. Mixtures balance over what is together.
-    int segments = 1, parts = 1;
+    int passes = 1, parts = 1;
 };
 
 void forward(Context& context, model::OperatorId op);

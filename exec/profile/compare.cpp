@@ -84,7 +84,7 @@ std::map<bool, double> link_times(const schedule::Program& program, const schedu
     const std::size_t ranks = program.class_of_rank.size();
     bytes.clear();
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-        const auto rank_class = static_cast<std::size_t>(program.class_of_rank[rank]);
+        const std::size_t rank_class = program.class_of_rank[rank];
         const schedule::RankCoordinates coordinates =
             schedule::coordinates_of(program.plan.layout, static_cast<int>(rank));
         std::size_t performer = timeline.class_of.size();

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <thread>
+#include <utility>
 
 #include <fmt/core.h>
 
@@ -74,7 +75,7 @@ double median_with_all_busy(int workers, int repetitions,
 core::FlopsPerSecond product_rate(int workers, std::int64_t n, int repetitions) {
     const cpu::Kernels& k = cpu::kernels();
     const double time = median_with_all_busy(workers, repetitions, [&](int) {
-        const auto count = static_cast<std::size_t>(n * n);
+        const std::size_t count = n * n;
         auto a = std::make_shared<std::vector<float>>(count, 0.5f),
              b = std::make_shared<std::vector<float>>(count, 0.25f),
              c = std::make_shared<std::vector<float>>(count);
@@ -225,7 +226,7 @@ double updated_elements(const schedule::Program& program, const schedule::RankPr
                         const schedule::Instruction& step) {
     double elements = 0;
     for (std::size_t b = 0; b < list.buckets.size(); ++b) {
-        if (step.bucket && static_cast<std::size_t>(*step.bucket) != b) continue;
+        if (step.bucket && std::cmp_not_equal(*step.bucket, b)) continue;
         const schedule::ParameterBucket& bucket = list.buckets[b];
         elements += program.plan.sharding == schedule::Sharding::none
                         ? bucket.elements

@@ -19,19 +19,19 @@ int piece_of(const schedule::Plan& plan, const schedule::ParameterBucket& bucket
 BucketState::BucketState(const model::ModelGraph& graph, const schedule::Plan& plan,
                          const schedule::ParameterBucket& bucket, const ParameterShare& share, int piece,
                          std::uint64_t seed, bool trains, std::shared_ptr<MemoryAccount> account,
-                         Backend& backend)
+                         RankArrays& arrays)
     : graph_(graph),
       plan_(plan),
       bucket_(bucket),
       account_(std::move(account)),
-      backend_(backend),
+      arrays_(arrays),
       piece_(piece),
       padded_(bucket.padded_elements) {
     const schedule::Precision& precision = plan.precision;
     piece_size_ = shards(Sharding::optimizer) ? padded_ / bucket.pieces : padded_;
 
     std::vector<float> initial;
-    if (backend.keeps_values()) {
+    if (arrays.keeps_values()) {
         initial.resize(padded_, 0.0f);
         for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
             const model::Parameter& parameter = graph.parameter(bucket.parameters[i]);
@@ -48,13 +48,13 @@ BucketState::BucketState(const model::ModelGraph& graph, const schedule::Plan& p
         if (precision.has_master_parameters)
             master_ = array(MemoryKind::optimizer, core::DataType::fp32, piece_size_);
     }
-    if (backend.keeps_values()) upload_parameters(initial);
+    if (arrays.keeps_values()) upload_parameters(initial);
     if (!trains) return;
     const auto states = static_cast<int>(schedule::state_bytes_per_parameter(plan.optimizer).value / 4);
     if (states > 0) first_state_ = array(MemoryKind::optimizer, core::DataType::fp32, piece_size_);
     if (states > 1) second_state_ = array(MemoryKind::optimizer, core::DataType::fp32, piece_size_);
     for (const BufferPointer& state : {first_state_, second_state_})
-        if (state) backend.fill_zero(state->data(), state->bytes());
+        if (state) arrays.fill_zero(state->data(), state->bytes());
 }
 
 BufferPointer BucketState::array(MemoryKind kind, core::DataType type, std::size_t elements) const {
@@ -81,7 +81,7 @@ TensorView BucketState::owned_parameters() const {
 TensorView BucketState::whole_gradient() {
     if (!whole_gradient_) {
         whole_gradient_ = array(MemoryKind::gradients, plan_.precision.gradients, padded_);
-        backend_.fill_zero(whole_gradient_->data(), whole_gradient_->bytes());
+        arrays_.fill_zero(whole_gradient_->data(), whole_gradient_->bytes());
     }
     return whole_gradient_->view(plan_.precision.gradients);
 }
@@ -96,7 +96,7 @@ void BucketState::begin_gather() {
     if (!shards(Sharding::parameters)) return;  // the pieces are where they belong
     if (!whole_parameters_)
         whole_parameters_ = array(MemoryKind::parameters, plan_.precision.parameters, padded_);
-    backend_.copy(piece_of(whole_parameters()).data(), piece_parameters_->data(), piece_parameters_->bytes());
+    arrays_.copy(piece_of(whole_parameters()).data(), piece_parameters_->data(), piece_parameters_->bytes());
 }
 
 void BucketState::release_parameters() {
@@ -105,13 +105,13 @@ void BucketState::release_parameters() {
 
 void BucketState::finish_reduce_scatter() {
     if (!shards(Sharding::gradients)) return;
-    backend_.accumulate(piece_of(whole_gradient()), piece_gradient_->view(plan_.precision.gradients));
+    arrays_.accumulate(piece_of(whole_gradient()), piece_gradient_->view(plan_.precision.gradients));
     whole_gradient_.reset();
 }
 
 void BucketState::zero_gradients() {
     for (const BufferPointer& gradient : {piece_gradient_, whole_gradient_})
-        if (gradient) backend_.fill_zero(gradient->data(), gradient->bytes());
+        if (gradient) arrays_.fill_zero(gradient->data(), gradient->bytes());
 }
 
 template <class Visit>
@@ -130,7 +130,7 @@ void BucketState::for_each_owned(const Visit& visit) const {
 void BucketState::list_updates(const schedule::Optimizer& optimizer, std::vector<UpdateRange>& ranges) {
     if (version_ && version_.use_count() > 1) {
         *version_ = array(MemoryKind::parameters, plan_.precision.parameters, padded_);
-        backend_.copy((*version_)->data(), whole_parameters_->data(), whole_parameters_->bytes());
+        arrays_.copy((*version_)->data(), whole_parameters_->data(), whole_parameters_->bytes());
     }
     version_.reset();
     const TensorView parameters = owned_parameters(), gradients = piece_gradient();
@@ -167,9 +167,9 @@ void BucketState::upload_parameters(std::span<const float> whole) {
     const std::span<const float> own =
         whole.subspan(shards(Sharding::optimizer) ? piece_begin() : 0, piece_size_);
     if (shards(Sharding::parameters))
-        backend_.upload(own, piece_parameters_->view(plan_.precision.parameters));
-    else backend_.upload(whole, whole_parameters_->view(plan_.precision.parameters));
-    if (master_) backend_.upload(own, master_->view(core::DataType::fp32));
+        arrays_.upload(own, piece_parameters_->view(plan_.precision.parameters));
+    else arrays_.upload(whole, whole_parameters_->view(plan_.precision.parameters));
+    if (master_) arrays_.upload(own, master_->view(core::DataType::fp32));
 }
 
 std::vector<BucketState::Trained> BucketState::trained() const {
@@ -181,11 +181,11 @@ std::vector<BucketState::Trained> BucketState::trained() const {
         own.first = first;
         own.values.resize(count);
         const TensorView values = master_ ? master_->view(core::DataType::fp32) : parameters;
-        backend_.download(values.part(at, count), own.values);
+        arrays_.download(values.part(at, count), own.values);
         const auto copy_state = [&](const BufferPointer& state, std::vector<float>& into) {
             if (!state) return;
             into.resize(count);
-            backend_.download(state->view(core::DataType::fp32).part(at, count), into);
+            arrays_.download(state->view(core::DataType::fp32).part(at, count), into);
         };
         copy_state(first_state_, own.first_moment);
         copy_state(second_state_, own.second_moment);
@@ -209,7 +209,7 @@ void BucketState::restore(const Read& read) {
         for_each_owned([&](model::ParameterId id, std::int64_t first, std::int64_t at, std::int64_t count) {
             read(id, kind, first, std::span(state).subspan(at, count));
         });
-        backend_.upload(state, buffer->view(core::DataType::fp32));
+        arrays_.upload(state, buffer->view(core::DataType::fp32));
     }
 }
 
@@ -227,8 +227,8 @@ std::vector<BucketState::Owned> BucketState::owned() {
         own.gradients.resize(count);
         // The master copy is the parameter; the other one is its rounding.
         const TensorView values = master_ ? master_->view(core::DataType::fp32) : parameters;
-        backend_.download(values.part(at, count), own.values);
-        if (gradients) backend_.download(gradients.part(at, count), own.gradients);
+        arrays_.download(values.part(at, count), own.values);
+        if (gradients) arrays_.download(gradients.part(at, count), own.gradients);
     });
     return result;
 }

@@ -6,11 +6,12 @@
 #include <memory>
 #include <vector>
 
-#include "exec/backend.h"
+#include "exec/backend/parameter_updates.h"
+#include "exec/backend/rank_arrays.h"
 #include "exec/checkpoint/checkpoint.h"
 #include "exec/runtime/memory.h"
 #include "exec/runtime/parameters.h"
-#include "model/model_fwd.h"
+#include "model/model_graph.h"
 #include "schedule/program/program.h"
 
 namespace exec {
@@ -23,7 +24,7 @@ public:
     // `piece`: which of the `pieces` equal parts of the padded array this rank owns.
     BucketState(const model::ModelGraph& graph, const schedule::Plan& plan,
                 const schedule::ParameterBucket& bucket, const ParameterShare& share, int piece,
-                std::uint64_t seed, bool trains, std::shared_ptr<MemoryAccount> account, Backend& backend);
+                std::uint64_t seed, bool trains, std::shared_ptr<MemoryAccount> account, RankArrays& arrays);
 
     // Whole arrays. Sharded parameters exist between gather and release_parameters; a sharded gradient from
     // its first contribution to reduce.
@@ -87,7 +88,7 @@ private:
     const schedule::Plan& plan_;
     const schedule::ParameterBucket& bucket_;
     const std::shared_ptr<MemoryAccount> account_;
-    Backend& backend_;
+    RankArrays& arrays_;
     const int piece_;
     std::size_t padded_ = 0, piece_size_ = 0;
     BufferPointer whole_parameters_, piece_parameters_, whole_gradient_, piece_gradient_, master_,

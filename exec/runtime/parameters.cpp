@@ -20,7 +20,7 @@ std::vector<ElementRun> runs_of_tensor_rank(const model::Parameter& parameter, i
                                             int tensor_rank) {
     if (tensor_degree == 1 || !parameter.split_dimension)
         return {{0, 0, model::element_count(parameter.shape)}};
-    const auto split = static_cast<std::size_t>(*parameter.split_dimension);
+    const std::size_t split = *parameter.split_dimension;
     const std::int64_t extent = parameter.shape[split];
     std::int64_t outer = 1, inner = 1;
     for (std::size_t i = 0; i < parameter.shape.size(); ++i)

@@ -66,12 +66,11 @@ std::vector<std::vector<std::int32_t>> releases_of(const schedule::RankProgram& 
 
 }  // namespace
 
-RankExecutor::RankExecutor(const schedule::Program& program, const std::vector<model::ModelGraph>& segments,
+RankExecutor::RankExecutor(const schedule::Program& program, const model::SegmentGraphs& graphs,
                            const InputReader& inputs, const RunOptions& options, int rank, Backend& backend,
                            const std::vector<StagePlan>& stage_plans)
     : program_(program),
-      segments_(segments),
-      graph_(segments[0]),
+      graph_(graphs[0]),
       context_(program.plan.cost_context()),
       inputs_(inputs),
       options_(options),
@@ -213,7 +212,7 @@ RankExecutor::MicroBatch& RankExecutor::micro_batch(std::int32_t stage, std::int
     state.gradients.resize(graph_.tensors.size());
     state.saved_contexts.resize(plan_of(stage, index).operators.size());
     state.kept_gradients.resize(state.saved_contexts.size());
-    if (program_.segments > 1) {
+    if (program_.cuts_sequences()) {
         state.key_values.resize(state.saved_contexts.size());
         state.key_value_gradients.resize(state.saved_contexts.size());
     }
@@ -229,7 +228,8 @@ RankExecutor::MicroBatch& RankExecutor::micro_batch(std::int32_t stage, std::int
         state.position.samples.push_back(options_.sample_offset +
                                          global_sample(step_, coordinates_.data / plan.layout.context,
                                                        plan.layout.replicas(), program_.whole_micro_batches(),
-                                                       plan.micro_batch, index / program_.segments, i));
+                                                       plan.micro_batch, program_.whole_micro_batch_of(index),
+                                                       i));
     return state;
 }
 
@@ -309,12 +309,13 @@ void RankExecutor::read_input(MicroBatch& state, const StagePlan& plan, TensorId
                                : std::vector<std::int32_t>();
         std::vector<std::int64_t> sequence(positions.empty() ? 0 : count);
         auto* ids = static_cast<std::int64_t*>(host);
-        const std::size_t segments = program_.segments, segment = program_.segment_of(index);
+        const std::size_t passes = program_.passes_per_micro_batch(), segment = program_.segment_of(index);
         for (int i = 0; i < settings.micro_batch; ++i) {
             const std::int64_t sample =
                 options_.sample_offset + global_sample(step, coordinates_.data / layout.context,
                                                        layout.replicas(), program_.whole_micro_batches(),
-                                                       settings.micro_batch, index / program_.segments, i);
+                                                       settings.micro_batch,
+                                                       program_.whole_micro_batch_of(index), i);
             if (!positions.empty()) {  // models of one sequence of tokens: all their inputs are ids
                 inputs_.read(id, sample, std::span(sequence));
                 for (const std::int32_t position : positions) *ids++ = sequence[position];
@@ -323,8 +324,8 @@ void RankExecutor::read_input(MicroBatch& state, const StagePlan& plan, TensorId
             const auto read_into = [&](auto* all) {
                 using Element = std::remove_pointer_t<decltype(all)>;
                 const std::span<Element> into(all + i * count, count);
-                if (segments == 1) return inputs_.read(id, sample, into);
-                std::vector<Element> whole(count * segments);
+                if (passes == 1) return inputs_.read(id, sample, into);
+                std::vector<Element> whole(count * passes);
                 inputs_.read(id, sample, std::span<Element>(whole));
                 std::copy_n(whole.data() + segment * count, count, into.begin());
             };
@@ -430,8 +431,8 @@ void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
         tensor(state, plan, op.output);
         Operands x = operands(state, instruction.stage, i);
         for (const model::ParameterId id : op.parameters) x.parameters.push_back(parameter(state, id));
-        if (op.kind == OperatorKind::attention && program_.segments > 1) {
-            add_earlier_segments(state, instruction.stage, i, false, x);
+        if (op.kind == OperatorKind::attention && program_.cuts_sequences()) {
+            add_earlier_keys(state, instruction.stage, i, false, x);
             if (own.is_recomputed && !is_again) keep_key_values(state, plan, i);
         }
         backend_.operators().forward(model::OperatorId(i), x, state.position);
@@ -489,11 +490,11 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
                 const bool is_wanted = plan.has_gradient[id] && plan.gradient_storage[id] != output_gradient;
                 dx.push_back(is_wanted ? view_of(state, op, id, gradient(state, plan, id)) : TensorView());
             }
-            const bool reads_earlier = op.kind == OperatorKind::attention && program_.segments > 1;
-            if (reads_earlier) add_earlier_segments(state, stage, index, true, x);
+            const bool reads_earlier = op.kind == OperatorKind::attention && program_.cuts_sequences();
+            if (reads_earlier) add_earlier_keys(state, stage, index, true, x);
             backend_.operators().backward_input(model::OperatorId(index), x, gradient_of_output, dx,
                                                 state.position);
-            if (reads_earlier) {  // segments after this one are done, those before it have no use for its
+            if (reads_earlier) {  // parts after this one are done, those before it have no use for its
                                   // keys
                 state.key_values[relative].reset();
                 state.key_value_gradients[relative].reset();

@@ -21,9 +21,9 @@ namespace exec {
 
 class RankExecutor {
 public:
-    // `segments` of sequences, or the one graph; `stage_plans` by virtual stage and segment; everything given
-    // outlives the executor.
-    RankExecutor(const schedule::Program& program, const std::vector<model::ModelGraph>& segments,
+    // `graphs` of what passes at once, `stage_plans` by Program::row_of; everything given outlives the
+    // executor.
+    RankExecutor(const schedule::Program& program, const model::SegmentGraphs& graphs,
                  const InputReader& inputs, const RunOptions& options, int rank, Backend& backend,
                  const std::vector<StagePlan>& stage_plans);
 
@@ -57,8 +57,8 @@ private:
     struct MicroBatch {
         core::IndexedVector<model::TensorId, BufferPointer> tensors, gradients;
         std::vector<BufferPointer> saved_contexts, kept_gradients;
-        // By attention operator, for other segments of the sequence: keys and values of a unit that will run
-        // again, and what later segments leave as their gradient.
+        // By attention operator, for other parts of the sequence: keys and values of a unit that will run
+        // again, and what later parts leave as their gradient.
         std::vector<BufferPointer> key_values, key_value_gradients;
         bool has_forward_input = false, has_backward_input = false;
         std::vector<BucketState::Version>
@@ -120,10 +120,10 @@ private:
     void take_over_activations(std::int32_t stage, std::int32_t micro_batch);
     void take_over_gradients(std::int32_t stage, std::int32_t micro_batch);
     const StagePlan& plan_of(std::int32_t stage, std::int32_t micro_batch) const {
-        return stage_plans_[stage * program_.segments + program_.segment_of(micro_batch)];
+        return stage_plans_[program_.row_of(stage, micro_batch)];
     }
-    void add_earlier_segments(const MicroBatch& state, std::int32_t stage, std::int32_t op,
-                              bool with_gradients, Operands& operands);
+    void add_earlier_keys(const MicroBatch& state, std::int32_t stage, std::int32_t op, bool with_gradients,
+                          Operands& operands);
     void keep_key_values(MicroBatch& state, const StagePlan& plan, std::int32_t op);
     bool is_here(std::int32_t stage) const;
     std::size_t bytes(model::TensorId tensor) const;
@@ -140,8 +140,7 @@ private:
     int peer_rank(std::int32_t pipeline) const;
 
     const schedule::Program& program_;
-    const std::vector<model::ModelGraph>& segments_;
-    const model::ModelGraph& graph_;  // the first segment: all have tensors of one size
+    const model::ModelGraph& graph_;  // the first: all have tensors of one size
     const model::CostContext context_;
     const InputReader& inputs_;
     const RunOptions& options_;

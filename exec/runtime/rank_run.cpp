@@ -18,7 +18,7 @@ namespace exec {
 using schedule::InstructionKind;
 
 RunPreparation prepare_run(const schedule::Program& program, const model::ModelGraph& graph) {
-    RunPreparation result;
+    RunPreparation result{schedule::segment_graphs(program, graph), {}, {}};
     std::vector<char> splits(program.stages.size(), 0), trains(program.stages.size(), 0);
     result.activities.resize(program.classes.size());
     for (const std::int32_t c : core::indices(program.classes))
@@ -31,10 +31,8 @@ RunPreparation prepare_run(const schedule::Program& program, const model::ModelG
             trains[instruction.stage] = 1;
             if (instruction.phase == schedule::ComputePhase::backward_input) splits[instruction.stage] = 1;
         }
-    const model::SegmentGraphs segments(graph, program.segments);
-    result.segments.assign(segments.begin(), segments.end());
     for (const std::int32_t s : core::indices(program.stages))
-        for (const model::ModelGraph& segment : result.segments)
+        for (const model::ModelGraph& segment : result.graphs)
             result.stage_plans.push_back(make_stage_plan(segment, program, s, !trains[s], splits[s]));
     return result;
 }
@@ -84,13 +82,12 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
     std::optional<cpu::StayOnCore> stay;
     if (!options.make_backend) stay.emplace(core, cores);
     const std::unique_ptr<Backend> made =
-        options.make_backend
-            ? options.make_backend({program, graph, inputs, options, communicator, preparation.segments,
-                                    preparation.stage_plans, activities})
-            : std::make_unique<cpu::CpuBackend>(program, preparation.segments, options, communicator,
-                                                activities);
+        options.make_backend ? options.make_backend({program, graph, inputs, options, communicator,
+                                                     preparation.graphs, preparation.stage_plans, activities})
+                             : std::make_unique<cpu::CpuBackend>(program, preparation.graphs, options,
+                                                                 communicator, activities);
     Backend& backend = *made;
-    RankExecutor executor(program, preparation.segments, inputs, options, communicator.rank(), backend,
+    RankExecutor executor(program, preparation.graphs, inputs, options, communicator.rank(), backend,
                           preparation.stage_plans);
     const CheckpointOptions& checkpoints = options.checkpoints;
     // Evaluation changes nothing, and has no optimizer state: what it wrote would take the place of what was

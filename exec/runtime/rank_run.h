@@ -14,13 +14,14 @@
 #include "exec/runtime/run.h"
 #include "exec/runtime/stage_plan.h"
 #include "exec/transport/communicator.h"
+#include "model/segment.h"
 
 namespace exec {
 
 // What the ranks of one process share.
 struct RunPreparation {
-    std::vector<model::ModelGraph> segments;           // of sequences (model/segment.h), or the one graph
-    std::vector<StagePlan> stage_plans;                // by virtual stage and segment
+    model::SegmentGraphs graphs;                       // of what passes at once: schedule::segment_graphs
+    std::vector<StagePlan> stage_plans;                // by Program::row_of
     std::vector<std::vector<std::string>> activities;  // by class and instruction: schedule::describe
 };
 RunPreparation prepare_run(const schedule::Program& program, const model::ModelGraph& graph);

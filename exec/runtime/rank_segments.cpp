@@ -23,8 +23,8 @@ Packed packed(const model::Operator& attention, const model::CostContext& contex
 
 }  // namespace
 
-void RankExecutor::add_earlier_segments(const MicroBatch& state, std::int32_t stage, std::int32_t index,
-                                        bool with_gradients, Operands& operands) {
+void RankExecutor::add_earlier_keys(const MicroBatch& state, std::int32_t stage, std::int32_t index,
+                                    bool with_gradients, Operands& operands) {
     const model::Operator& op = graph_.operators[index];
     const Packed row = packed(op, context_);
     const std::int32_t first = state.position.micro_batch - state.position.segment;
@@ -53,7 +53,7 @@ void RankExecutor::add_earlier_segments(const MicroBatch& state, std::int32_t st
 }
 
 void RankExecutor::keep_key_values(MicroBatch& state, const StagePlan& plan, std::int32_t index) {
-    if (state.position.segment + 1 == program_.segments) return;
+    if (program_.is_last_segment(state.position.micro_batch)) return;
     const model::Operator& op = graph_.operators[index];
     const std::size_t bytes = core::whole_bytes(model::key_value_bytes(graph_, op, context_));
     BufferPointer& copy = state.key_values[index - plan.operators.begin];

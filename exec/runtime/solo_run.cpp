@@ -21,7 +21,7 @@ std::vector<RankRecord> run_alone(const schedule::Program& program, const model:
     std::vector<RankRecord> records(ranks.size());
     std::vector<std::exception_ptr> failures(ranks.size());
     const auto work = [&](int index) {
-        const auto i = static_cast<std::size_t>(index);
+        const std::size_t i = index;
         NoPeers communicator(ranks[i], program.plan.layout.ranks());
         try {
             records[i] = run_rank(program, graph, inputs, options, communicator, preparation, index,

@@ -114,8 +114,8 @@ LinkProfile measure_links(World& world) {
         const double wanted =
             std::clamp(small * long_transfer_seconds / std::max(least_small_seconds, small_time), least_large,
                        most_large);
-        const auto large = static_cast<std::size_t>(std::stoll(broadcast_text(
-            world.communicator(), tag_size, fmt::format("{:.0f}", wanted))));  // rank 0 knows the slowest
+        const std::size_t large = std::stoll(broadcast_text(
+            world.communicator(), tag_size, fmt::format("{:.0f}", wanted)));  // rank 0 knows the slowest
         const double large_time = clock.seconds(members, large, 7, 1, 0.5);
         const double bytes = (large - small) * float_bytes * 2 * (n - 1) / n * here;
         links.between_bandwidth =

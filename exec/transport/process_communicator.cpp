@@ -228,7 +228,7 @@ void ProcessCommunicator::complete(Incoming& incoming) {
     taken.splice(taken.end(), messages_, entry);
     const Message& frame = taken.front();
     const std::string text(reinterpret_cast<const char*>(frame.own.data()), frame.own.size());
-    const auto from = static_cast<std::size_t>(frame.from);
+    const std::size_t from = frame.from;
     switch (frame.header.kind) {
         case FrameKind::stop:
             has_left_[from] = 1;
@@ -249,7 +249,7 @@ void ProcessCommunicator::complete(Incoming& incoming) {
 void ProcessCommunicator::sent(Ticket ticket) { open_sends_.erase(ticket); }
 
 void ProcessCommunicator::lost(int peer, const std::string& why) {
-    const auto p = static_cast<std::size_t>(peer);
+    const std::size_t p = peer;
     if (has_left_[p] || is_lost_[p]) return;
     is_lost_[p] = 1;
     if (is_leaving_) return;
@@ -304,7 +304,7 @@ void ProcessCommunicator::time_out(std::unique_lock<std::mutex>& lock, const std
     ask(lock, others);
     std::string text = fmt::format("{} waited {} {}", names_[rank_], core::format(time_limit_), what_for);
     for (int r = 0; r < size_; ++r) {
-        const auto i = static_cast<std::size_t>(r);
+        const std::size_t i = r;
         if (r == rank_) text += fmt::format("\n  {} is at: {}", names_[i], activity_text());
         else if (has_answered_[i]) text += fmt::format("\n  {} is at: {}", names_[i], answers_[i]);
         else text += fmt::format("\n  {} does not answer", names_[i]);
@@ -380,7 +380,7 @@ void ProcessCommunicator::leave(core::Seconds patience) {
         if (peer != rank_ && !is_lost_[peer]) send_control(peer, FrameKind::goodbye, "");
     const auto everybody_left = [&] {
         for (int peer = 0; peer < size_; ++peer) {
-            const auto p = static_cast<std::size_t>(peer);
+            const std::size_t p = peer;
             if (peer != rank_ && !has_left_[p] && !is_lost_[p]) return false;
         }
         return !wire_->has_unsent();

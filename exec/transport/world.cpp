@@ -119,7 +119,7 @@ std::vector<Clock::duration> clock_differences(World& world) {
     ProcessCommunicator& communicator = world.communicator();
     std::vector<Clock::duration> result(world.size(), Clock::duration::zero());
     for (int peer = 1; peer < world.size(); ++peer) {
-        const auto p = static_cast<std::size_t>(peer);
+        const std::size_t p = peer;
         // On one host all processes read the same clock.
         if (world.hosts()[p] == world.hosts()[0] || (world.rank() != 0 && world.rank() != peer)) continue;
         Clock::duration shortest = Clock::duration::max();

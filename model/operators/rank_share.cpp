@@ -71,7 +71,7 @@ AttentionShape attention_shape(const ModelGraph& graph, const Operator& op, cons
     shape.queries = graph.tensor(op.inputs[0]).shape[0] / context.context_parallel;
     shape.keys = graph.tensor(op.inputs.back()).shape[0];
     if (a.has_relative_positions) shape.keys += shape.queries;
-    shape.keys += graph.first_token();  // of earlier segments of the sequence
+    shape.keys += graph.first_token();  // of the sequence before this part
     shape.is_causal = a.is_causal;
     std::int64_t windows = 1;
     if (a.local_window > 0) {

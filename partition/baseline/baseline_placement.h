@@ -21,9 +21,9 @@ struct ModuleTree {
 ModuleTree flat_tree(const PlacementProblem& problem);
 ModuleTree module_tree(const model::ModelGraph& graph, const ModelPlacement& placement);
 
-// SMP v1 (its paper and documentation): the children of a module are cut into consecutive segments by a
+// SMP v1 (its paper and documentation): the children of a module are cut into consecutive runs by a
 // min-max dynamic program on memory_weight * memory / all memory + (1 - memory_weight) * time / all time;
-// devices are dealt to segments, one each and the rest in proportion to cost by D'Hondt's method; segments
+// devices are dealt to runs, one each and the rest in proportion to cost by D'Hondt's method; runs
 // with several devices are cut further. Accelerators only; transfers and memory limits play no part, as
 // there.
 std::vector<PlacedStage> place_smp_tree(const PlacementProblem& problem, const ModuleTree& tree,

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "core/errors.h"
+#include "core/index/integers.h"
 #include "model/model_graph.h"
 #include "partition/baseline/baseline_placement.h"
 
@@ -13,22 +14,22 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-// Consecutive segments of least largest cost: first[s] is where segment s begins.
-std::vector<std::size_t> cut(const std::vector<double>& cost, std::size_t segments) {
+// Consecutive runs of least largest cost: first[s] is where run s begins.
+std::vector<std::size_t> cut(const std::vector<double>& cost, std::size_t runs) {
     const std::size_t n = cost.size();
     std::vector<double> sum(n + 1, 0);
     for (std::size_t i = 0; i < n; ++i) sum[i + 1] = sum[i] + cost[i];
-    std::vector<std::vector<double>> best(segments + 1, std::vector<double>(n + 1, infinity));
-    std::vector<std::vector<std::size_t>> from(segments + 1, std::vector<std::size_t>(n + 1, 0));
+    std::vector<std::vector<double>> best(runs + 1, std::vector<double>(n + 1, infinity));
+    std::vector<std::vector<std::size_t>> from(runs + 1, std::vector<std::size_t>(n + 1, 0));
     best[0][0] = 0;
-    for (std::size_t s = 1; s <= segments; ++s)
+    for (std::size_t s = 1; s <= runs; ++s)
         for (std::size_t j = s; j <= n; ++j)
             for (std::size_t i = s - 1; i < j; ++i) {
                 const double value = std::max(best[s - 1][i], sum[j] - sum[i]);
                 if (value < best[s][j]) best[s][j] = value, from[s][j] = i;
             }
-    std::vector<std::size_t> first(segments);
-    for (std::size_t s = segments, j = n; s > 0; --s) first[s - 1] = j = from[s][j];
+    std::vector<std::size_t> first(runs);
+    for (std::size_t s = runs, j = n; s > 0; --s) first[s - 1] = j = from[s][j];
     return first;
 }
 
@@ -90,17 +91,17 @@ private:
         }
         std::vector<double> cost;
         for (std::size_t module : modules) cost.push_back(cost_[module]);
-        const std::size_t segments = std::min(modules.size(), devices);
-        std::vector<std::size_t> first = cut(cost, segments);
+        const std::size_t runs = std::min(modules.size(), devices);
+        std::vector<std::size_t> first = cut(cost, runs);
         first.push_back(modules.size());
-        std::vector<double> segment_cost;
-        for (std::size_t s = 0; s < segments; ++s)
-            segment_cost.push_back(std::accumulate(cost.begin() + static_cast<std::ptrdiff_t>(first[s]),
-                                                   cost.begin() + static_cast<std::ptrdiff_t>(first[s + 1]),
-                                                   0.0));
-        const std::vector<std::size_t> given = deal(segment_cost, devices);
+        std::vector<double> run_cost;
+        for (std::size_t s = 0; s < runs; ++s)
+            run_cost.push_back(std::accumulate(cost.begin() + static_cast<std::ptrdiff_t>(first[s]),
+                                               cost.begin() + static_cast<std::ptrdiff_t>(first[s + 1]),
+                                               0.0));
+        const std::vector<std::size_t> given = deal(run_cost, devices);
         std::size_t device = first_device;
-        for (std::size_t s = 0; s < segments; ++s) {
+        for (std::size_t s = 0; s < runs; ++s) {
             std::vector<std::size_t> part(modules.begin() + static_cast<std::ptrdiff_t>(first[s]),
                                           modules.begin() + static_cast<std::ptrdiff_t>(first[s + 1]));
             divide(std::move(part), device, given[s]);
@@ -128,9 +129,9 @@ ModuleTree flat_tree(const PlacementProblem& problem) {
 ModuleTree module_tree(const model::ModelGraph& graph, const ModelPlacement& placement) {
     ModuleTree tree;
     tree.modules.resize(graph.modules.size());
-    for (std::size_t m = 0; m < graph.modules.size(); ++m) {
+    for (const std::int32_t m : core::indices(graph.modules)) {
         for (std::int32_t child : graph.modules[m].children) {
-            core::require(child > static_cast<std::int32_t>(m), "modules are numbered after their parents");
+            core::require(child > m, "modules are numbered after their parents");
             tree.modules[m].children.push_back(child);
         }
     }

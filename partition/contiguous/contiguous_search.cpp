@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "partition/contiguous/contiguous_pass.h"
 #include "partition/contiguous/lattice_pass.h"
 #include "partition/contiguous/linear_placement.h"
@@ -125,9 +126,9 @@ std::vector<PlacedStage> unreduced(const PlacementProblem& problem, const Reduce
     for (std::size_t i = 0; i < problem.items.size(); ++i)
         if (!is_placed[i]) items[0].push_back(i);
     std::vector<PlacedStage> result;
-    for (std::size_t s = 0; s < stages.size(); ++s)
+    for (const std::int32_t s : core::indices(stages))
         result.push_back(stage_of(problem, std::move(items[s]), stages[s].device_class,
-                                  std::min(problem.micro_batches, static_cast<int>(s) + 1)));
+                                  std::min(problem.micro_batches, s + 1)));
     return result;
 }
 
@@ -175,10 +176,10 @@ bool separate_largest(const PlacementProblem& problem, const ReducedPlacement& r
     std::vector<char> is_own(problem.items.size(), 0);
     for (std::size_t i : reduced.own) is_own[i] = 1;
     bool has_separated = false;
-    for (std::size_t s = 0; s < stages.size(); ++s) {
+    for (const std::int32_t s : core::indices(stages)) {
         if (stages[s].is_cpu) continue;
         core::Bytes excess = stages[s].memory - classes[stages[s].device_class].most_memory();
-        const int in_flight = std::min(problem.micro_batches, static_cast<int>(s) + 1);
+        const int in_flight = std::min(problem.micro_batches, s + 1);
         const auto kept = [&](std::size_t i) {
             return problem.items[i].memory + problem.items[i].activations * in_flight;
         };

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <optional>
 
+#include "core/index/integers.h"
 #include "partition/baseline/baseline_placement.h"
 #include "partition/deadline.h"
 
@@ -170,7 +171,7 @@ double fill(const PlacementProblem& problem, const std::vector<DeviceClass>& cla
     std::vector<int> used(classes.size(), 0);
     double largest = 0;
     for (std::size_t begin = 0; begin < order.size();) {
-        const int in_flight = std::min(problem.micro_batches, static_cast<int>(stages.size()) + 1);
+        const int in_flight = std::min(problem.micro_batches, core::count_of(stages) + 1);
         std::size_t furthest = begin, device_class = 0;
         double load = 0;
         for (std::size_t c = 0; c < classes.size(); ++c) {

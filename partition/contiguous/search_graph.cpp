@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/errors.h"
+#include "core/index/integers.h"
 #include "core/random.h"
 
 namespace partition {
@@ -61,7 +62,7 @@ SearchGraph::SearchGraph(const PlacementProblem& problem)
     for (std::size_t e = 0; e < problem.transfers.size(); ++e) {
         const Transfer& transfer = problem.transfers[e];
         transfer_time.push_back(transfer.time.value);
-        destination_count.push_back(static_cast<std::int32_t>(transfer.destinations.size()));
+        destination_count.push_back(core::count_of(transfer.destinations));
         incidences[transfer.source].push_back({static_cast<std::uint32_t>(e), true});
         for (std::size_t d : transfer.destinations)
             incidences[d].push_back({static_cast<std::uint32_t>(e), false});

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "core/errors.h"
+#include "core/index/integers.h"
 #include "core/random.h"
 
 namespace partition {
@@ -151,8 +152,7 @@ DataFlowCuts data_flow_cuts(const HierarchicalProblem& problem, std::size_t most
         // Totals are sums in node order, so a superset's is never smaller.
         return std::tie(a.compute, of_a, a.nodes) < std::tie(b.compute, of_b, b.nodes);
     });
-    core::require(size(result.cuts.back()) == static_cast<int>(problem.nodes.size()),
-                  "the last cut holds every node");
+    core::require(size(result.cuts.back()) == core::count_of(problem.nodes), "the last cut holds every node");
     return result;
 }
 

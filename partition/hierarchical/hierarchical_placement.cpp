@@ -18,6 +18,7 @@
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "core/parallel.h"
 #include "partition/deadline.h"
 #include "partition/hierarchical/data_flow_cuts.h"
@@ -45,7 +46,7 @@ public:
               Clock::time_point deadline)
         : problem_(problem),
           cuts_(std::move(cuts)),
-          count_(static_cast<int>(cuts_.size())),
+          count_(core::count_of(cuts_)),
           deadline_(deadline),
           words_((cuts_.size() + 63) / 64) {
         int workers = 1;
@@ -98,7 +99,7 @@ private:
             levels_of_.push_back(levels);
         }
         cuts_ = std::move(kept);
-        count_ = static_cast<int>(cuts_.size());
+        count_ = core::count_of(cuts_);
         words_ = (cuts_.size() + 63) / 64;
     }
 

@@ -7,6 +7,7 @@
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "core/reader.h"
 #include "partition/reader/components.h"
 
@@ -31,7 +32,7 @@ void read_devices(const core::Value& list, std::optional<core::BytesPerSecond> b
         core::TableReader reader(list.items()[d], fmt::format("device[{}]", d), diagnostics);
         DeviceClass device;
         device.name = reader.string("name", fmt::format("device{}", d));
-        device.count = static_cast<int>(reader.integer("count", 1, {.least = 0, .greatest = 10000}));
+        device.count = core::narrow<int>(reader.integer("count", 1, {.least = 0, .greatest = 10000}));
         device.is_cpu = reader.boolean("cpu", false);
         device.slowness = 1 / reader.real("speed", 1, {.least = 1e-9, .greatest = 1e9});
         if (!device.is_cpu) device.memory_limit = reader.optional_bytes("memory");
@@ -70,14 +71,14 @@ std::optional<PlacementProblem> read_costed_graph(const core::Value& document, c
         core::TableReader reader(*table, "graph", diagnostics);
         reader.ignore("name");
         problem.accelerators =
-            static_cast<int>(reader.integer("devices", 1, {.least = 0, .greatest = 10000}));
-        problem.cpus = static_cast<int>(reader.integer("cpus", 0, {.least = 0, .greatest = 10000}));
+            core::narrow<int>(reader.integer("devices", 1, {.least = 0, .greatest = 10000}));
+        problem.cpus = core::narrow<int>(reader.integer("cpus", 0, {.least = 0, .greatest = 10000}));
         if (const auto memory = reader.optional_bytes("memory")) problem.memory_limit = *memory;
         const auto own = reader.optional_bytes_per_second("bandwidth");
         if (own && own->value <= 0) reader.error("bandwidth", "bandwidth must be positive");
         if (!bandwidth) bandwidth = own;
         problem.micro_batches =
-            static_cast<int>(reader.integer("micro_batches", 1, {.least = 1, .greatest = 1 << 20}));
+            core::narrow<int>(reader.integer("micro_batches", 1, {.least = 1, .greatest = 1 << 20}));
         trains = reader.boolean("training", true);
         reader.finish();
     }

@@ -8,6 +8,7 @@
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "core/reader.h"
 #include "partition/reader/components.h"
 
@@ -42,8 +43,8 @@ std::optional<PlacementProblem> read_dnn_partitioning(const core::Value& documen
     PlacementProblem problem;
     problem.memory_limit = core::Bytes(top.required_real("maxSizePerFPGA", {.least = 0}));
     problem.accelerators =
-        static_cast<int>(top.required_integer("maxFPGAs", {.least = 0, .greatest = 10000}));
-    problem.cpus = static_cast<int>(top.required_integer("maxCPUs", {.least = 0, .greatest = 10000}));
+        core::narrow<int>(top.required_integer("maxFPGAs", {.least = 0, .greatest = 10000}));
+    problem.cpus = core::narrow<int>(top.required_integer("maxCPUs", {.least = 0, .greatest = 10000}));
     const core::Value* node_list = top.required_array("nodes");
     const core::Value* edge_list = top.required_array("edges");
     if (!node_list || !edge_list) return std::nullopt;

@@ -6,6 +6,7 @@
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "core/reader.h"
 #include "partition/reader/components.h"
 
@@ -49,11 +50,11 @@ std::optional<ReplicatedProblem> read_piper(const core::Value& document, core::D
     ReplicatedProblem problem;
     problem.memory_limit =
         core::Bytes(top.required_real("maxMemoryPerDevice", {.least = 0, .greatest = 1e18}));
-    problem.devices = static_cast<int>(top.required_integer("maxDevices", {.least = 1, .greatest = 10000}));
+    problem.devices = core::narrow<int>(top.required_integer("maxDevices", {.least = 1, .greatest = 10000}));
     problem.bandwidth =
         core::BytesPerSecond(top.required_real("bandwidth", {.least = 1e-9, .greatest = 1e18}));
     problem.micro_batches =
-        static_cast<int>(top.required_integer("mbsInBatch", {.least = 1, .greatest = 1 << 20}));
+        core::narrow<int>(top.required_integer("mbsInBatch", {.least = 1, .greatest = 1 << 20}));
     const core::Value* node_list = top.required_array("nodes");
     const core::Value* edge_list = top.required_array("edges");
     if (!node_list || !edge_list) return std::nullopt;

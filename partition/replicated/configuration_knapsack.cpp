@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "core/index/integers.h"
+
 namespace partition {
 
 namespace {
@@ -132,11 +134,10 @@ std::optional<core::Seconds> ConfigurationKnapsack::exact(core::Bytes limit, cor
     std::vector<std::vector<Point>> levels{{Point{0, 0, -1, -1}}};
     for (std::size_t n = 0; n < nodes_.size(); ++n) {
         std::vector<Point> next;
-        for (std::size_t p = 0; p < levels.back().size(); ++p)
-            for (std::size_t c = 0; c < nodes_[n].size(); ++c) {
+        for (const std::int32_t p : core::indices(levels.back()))
+            for (const std::int32_t c : core::indices(nodes_[n])) {
                 const Point point{levels.back()[p].time + nodes_[n][c].time.value,
-                                  levels.back()[p].memory + nodes_[n][c].memory.value,
-                                  static_cast<std::int32_t>(p), static_cast<std::int32_t>(c)};
+                                  levels.back()[p].memory + nodes_[n][c].memory.value, p, c};
                 if (point.memory + least_memory[n + 1] <= limit.value && least_time(point, n + 1) <= most)
                     next.push_back(point);
             }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/index/integers.h"
+
 namespace planner {
 
 namespace {
@@ -17,10 +19,10 @@ public:
           rule_(rule),
           letters_(letters_of_stage * problem_.chunks),
           tails_(graph.longest_to_end(std::nullopt)),
-          ranks_(static_cast<std::size_t>(problem_.ranks)),
-          ends_(static_cast<std::size_t>(graph.actions()), never) {
+          ranks_(problem_.ranks),
+          ends_(graph.actions(), never) {
         slack_ = rounding * graph.greatest_duration();
-        for (Rank& rank : ranks_) rank.counts.assign(static_cast<std::size_t>(letters_), 0);
+        for (Rank& rank : ranks_) rank.counts.assign(letters_, 0);
     }
 
     std::optional<Order> run() {
@@ -28,7 +30,7 @@ public:
         for (int placed = 0; placed < total;) {
             std::optional<int> chosen;
             for (int r = 0; r < problem_.ranks; ++r)
-                if (!at(r).is_blocked && static_cast<int>(at(r).word.size()) < problem_.word_length() &&
+                if (!at(r).is_blocked && core::count_of(at(r).word) < problem_.word_length() &&
                     (!chosen || at(r).clock < at(*chosen).clock))
                     chosen = r;
             if (!chosen) return std::nullopt;
@@ -47,25 +49,23 @@ private:
         bool is_blocked = false;  // nothing is known to come before a neighbour acts
     };
 
-    Rank& at(int r) { return ranks_[static_cast<std::size_t>(r)]; }
-    int action_of(int r, int letter) {
-        return graph_.action(r, letter, at(r).counts[static_cast<std::size_t>(letter)]);
-    }
+    Rank& at(int r) { return ranks_[r]; }
+    int action_of(int r, int letter) { return graph_.action(r, letter, at(r).counts[letter]); }
 
     // When the input of the letter's next action is there; `never` when it is not made yet or there is no
     // such action.
     double arrival(int r, int letter) {
-        const int k = at(r).counts[static_cast<std::size_t>(letter)], kind = letter % letters_of_stage,
+        const int k = at(r).counts[letter], kind = letter % letters_of_stage,
                   stage = problem_.stage_of(r, letter / letters_of_stage);
         if (k >= problem_.micro_batches) return never;
         // On the rank itself: I after F, W after I.
-        if (kind != F && k >= at(r).counts[static_cast<std::size_t>(letter - 1)]) return never;
+        if (kind != F && k >= at(r).counts[letter - 1]) return never;
         const int from = kind == F ? stage - 1 : stage + 1;
         if (kind == W || from < 0 || from >= problem_.ranks * problem_.chunks) return 0;
         const int rank = problem_.rank_of(from);
         int chunk = 0;
         while (problem_.stage_of(rank, chunk) != from) ++chunk;
-        return ends_[static_cast<std::size_t>(graph_.action(rank, letters_of_stage * chunk + kind, k))] +
+        return ends_[graph_.action(rank, letters_of_stage * chunk + kind, k)] +
                (rank == r ? 0 : problem_.transfer.value);
     }
 
@@ -90,11 +90,11 @@ private:
         Rank& rank = at(r);
         const int action = action_of(r, letter);
         const double begin = rank.clock;
-        rank.clock = ends_[static_cast<std::size_t>(action)] = begin + graph_.duration(action);
+        rank.clock = ends_[action] = begin + graph_.duration(action);
         rank.held += graph_.memory_change(action);
         if (letter == F) rank.reserved += forwards_memory(r) - std::max(0.0, graph_.memory_change(action));
         else if (letter % letters_of_stage == F) rank.reserved -= std::max(0.0, graph_.memory_change(action));
-        ++rank.counts[static_cast<std::size_t>(letter)];
+        ++rank.counts[letter];
         rank.word.push_back(static_cast<std::uint8_t>(letter));
         for (Rank& other : ranks_) {
             if (!other.is_blocked) continue;
@@ -128,7 +128,7 @@ private:
         else rank.is_blocked = true;
         return 0;
     }
-    double tail(int r, int letter) { return tails_[static_cast<std::size_t>(action_of(r, letter))]; }
+    double tail(int r, int letter) { return tails_[action_of(r, letter)]; }
     bool goes_before(int r, int letter, int other) {
         if (rule_.prefers_gradients && (letter % letters_of_stage == I) != (other % letters_of_stage == I))
             return letter % letters_of_stage == I;

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/errors.h"
+#include "core/index/integers.h"
 
 namespace planner {
 
@@ -16,16 +17,15 @@ constexpr std::size_t fronts = 24;
 
 OrderEvaluator::OrderEvaluator(const OrderProblem& problem)
     : problem_(problem), letters_(letters_of_stage * problem.chunks) {
-    const auto p = static_cast<std::size_t>(problem.ranks),
-               m = static_cast<std::size_t>(problem.micro_batches);
+    const std::size_t p = problem.ranks, m = problem.micro_batches;
     const int stages = problem.ranks * problem.chunks;
-    core::require(problem.stages.size() == static_cast<std::size_t>(stages), "one cost per virtual stage");
+    core::require(std::cmp_equal(problem.stages.size(), stages), "one cost per virtual stage");
     core::require(!problem.memory_limit || std::isfinite(problem.memory_limit->value),
                   "a problem without a memory limit has none, not an infinite one");
     for (int rank = 0; rank < problem.ranks; ++rank)
         for (int chunk = 0; chunk < problem.chunks; ++chunk) {
             const int s = problem.stage_of(rank, chunk);
-            const sim::StageCost& cost = problem.stages[static_cast<std::size_t>(s)];
+            const sim::StageCost& cost = problem.stages[s];
             auto fact = [&](core::Seconds duration, int needs_stage, int kind, core::Bytes change) {
                 LetterFacts facts{.duration = duration.value,
                                   .memory_at_start = std::max(0.0, change.value),
@@ -42,14 +42,14 @@ OrderEvaluator::OrderEvaluator(const OrderProblem& problem)
             fact(cost.backward_weight, -1, 2, cost.memory_backward_weight);
         }
     Paths empty;
-    empty.ends.resize(2 * static_cast<std::size_t>(stages) * m);
+    empty.ends.resize(2 * m * stages);
     empty.kept.resize(fronts);
     paths_.assign(problem.objective == OrderObjective::span ? p : 1, empty);
     tried_ = paths_;
-    played_at_.resize(p * static_cast<std::size_t>(problem.word_length()));
+    played_at_.resize(p * problem.word_length());
     tried_at_ = played_at_;
     release_.assign(p, 0);
-    word_counts_.resize(static_cast<std::size_t>(letters_));
+    word_counts_.resize(letters_);
     reach_.resize(p * p);
     walk_.resize((p + 1) * p);
 }
@@ -58,7 +58,7 @@ bool OrderEvaluator::is_allowed(const Word& word, int rank) {
     std::fill(word_counts_.begin(), word_counts_.end(), 0);
     double held = 0;
     const double limit = problem_.greatest_memory();
-    const LetterFacts* facts = &facts_[static_cast<std::size_t>(rank * letters_)];
+    const LetterFacts* facts = &facts_[rank * letters_];
     for (const std::uint8_t letter : word) {
         const std::int32_t count = ++word_counts_[letter];
         // I follows F and W follows I of its own virtual stage.
@@ -72,12 +72,12 @@ bool OrderEvaluator::is_allowed(const Word& word, int rank) {
 // Without a source everything may start at time 0, first actions not before their release. With one, only
 // that rank's first action starts at time 0, and what it does not reach is at minus infinity.
 OrderEvaluator::Front OrderEvaluator::start_of(std::optional<int> source) const {
-    const auto p = static_cast<std::size_t>(problem_.ranks);
+    const std::size_t p = problem_.ranks;
     Front front;
     front.done = 0;
     front.head.assign(p, 0);
-    front.count.assign(static_cast<std::size_t>(letters_) * p, 0);
-    front.made.assign(2 * p * static_cast<std::size_t>(problem_.chunks), 0);
+    front.count.assign(letters_ * p, 0);
+    front.made.assign(2 * p * problem_.chunks, 0);
     front.first_start.assign(p, 0);
     for (std::size_t r = 0; r < p; ++r)
         front.rank_end.push_back(!source ? release_[r] : static_cast<int>(r) == *source ? 0 : -infinite);
@@ -101,25 +101,25 @@ bool OrderEvaluator::play(const Order& order, Front from, Paths& paths, std::vec
     while (front.done < total) {
         const int r = front.next_rank;
         front.next_rank = r + 1 < p ? r + 1 : 0;
-        const std::uint8_t* word = order[static_cast<std::size_t>(r)].data();
-        std::int32_t* counts = &front.count[static_cast<std::size_t>(r * letters_)];
-        std::int32_t* at = &played_at[static_cast<std::size_t>(r * length)];
-        const LetterFacts* facts = &facts_[static_cast<std::size_t>(r * letters_)];
-        double time = front.rank_end[static_cast<std::size_t>(r)];
-        const int begin = front.head[static_cast<std::size_t>(r)];
+        const std::uint8_t* word = order[r].data();
+        std::int32_t* counts = &front.count[r * letters_];
+        std::int32_t* at = &played_at[r * length];
+        const LetterFacts* facts = &facts_[r * letters_];
+        double time = front.rank_end[r];
+        const int begin = front.head[r];
         int head = begin;
         for (; head < length; ++head) {
             const LetterFacts& fact = facts[word[head]];
             const int k = counts[word[head]];
             if (fact.needs != none) {
-                if (front.made[static_cast<std::size_t>(fact.needs)] <= k) break;
+                if (front.made[fact.needs] <= k) break;
                 time = std::max(time, ends[fact.needs * m + k] + fact.delay);
             }
-            if (head == 0) front.first_start[static_cast<std::size_t>(r)] = time;
+            if (head == 0) front.first_start[r] = time;
             time += fact.duration;
             if (fact.makes != none) {
                 ends[fact.makes * m + k] = time;
-                front.made[static_cast<std::size_t>(fact.makes)] = k + 1;
+                front.made[fact.makes] = k + 1;
             }
             at[head] = front.done + head - begin;
             ++counts[word[head]];
@@ -127,8 +127,8 @@ bool OrderEvaluator::play(const Order& order, Front from, Paths& paths, std::vec
         idle_ranks = head > begin ? 0 : idle_ranks + 1;
         if (idle_ranks >= p) return false;
         front.done += head - begin;
-        front.head[static_cast<std::size_t>(r)] = head;
-        front.rank_end[static_cast<std::size_t>(r)] = time;
+        front.head[r] = head;
+        front.rank_end[r] = time;
         if (next_kept >= fronts || front.done < threshold(next_kept)) continue;
         while (next_kept < fronts && threshold(next_kept) <= front.done) ++next_kept;
         Front& kept = paths.kept[next_kept - 1];
@@ -136,7 +136,7 @@ bool OrderEvaluator::play(const Order& order, Front from, Paths& paths, std::vec
         if (!known) continue;
         const Front& other = known->kept[next_kept - 1];
         const bool is_behind_changes = std::all_of(changes.begin(), changes.end(), [&](const Change& change) {
-            return front.head[static_cast<std::size_t>(change.rank)] > change.last;
+            return front.head[change.rank] > change.last;
         });
         const bool is_same = is_behind_changes && other.done == front.done &&
                              other.next_rank == front.next_rank && other.head == front.head &&
@@ -172,9 +172,7 @@ double OrderEvaluator::evaluate(const Order& order) {
 double OrderEvaluator::try_change(const Order& order, const std::vector<Change>& changes) {
     std::int32_t before = std::numeric_limits<std::int32_t>::max();
     for (const Change& change : changes)
-        before = std::min(
-            before,
-            played_at_[static_cast<std::size_t>(change.rank * problem_.word_length() + change.first)]);
+        before = std::min(before, played_at_[change.rank * problem_.word_length() + change.first]);
     tried_at_ = played_at_;
     for (std::size_t i = 0; i < paths_.size(); ++i) {
         const Paths& known = paths_[i];
@@ -207,7 +205,7 @@ void OrderEvaluator::keep() {
 // first start is the greatest mean of a cycle of longest paths "first start on i to last end on j" (each
 // closed by going back L): Karp's theorem on the p x p matrix of those paths.
 double OrderEvaluator::span_of(const std::vector<Paths>& paths) {
-    const auto p = static_cast<std::size_t>(problem_.ranks);
+    const std::size_t p = problem_.ranks;
     for (std::size_t source = 0; source < p; ++source)
         std::copy(paths[source].last.rank_end.begin(), paths[source].last.rank_end.end(),
                   reach_.begin() + static_cast<std::ptrdiff_t>(source * p));
@@ -237,7 +235,7 @@ double OrderEvaluator::span_of(const std::vector<Paths>& paths) {
 }
 
 std::vector<core::Seconds> OrderEvaluator::releases(const Order& order, double objective) {
-    const auto p = static_cast<std::size_t>(problem_.ranks);
+    const std::size_t p = problem_.ranks;
     std::fill(release_.begin(), release_.end(), 0.0);
     if (problem_.objective == OrderObjective::span) {
         const double slack = rounding * objective;
@@ -268,11 +266,11 @@ schedule::Schedule to_schedule(const OrderProblem& problem, const Order& order) 
     result.placement = problem.placement;
     for (int rank = 0; rank < problem.ranks; ++rank) {
         std::vector<schedule::Action>& list = result.actions.emplace_back();
-        std::vector<std::int32_t> counts(static_cast<std::size_t>(letters_of_stage * problem.chunks), 0);
+        std::vector<std::int32_t> counts(letters_of_stage * problem.chunks, 0);
         constexpr schedule::ActionKind kinds[letters_of_stage] = {schedule::ActionKind::forward,
                                                                   schedule::ActionKind::backward_input,
                                                                   schedule::ActionKind::backward_weight};
-        for (const std::uint8_t letter : order[static_cast<std::size_t>(rank)])
+        for (const std::uint8_t letter : order[rank])
             list.push_back({kinds[letter % letters_of_stage],
                             problem.stage_of(rank, letter / letters_of_stage), counts[letter]++});
     }
@@ -282,7 +280,7 @@ schedule::Schedule to_schedule(const OrderProblem& problem, const Order& order) 
 Order to_order(const OrderProblem& problem, const schedule::Schedule& schedule) {
     Order order;
     for (const std::vector<schedule::Action>& list : schedule.actions) {
-        const int rank = static_cast<int>(order.size());
+        const int rank = core::count_of(order);
         Word& word = order.emplace_back();
         for (const schedule::Action& action : list) {
             int chunk = 0;

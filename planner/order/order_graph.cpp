@@ -11,22 +11,22 @@ namespace planner {
 
 OrderGraph::OrderGraph(const OrderProblem& problem) : problem_(problem) {
     const int m = problem.micro_batches, stages = problem.ranks * problem.chunks;
-    std::vector<int> letter_of_stage(static_cast<std::size_t>(stages));
+    std::vector<int> letter_of_stage(stages);
     for (int rank = 0; rank < problem.ranks; ++rank)
         for (int chunk = 0; chunk < problem.chunks; ++chunk) {
             const int stage = problem.stage_of(rank, chunk);
-            letter_of_stage[static_cast<std::size_t>(stage)] = letters_of_stage * chunk;
-            const sim::StageCost& cost = problem.stages[static_cast<std::size_t>(stage)];
+            letter_of_stage[stage] = letters_of_stage * chunk;
+            const sim::StageCost& cost = problem.stages[stage];
             for (const core::Seconds duration : {cost.forward, cost.backward_input, cost.backward_weight}) {
-                durations_.insert(durations_.end(), static_cast<std::size_t>(m), duration.value);
+                durations_.insert(durations_.end(), m, duration.value);
                 greatest_ = std::max(greatest_, duration.value);
             }
             for (const core::Bytes change :
                  {cost.memory_forward, cost.memory_backward_input, cost.memory_backward_weight})
-                changes_.insert(changes_.end(), static_cast<std::size_t>(m), change.value);
+                changes_.insert(changes_.end(), m, change.value);
         }
     auto node = [&](int stage, int kind, int k) {
-        return action(problem.rank_of(stage), letter_of_stage[static_cast<std::size_t>(stage)] + kind, k);
+        return action(problem.rank_of(stage), letter_of_stage[stage] + kind, k);
     };
     for (int s = 0; s < stages; ++s)
         for (int k = 0; k < m; ++k) {
@@ -69,8 +69,8 @@ void OrderGraph::sort_arcs() {
     std::vector<std::vector<std::size_t>> leaving(durations_.size());
     std::vector<int> entering(durations_.size(), 0);
     for (std::size_t i = 0; i < arcs_.size(); ++i) {
-        leaving[static_cast<std::size_t>(arcs_[i].from)].push_back(i);
-        ++entering[static_cast<std::size_t>(arcs_[i].to)];
+        leaving[arcs_[i].from].push_back(i);
+        ++entering[arcs_[i].to];
     }
     std::queue<std::size_t> ready;
     for (std::size_t n = 0; n < entering.size(); ++n)
@@ -79,8 +79,7 @@ void OrderGraph::sort_arcs() {
     while (!ready.empty()) {
         for (const std::size_t i : leaving[ready.front()]) {
             sorted.push_back(arcs_[i]);
-            if (--entering[static_cast<std::size_t>(arcs_[i].to)] == 0)
-                ready.push(static_cast<std::size_t>(arcs_[i].to));
+            if (--entering[arcs_[i].to] == 0) ready.push(arcs_[i].to);
         }
         ready.pop();
     }
@@ -91,10 +90,10 @@ void OrderGraph::sort_arcs() {
 
 std::vector<double> OrderGraph::longest_from(std::optional<int> source) const {
     std::vector<double> longest(durations_.size(), source ? -std::numeric_limits<double>::infinity() : 0.0);
-    if (source) longest[static_cast<std::size_t>(*source)] = 0;
+    if (source) longest[*source] = 0;
     for (const Arc& arc : arcs_) {
-        double& at_head = longest[static_cast<std::size_t>(arc.to)];
-        at_head = std::max(at_head, longest[static_cast<std::size_t>(arc.from)] + arc.length);
+        double& at_head = longest[arc.to];
+        at_head = std::max(at_head, longest[arc.from] + arc.length);
     }
     return longest;
 }
@@ -104,11 +103,11 @@ std::vector<double> OrderGraph::longest_to_end(std::optional<int> rank) const {
     for (int r = 0; r < problem_.ranks; ++r)
         for (int chunk = 0; chunk < problem_.chunks && (!rank || r == *rank); ++chunk) {
             const int last = action(r, letters_of_stage * chunk + W, problem_.micro_batches - 1);
-            longest[static_cast<std::size_t>(last)] = duration(last);
+            longest[last] = duration(last);
         }
     for (auto arc = arcs_.rbegin(); arc != arcs_.rend(); ++arc) {
-        double& at_tail = longest[static_cast<std::size_t>(arc->from)];
-        at_tail = std::max(at_tail, longest[static_cast<std::size_t>(arc->to)] + arc->length);
+        double& at_tail = longest[arc->from];
+        at_tail = std::max(at_tail, longest[arc->to] + arc->length);
     }
     return longest;
 }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/index/integers.h"
 #include "planner/order/order_evaluator.h"
 
 namespace planner {
@@ -15,15 +16,15 @@ class OrderGraph {
 public:
     explicit OrderGraph(const OrderProblem& problem);
 
-    int actions() const { return static_cast<int>(durations_.size()); }
+    int actions() const { return core::count_of(durations_); }
     int first_of(int rank) const {
         return rank * problem_.word_length();
     }  // its first action too: the first forward of its earliest virtual stage
     int action(int rank, int letter, int k) const {
         return first_of(rank) + letter * problem_.micro_batches + k;
     }
-    double duration(int action) const { return durations_[static_cast<std::size_t>(action)]; }
-    double memory_change(int action) const { return changes_[static_cast<std::size_t>(action)]; }
+    double duration(int action) const { return durations_[action]; }
+    double memory_change(int action) const { return changes_[action]; }
     double greatest_duration() const { return greatest_; }
     const OrderProblem& problem() const { return problem_; }
 

@@ -19,7 +19,7 @@ class Closure {
 public:
     explicit Closure(const OrderGraph& graph) : graph_(&graph) {
         const bool has_origin = graph.problem().objective == OrderObjective::makespan;
-        nodes_ = static_cast<std::size_t>(graph.actions()) + (has_origin ? 1 : 0);
+        nodes_ = graph.actions() + (has_origin ? 1 : 0);
         slack_ = rounding * std::max(graph.greatest_duration(), graph.problem().transfer.value);
         for (int action = 0; action < graph.actions(); ++action) {
             const std::vector<double> row = graph.longest_from(action);
@@ -32,9 +32,7 @@ public:
         distance_.push_back(0);
     }
 
-    double distance(int from, int to) const {
-        return distance_[static_cast<std::size_t>(from) * nodes_ + static_cast<std::size_t>(to)];
-    }
+    double distance(int from, int to) const { return distance_[from * nodes_ + to]; }
     double slack() const { return slack_; }
     bool precedes(int first, int second) const {
         return distance(first, second) >= graph_->duration(first) - slack_;
@@ -78,11 +76,11 @@ private:
     bool add(int from, int to, double length) {
         if (distance(from, to) >= length - slack_) return true;
         if (distance(to, from) + length > slack_) return false;
-        const double* onward = &distance_[static_cast<std::size_t>(to) * nodes_];
+        const double* onward = &distance_[to * nodes_];
         for (std::size_t i = 0; i < nodes_; ++i) {
             double* row = &distance_[i * nodes_];
-            const double through = row[static_cast<std::size_t>(from)] + length;
-            if (through <= row[static_cast<std::size_t>(to)]) continue;
+            const double through = row[from] + length;
+            if (through <= row[to]) continue;
             for (std::size_t j = 0; j < nodes_; ++j) row[j] = std::max(row[j], through + onward[j]);
         }
         return true;

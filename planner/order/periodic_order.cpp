@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/index/integers.h"
 #include "core/random.h"
 
 namespace planner {
@@ -29,8 +30,7 @@ struct Choices {
 // micro-batches may overlap, so their places modulo the period may not either.
 class Pattern {
 public:
-    explicit Pattern(const OrderProblem& problem)
-        : problem_(problem), ranks_(static_cast<std::size_t>(problem.ranks)) {}
+    explicit Pattern(const OrderProblem& problem) : problem_(problem), ranks_(problem.ranks) {}
 
     // False when the period has no room for it.
     bool place(const Choices& choices, double period) {
@@ -38,31 +38,31 @@ public:
         for (std::vector<Placed>& placed : ranks_) placed.clear();
         const int stages = problem_.ranks * problem_.chunks;
         double time = 0;
-        own_inputs_.assign(static_cast<std::size_t>(stages), 0);
+        own_inputs_.assign(stages, 0);
         for (int pass = 0; pass < 2 * stages; ++pass) {
             const bool is_forward = pass < stages;
             const int s = is_forward ? pass : 2 * stages - 1 - pass, before = is_forward ? s - 1 : s + 1;
-            const auto& cost = problem_.stages[static_cast<std::size_t>(s)];
+            const auto& cost = problem_.stages[s];
             if (pass > 0 && pass != stages && problem_.rank_of(before) != problem_.rank_of(s))
                 time += problem_.transfer.value;
             const double duration = (is_forward ? cost.forward : cost.backward_input).value;
-            const bool follows = !is_forward && choices.weight_follows[static_cast<std::size_t>(s)];
+            const bool follows = !is_forward && choices.weight_follows[s];
             const std::uint8_t letter =
                 static_cast<std::uint8_t>(letters_of_stage * chunk_of(s) + (is_forward ? F : I));
-            const double start = earliest(s, time + choices.waits[static_cast<std::size_t>(pass)],
+            const double start = earliest(s, time + choices.waits[pass],
                                           duration + (follows ? cost.backward_weight.value : 0));
             if (start == infinite) return false;
             std::vector<Placed>& placed = of_stage(s);
             placed.push_back({start, duration, letter});
             time = start + duration;
-            if (!is_forward) own_inputs_[static_cast<std::size_t>(s)] = time;
+            if (!is_forward) own_inputs_[s] = time;
             if (follows)
                 placed.push_back({time, cost.backward_weight.value, static_cast<std::uint8_t>(letter + 1)});
         }
         for (int s = stages - 1; s >= 0; --s) {
-            if (choices.weight_follows[static_cast<std::size_t>(s)]) continue;
-            const double duration = problem_.stages[static_cast<std::size_t>(s)].backward_weight.value;
-            const double start = earliest(s, own_inputs_[static_cast<std::size_t>(s)], duration);
+            if (choices.weight_follows[s]) continue;
+            const double duration = problem_.stages[s].backward_weight.value;
+            const double start = earliest(s, own_inputs_[s], duration);
             if (start == infinite) return false;
             of_stage(s).push_back(
                 {start, duration, static_cast<std::uint8_t>(letters_of_stage * chunk_of(s) + W)});
@@ -76,12 +76,11 @@ public:
         const double limit = problem_.greatest_memory(), tiny = rounding * period_;
         double over = 0, held_long = 0;
         int times_over = 0;
-        for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+        for (const std::int32_t rank : core::indices(ranks_)) {
             events_.clear();
             double held = 0;
             for (const Placed& placed : ranks_[rank]) {
-                const auto& cost = problem_.stages[static_cast<std::size_t>(
-                    problem_.stage_of(static_cast<int>(rank), placed.letter / letters_of_stage))];
+                const auto& cost = problem_.stages[problem_.stage_of(rank, placed.letter / letters_of_stage)];
                 const double change = (placed.letter % letters_of_stage == F   ? cost.memory_forward
                                        : placed.letter % letters_of_stage == I ? cost.memory_backward_input
                                                                                : cost.memory_backward_weight)
@@ -129,9 +128,7 @@ public:
 
 private:
     int chunk_of(int stage) const { return stage / problem_.ranks; }
-    std::vector<Placed>& of_stage(int stage) {
-        return ranks_[static_cast<std::size_t>(problem_.rank_of(stage))];
-    }
+    std::vector<Placed>& of_stage(int stage) { return ranks_[problem_.rank_of(stage)]; }
 
     // First time from `ready` on at which the rank of the stage is free for `duration` in every period.
     double earliest(int stage, double ready, double duration) {
@@ -179,7 +176,7 @@ public:
           evaluator_(evaluator),
           pattern_(problem),
           random_(seed),
-          stages_(static_cast<std::size_t>(problem.ranks * problem.chunks)) {
+          stages_(problem.ranks * problem.chunks) {
         for (const sim::StageCost& cost : problem.stages) {
             mean_duration_ += (cost.forward + cost.backward_input + cost.backward_weight).value /
                               (static_cast<double>(letters_of_stage) * static_cast<double>(stages_));
@@ -193,8 +190,7 @@ public:
         for (int rank = 0; rank < problem_.ranks; ++rank) {
             double sum = 0;
             for (int chunk = 0; chunk < problem_.chunks; ++chunk) {
-                const sim::StageCost& cost =
-                    problem_.stages[static_cast<std::size_t>(problem_.stage_of(rank, chunk))];
+                const sim::StageCost& cost = problem_.stages[problem_.stage_of(rank, chunk)];
                 sum += (cost.forward + cost.backward_input + cost.backward_weight).value;
             }
             most = std::max(most, sum);
@@ -234,10 +230,10 @@ public:
                 hot * std::pow(cold / hot, static_cast<double>(i) / static_cast<double>(patterns));
             Choices changed = current;
             if (random_.below(changes) < weight_changes) {
-                char& follows_now = changed.weight_follows[static_cast<std::size_t>(random_.below(stages_))];
+                char& follows_now = changed.weight_follows[random_.below(stages_)];
                 follows_now = !follows_now;
             } else {
-                changed.waits[static_cast<std::size_t>(random_.below(2 * stages_))] =
+                changed.waits[random_.below(2 * stages_)] =
                     mean_duration_ * waits[random_.below(waits.size())];
             }
             const double changed_cost = cost_of(changed, period);
@@ -259,7 +255,7 @@ private:
         if (cost == infinite || !pattern_.keeps_limit()) return std::nullopt;
         Order order = pattern_.words();
         for (int rank = 0; rank < problem_.ranks; ++rank)
-            if (!evaluator_.is_allowed(order[static_cast<std::size_t>(rank)], rank)) return std::nullopt;
+            if (!evaluator_.is_allowed(order[rank], rank)) return std::nullopt;
         return order;
     }
 

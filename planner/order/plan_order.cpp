@@ -37,15 +37,14 @@ schedule::Schedule probe_order(const schedule::Plan& plan) {
     order.ranks = plan.layout.pipeline;
     order.stages = plan.stages();
     order.micro_batches = 2;
-    order.actions.resize(static_cast<std::size_t>(order.ranks));
+    order.actions.resize(order.ranks);
     for (int k = 0; k < order.micro_batches; ++k) {
         for (int s = 0; s < order.stages; ++s)
-            order.actions[static_cast<std::size_t>(s % order.ranks)].push_back(
-                {schedule::ActionKind::forward, s, k});
+            order.actions[s % order.ranks].push_back({schedule::ActionKind::forward, s, k});
         for (int s = order.stages - 1; s >= 0; --s)
             for (const schedule::ActionKind kind :
                  {schedule::ActionKind::backward_input, schedule::ActionKind::backward_weight})
-                order.actions[static_cast<std::size_t>(s % order.ranks)].push_back({kind, s, k});
+                order.actions[s % order.ranks].push_back({kind, s, k});
     }
     return order;
 }
@@ -59,7 +58,7 @@ void add_duration(const schedule::Instruction& instruction, core::Seconds durati
         return;
     }
     if (instruction.stage < 0) return;
-    sim::StageCost& cost = problem.stages[static_cast<std::size_t>(instruction.stage)];
+    sim::StageCost& cost = problem.stages[instruction.stage];
     if (instruction.kind == InstructionKind::collective && instruction.group == schedule::GroupKind::tensor) {
         (instruction.phase == ComputePhase::forward ? cost.forward : cost.backward_input) += duration;
     } else if (instruction.kind == InstructionKind::compute) {
@@ -76,7 +75,7 @@ struct Timed {
     int of = 1;  // schedules that were timed
 };
 
-// Which registered schedule, of whole sequences or of 2 or 4 segments, is fastest for this plan, one that
+// Which registered schedule, cutting sequences or not, is fastest for this plan, one that
 // fits before one that does not. Steps with many micro-batches are extrapolated where that is exact, so that
 // twenty schedules cost little more than one.
 std::optional<Timed> best_registered(const model::ModelGraph& graph, const cluster::Cluster& cluster,
@@ -85,11 +84,7 @@ std::optional<Timed> best_registered(const model::ModelGraph& graph, const clust
     int timed = 0;
     for (const schedule::PipelineSchedule& candidate : schedule::pipeline_schedules()) {
         if (candidate.is_forward_only || candidate.is_asynchronous || candidate.is_bidirectional) continue;
-        for (const int segments :
-             candidate.has_segments ? segment_counts(graph, plan) : std::vector<int>{0}) {
-            schedule::Plan named = plan;
-            named.schedule = candidate.name;
-            named.segments = segments;
+        for (schedule::Plan& named : plans_with_schedule(graph, plan, candidate)) {
             core::Diagnostics refusals;
             if (!schedule::check_schedule(named, refusals)) continue;
             sim::EvaluateOptions options;
@@ -110,7 +105,7 @@ std::optional<Timed> best_registered(const model::ModelGraph& graph, const clust
 
 schedule::Plan plain(const schedule::Plan& plan) {
     schedule::Plan changed = plan;
-    changed.segments = 0;
+    changed.keep_sequences_whole();
     changed.schedule = plan.virtual_stages == 1 ? "1f1b" : "looped-bfs";
     return changed;
 }
@@ -139,7 +134,7 @@ std::optional<OrderProblem> order_problem(const model::ModelGraph& graph, const 
     problem.ranks = plan.layout.pipeline;
     problem.chunks = plan.virtual_stages;
     problem.micro_batches = given.micro_batches;
-    problem.stages.assign(static_cast<std::size_t>(plan.stages()),
+    problem.stages.assign(plan.stages(),
                           sim::StageCost{core::Seconds(0), core::Seconds(0), core::Seconds(0)});
     const schedule::Program program = schedule::lower(plan, graph, probe_order(plan));
     const sim::PricedProgram priced = sim::price(program, *costs);
@@ -164,7 +159,7 @@ std::optional<OrderProblem> order_problem(const model::ModelGraph& graph, const 
     for (int rank = 0; rank < problem.ranks; ++rank) {
         core::Bytes one(0);
         for (int chunk = 0; chunk < problem.chunks; ++chunk)
-            one += problem.stages[static_cast<std::size_t>(problem.stage_of(rank, chunk))].memory_forward;
+            one += problem.stages[problem.stage_of(rank, chunk)].memory_forward;
         least = std::max(least, one);
     }
     problem.memory_limit = std::max(room.value_or(core::Bytes(0)), least * least_in_flight);

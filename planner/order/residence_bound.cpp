@@ -34,18 +34,14 @@ std::optional<double> common_unit(const std::vector<double>& amounts) {
 double residence_bound(const OrderProblem& problem, int rank) {
     if (!problem.memory_limit) return 0;
     const int stages = problem.ranks * problem.chunks;
-    const auto cost = [&](int s) -> const sim::StageCost& {
-        return problem.stages[static_cast<std::size_t>(s)];
-    };
+    const auto cost = [&](int s) -> const sim::StageCost& { return problem.stages[s]; };
     const auto hop = [&](int s) {
         return problem.rank_of(s) == problem.rank_of(s + 1) ? 0.0 : problem.transfer.value;
     };
     // From the end of a stage's forward to the start of its backward: through all later stages and back.
-    std::vector<double> away(static_cast<std::size_t>(stages), 0);
+    std::vector<double> away(stages, 0);
     for (int s = stages - 2; s >= 0; --s)
-        away[static_cast<std::size_t>(s)] = away[static_cast<std::size_t>(s) + 1] +
-                                            cost(s + 1).forward.value + cost(s + 1).backward_input.value +
-                                            2 * hop(s);
+        away[s] = away[s + 1] + cost(s + 1).forward.value + cost(s + 1).backward_input.value + 2 * hop(s);
 
     double area = 0, most_at_once = 0, fills = 0, least_release = 0, drains = 0;
     std::vector<double> amounts;
@@ -61,8 +57,7 @@ double residence_bound(const OrderProblem& problem, int rank) {
             return 0;
         amounts.insert(amounts.end(), {forward, input, weight});
         const double during_input = input > 0 ? forward + input : forward;
-        area += problem.micro_batches * (forward * (f + away[static_cast<std::size_t>(s)]) +
-                                         during_input * i + (forward + input) * w);
+        area += problem.micro_batches * (forward * (f + away[s]) + during_input * i + (forward + input) * w);
         most_at_once = std::max({most_at_once, forward, input});
         fills = std::max({fills, forward / f, input / i});
         least_release = std::max({least_release, -input, -weight});

@@ -86,14 +86,14 @@ std::vector<Start> starts_of(const OrderProblem& problem, OrderEvaluator& evalua
     std::vector<Start> starts;
     auto add = [&](const std::string& name, Order order) {
         for (int rank = 0; rank < problem.ranks; ++rank)
-            if (!evaluator.is_allowed(order[static_cast<std::size_t>(rank)], rank)) return;
+            if (!evaluator.is_allowed(order[rank], rank)) return;
         const double objective = evaluator.evaluate(order);
         if (std::isfinite(objective)) starts.push_back({name, std::move(order), objective});
     };
     const schedule::PipelineShape shape = shape_of(problem);
     for (const schedule::PipelineSchedule& entry : schedule::pipeline_schedules()) {
-        if (entry.is_forward_only || entry.is_asynchronous || entry.is_bidirectional || entry.has_segments ||
-            schedule::unsupported(entry, shape))
+        if (entry.is_forward_only || entry.is_asynchronous || entry.is_bidirectional ||
+            entry.cuts_sequences || schedule::unsupported(entry, shape))
             continue;
         const schedule::Schedule made = entry.generate(shape);
         if (problem.chunks == 1 || made.placement == problem.placement)
@@ -108,7 +108,7 @@ std::vector<Start> starts_of(const OrderProblem& problem, OrderEvaluator& evalua
                     if (std::optional<Order> order =
                             list_order(graph, {admitted, falls, gradients_first, fills}))
                         add("list scheduling", std::move(*order));
-    add("one after the other", Order(static_cast<std::size_t>(problem.ranks), serial_word(problem)));
+    add("one after the other", Order(problem.ranks, serial_word(problem)));
     const auto by_objective = [](const Start& a, const Start& b) { return a.objective < b.objective; };
     std::stable_sort(starts.begin(), starts.end(), by_objective);
     constexpr double worth_a_search = 1.02;
@@ -192,11 +192,10 @@ private:
     }
 
     bool apply(Order& order, Move move) {
-        Word& word = order[static_cast<std::size_t>(move.rank)];
+        Word& word = order[move.rank];
         const int step = move.from < move.to ? 1 : -1;
         bool changes = false;
-        for (int i = move.from; i != move.to && !changes; i += step)
-            changes = word[static_cast<std::size_t>(i)] != word[static_cast<std::size_t>(i + step)];
+        for (int i = move.from; i != move.to && !changes; i += step) changes = word[i] != word[i + step];
         if (!changes) return false;
         rotate(word, move.from, move.to);
         if (!evaluator_.is_allowed(word, move.rank)) {
@@ -216,10 +215,10 @@ private:
         constexpr std::uint64_t one_in = 4, shift = 2;
         constexpr int near_by = 4;
         const int length = problem_.word_length();
-        const int rank = static_cast<int>(random_.below(static_cast<std::uint64_t>(problem_.ranks)));
-        const int from = static_cast<int>(random_.below(static_cast<std::uint64_t>(length)));
+        const int rank = static_cast<int>(random_.below(problem_.ranks));
+        const int from = static_cast<int>(random_.below(length));
         const int reach = random_.below(one_in) == 0 ? length : near_by;
-        const int distance = 1 + static_cast<int>(random_.below(static_cast<std::uint64_t>(reach)));
+        const int distance = 1 + static_cast<int>(random_.below(reach));
         const int to = std::clamp(random_.below(2) == 0 ? from - distance : from + distance, 0, length - 1);
         if (from == to || !apply(order, {rank, from, to})) return false;
         // The same letter of the neighbour: a forward that runs ahead on one rank needs it on the one before.
@@ -237,7 +236,7 @@ private:
     }
     void undo(Order& order) {
         for (auto move = moves_.rbegin(); move != moves_.rend(); ++move)
-            rotate(order[static_cast<std::size_t>(move->rank)], move->to, move->from);
+            rotate(order[move->rank], move->to, move->from);
     }
 
     const OrderProblem& problem_;
@@ -253,20 +252,19 @@ private:
 
 core::Seconds order_lower_bound(const OrderProblem& problem) {
     const int stages = problem.ranks * problem.chunks, m = problem.micro_batches;
-    auto cost = [&](int s) -> const sim::StageCost& { return problem.stages[static_cast<std::size_t>(s)]; };
+    auto cost = [&](int s) -> const sim::StageCost& { return problem.stages[s]; };
     auto hop = [&](int s) {
         return problem.rank_of(s) == problem.rank_of(s + 1) ? 0.0 : problem.transfer.value;
     };  // from s to s + 1 and back
     // One micro-batch on an empty pipeline: when it arrives at each stage, forward and back.
-    std::vector<double> forward_arrival(static_cast<std::size_t>(stages), 0),
-        gradient_arrival(static_cast<std::size_t>(stages), 0);
+    std::vector<double> forward_arrival(stages, 0), gradient_arrival(stages, 0);
     double time = 0;
     for (int s = 0; s < stages; ++s) {
-        forward_arrival[static_cast<std::size_t>(s)] = time;
+        forward_arrival[s] = time;
         time += cost(s).forward.value + (s + 1 < stages ? hop(s) : 0);
     }
     for (int s = stages - 1; s >= 0; --s) {
-        gradient_arrival[static_cast<std::size_t>(s)] = time;
+        gradient_arrival[s] = time;
         time += cost(s).backward_input.value + (s > 0 ? hop(s - 1) : 0);
     }
     const bool is_span = problem.objective == OrderObjective::span;
@@ -282,7 +280,7 @@ core::Seconds order_lower_bound(const OrderProblem& problem) {
             last = std::max(last, s);
             work += m * (cost(s).forward + cost(s).backward_input + cost(s).backward_weight).value;
             weights += m * cost(s).backward_weight.value;
-            forwards.insert(forwards.end(), static_cast<std::size_t>(m), cost(s).forward.value);
+            forwards.insert(forwards.end(), m, cost(s).forward.value);
             least_memory = std::min(least_memory, cost(s).memory_forward.value);
         }
         // Nothing but forwards fits before the rank's first gradient arrives, and only as many as memory
@@ -295,8 +293,8 @@ core::Seconds order_lower_bound(const OrderProblem& problem) {
         std::sort(forwards.begin(), forwards.end(), std::greater<>());
         double filled = 0;
         for (std::size_t i = 0; i < room; ++i) filled += forwards[i];
-        const double head = forward_arrival[static_cast<std::size_t>(first)];
-        const double wait = std::max(0.0, gradient_arrival[static_cast<std::size_t>(last)] - head - filled);
+        const double head = forward_arrival[first];
+        const double wait = std::max(0.0, gradient_arrival[last] - head - filled);
         const double residence = residence_bound(problem, rank);
         if (is_span) {
             bound = std::max({bound, work + wait, residence});
@@ -320,7 +318,7 @@ core::Seconds order_lower_bound(const OrderProblem& problem) {
                                   tails = is_span ? graph.longest_to_end(rank) : to_end;
         std::vector<Job> jobs;
         for (int action = begin; action < begin + problem.word_length(); ++action) {
-            const auto i = static_cast<std::size_t>(action);
+            const std::size_t i = action;
             jobs.push_back({std::max(0.0, heads[i]), graph.duration(action),
                             std::max(0.0, tails[i] - graph.duration(action))});
         }
@@ -383,10 +381,9 @@ std::optional<FoundSchedule> search_schedule(const OrderProblem& problem, const 
     constexpr int rounds = 12, rounds_before_proof = 3, rounds_a_start = 3;
     constexpr double most_overrun = 10;  // times the limit, by the clock
     for (int round = 0; round < rounds && !best.is_optimal(); ++round) {
-        const Order from =
-            round % rounds_a_start == rounds_a_start - 1
-                ? starts[static_cast<std::size_t>(round / rounds_a_start) % starts.size()].order
-                : best.order;
+        const Order from = round % rounds_a_start == rounds_a_start - 1
+                               ? starts[round / rounds_a_start % starts.size()].order
+                               : best.order;
         annealer.run(from, evaluations / rounds, warmth * (round % 2 == 0 ? mild : warm), best.order,
                      best.objective);
         if (round + 1 == rounds_before_proof && proves && !best.is_optimal())

@@ -31,7 +31,7 @@ bool is_partial_over_tensor(const model::Operator& op, const model::Parameter& p
 std::vector<ParameterUse> uses_of(const model::ModelGraph& graph, const Plan& plan,
                                   const std::vector<StageInfo>& stages, int rank) {
     std::vector<ParameterUse> uses(graph.parameters.size());
-    for (std::size_t s = 0; s < stages.size(); ++s)
+    for (const std::int32_t s : core::indices(stages))
         for (std::int32_t i = stages[s].operators.begin; i < stages[s].operators.end; ++i) {
             const model::Operator& op = graph.operators[i];
             for (const model::ParameterId id : op.parameters) {
@@ -41,8 +41,7 @@ std::vector<ParameterUse> uses_of(const model::ModelGraph& graph, const Plan& pl
                 use.is_expert = graph.parameter(id).is_expert && plan.layout.expert > 1;
                 use.is_partial = use.is_partial || is_partial_over_tensor(op, graph.parameter(id), plan);
                 if (stages[s].rank != rank) continue;
-                if (use.stages.empty() || use.stages.back().stage != static_cast<std::int32_t>(s))
-                    use.stages.push_back({static_cast<std::int32_t>(s), i, i, {}});
+                if (use.stages.empty() || use.stages.back().stage != s) use.stages.push_back({s, i, i, {}});
                 BucketUse& own = use.stages.back();
                 own.highest_operator = i;
                 if (own.units.empty() || own.units.back() != op.unit) own.units.push_back(op.unit);

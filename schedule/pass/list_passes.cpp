@@ -71,7 +71,7 @@ Schedule with_transfers(const Schedule& original) {
         const int to = made.stage + (is_forward ? 1 : -1);
         if (to < 0 || to >= schedule.stages) return;
         const int receiver = rank_of_stage(schedule, to, made.direction);
-        if (receiver == static_cast<int>(rank)) return;
+        if (std::cmp_equal(receiver, rank)) return;
         Action transfer = made;
         transfer.overlaps_next = false;
         transfer.kind = is_forward ? ActionKind::send_forward : ActionKind::send_backward;

@@ -112,9 +112,9 @@ void StageLiveness::find_saved() {
                 if (!op(i).parameters.empty()) weights_need_[own.saved.back()] = 1;
             }
             if (is_forward_only_) continue;
-            if (op(i).kind == OperatorKind::attention && graph_.segments > 1) {
+            if (op(i).kind == OperatorKind::attention && !graph_.part.is_whole()) {
                 own.key_value = model::key_value_bytes(graph_, op(i), context_).value;
-                own.copies_key_value = unit_is_recomputed_[u] && graph_.has_later_segments();
+                own.copies_key_value = unit_is_recomputed_[u] && !graph_.part.is_last();
                 key_values_ += own.key_value;
                 if (own.copies_key_value) saved_contexts_ += own.key_value;
             }
@@ -186,7 +186,7 @@ void StageLiveness::run_unit_backward(model::OperatorRange unit, bool is_split) 
     for (Index i = unit.end - 1; i >= unit.begin; --i) {
         const model::Operator& current = op(i);
         const OperatorInfo& own = info(i);
-        const auto output = static_cast<std::size_t>(storage(current.output));
+        const std::size_t output = storage(current.output);
         const bool runs = current.kind == OperatorKind::cross_entropy || has_gradient_held_[output];
         const bool keeps_for_weight = is_split && !current.parameters.empty();
         take(own.recomputable);
@@ -209,9 +209,9 @@ void StageLiveness::run_unit_backward(model::OperatorRange unit, bool is_split) 
             }
             // The last segment of a sequence is the first to leave gradients for the keys and values of the
             // others, which are done with them after their own.
-            if (own.key_value > 0 && !graph_.has_later_segments()) take(graph_.segment * own.key_value);
+            if (own.key_value > 0 && graph_.part.is_last()) take(graph_.part.index * own.key_value);
             touch(i, model::Phase::backward_input);
-            if (own.key_value > 0 && graph_.has_later_segments()) drop(own.key_value);
+            if (own.key_value > 0 && !graph_.part.is_last()) drop(own.key_value);
             if (own.copies_key_value) drop(own.key_value);
             if (!is_split) touch(i, model::Phase::backward_weight);
             drop(2 * gathered_bytes(i));
@@ -316,7 +316,7 @@ void StageLiveness::find_forward(const BoundaryBytes& boundary, ActivationFootpr
 void StageLiveness::begin_backward() {
     std::fill(is_held_.begin(), is_held_.end(), 0);
     std::fill(has_gradient_held_.begin(), has_gradient_held_.end(), 0);
-    const double left_by_later = graph_.has_later_segments() ? key_values_ : 0;
+    const double left_by_later = graph_.part.is_last() ? 0 : key_values_;
     held_ = saved_contexts_ + left_by_later;
     saved_held_ = saved_contexts_;
     for (const std::int32_t i : core::indices(is_saved_)) {
@@ -333,9 +333,9 @@ void StageLiveness::begin_backward() {
 void StageLiveness::find_whole_backward(const BoundaryBytes& boundary, ActivationFootprint& result) {
     begin_backward();
     run_backward(false);
-    const double left_by_later = graph_.has_later_segments() ? key_values_ : 0;
-    const double left_for_earlier = graph_.has_later_segments() ? 0 : graph_.segment * key_values_;
-    // Gradients for earlier segments reuse the memory that is freed while they grow.
+    const double left_by_later = graph_.part.is_last() ? 0 : key_values_;
+    const double left_for_earlier = graph_.part.is_last() ? graph_.part.index * key_values_ : 0;
+    // Gradients for the sequence before reuse the memory that is freed while they grow.
     const double together = boundary.saved + left_by_later + left_for_earlier + boundary.received_gradient +
                             boundary.sent_gradient;
     result.backward_transient = core::Bytes(std::max(0.0, peak_ - together));

@@ -24,7 +24,7 @@ private:
         double saved_context = 0;       // bytes of its own, held with them
         double recomputable = 0;        // the part of `saved_context` that selective recomputation drops
         double key_value = 0;           // attention in a segment of a sequence: bytes of keys and values
-        bool copies_key_value = false;  // ... which later segments need and nothing else keeps
+        bool copies_key_value = false;  // ... which later parts of the sequence need and nothing else keeps
     };
 
     Index storage(model::TensorId tensor) const { return storage_[tensor.index]; }

@@ -6,6 +6,7 @@
 #include "core/index/integers.h"
 #include "model/segment.h"
 #include "schedule/pass/rank_lowering.h"
+#include "schedule/pass/unroll.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/explicit_order.h"
 #include "schedule/plan/memory.h"
@@ -25,13 +26,7 @@ const PipelineSchedule* usable_schedule(const Plan& plan, core::Diagnostics& dia
         return nullptr;
     }
     if (!found) {
-        std::vector<std::string> names;
-        for (const PipelineSchedule& schedule : pipeline_schedules()) names.push_back(schedule.name);
-        const std::string near = core::did_you_mean(plan.schedule, names);
-        diagnostics.error(location, "plan.schedule",
-                          fmt::format("schedule = {} is not registered", core::in_quotes(plan.schedule)),
-                          near.empty() ? "use " + core::list_in_words(names)
-                                       : fmt::format("did you mean {}?", core::in_quotes(near)));
+        check_schedule_name(plan.schedule, diagnostics, location);
         return nullptr;
     }
     if (found->is_asynchronous && plan.shards(Sharding::optimizer)) {
@@ -77,6 +72,19 @@ std::optional<Schedule> make_schedule(const Plan& plan, core::Diagnostics& diagn
     return found->generate(shape);
 }
 
+bool check_schedule_name(const std::string& name, core::Diagnostics& diagnostics,
+                         const core::SourceLocation& location) {
+    if (is_searched_order(name) || is_explicit_order(name) || find_pipeline_schedule(name)) return true;
+    std::vector<std::string> names;
+    for (const PipelineSchedule& schedule : pipeline_schedules()) names.push_back(schedule.name);
+    const std::string near = core::did_you_mean(name, names);
+    diagnostics.error(location, "plan.schedule",
+                      fmt::format("schedule = {} is not registered", core::in_quotes(name)),
+                      near.empty() ? "use " + core::list_in_words(names)
+                                   : fmt::format("did you mean {}?", core::in_quotes(near)));
+    return false;
+}
+
 bool check_schedule(const Plan& plan, core::Diagnostics& diagnostics, int micro_batches,
                     const core::SourceLocation& location) {
     if (is_searched_order(plan.schedule)) return true;
@@ -87,45 +95,6 @@ bool check_schedule(const Plan& plan, core::Diagnostics& diagnostics, int micro_
 }
 
 namespace {
-
-// Segments of sequences as micro-batches of their own: segment j of micro-batch k becomes number k * segments
-// + j.
-Schedule in_whole_micro_batches(const Schedule& order) {
-    if (order.segments == 1) return order;
-    Schedule result = order;
-    result.segments = 1;
-    result.micro_batches = order.micro_batches * order.segments;
-    for (std::vector<Action>& actions : result.actions)
-        for (Action& action : actions) {
-            if (action.micro_batch >= 0)
-                action.micro_batch = action.micro_batch * order.segments + action.segment;
-            action.segment = 0;
-        }
-    return result;
-}
-
-// Copies of the model one after the other: stage s of direction d becomes stage d * stages + s, its
-// micro-batches follow those of the directions before.
-Schedule in_one_direction(const Schedule& given) {
-    const Schedule order = in_whole_micro_batches(given);
-    if (order.directions == 1) return order;
-    Schedule result = order;
-    result.placement = StagePlacement::custom;
-    result.directions = 1;
-    result.stages = order.stages * order.directions;
-    result.micro_batches = order.micro_batches * order.directions;
-    result.stage_ranks.clear();
-    for (int direction = 0; direction < order.directions; ++direction)
-        for (int stage = 0; stage < order.stages; ++stage)
-            result.stage_ranks.push_back(rank_of_stage(order, stage, direction));
-    for (std::vector<Action>& actions : result.actions)
-        for (Action& action : actions) {
-            action.stage += action.direction * order.stages;
-            if (action.micro_batch >= 0) action.micro_batch += action.direction * order.micro_batches;
-            action.direction = 0;
-        }
-    return result;
-}
 
 // Backward passes before the first update of an asynchronous schedule.
 int micro_batches_per_update(const Schedule& order) {
@@ -138,9 +107,9 @@ int micro_batches_per_update(const Schedule& order) {
     return backwards;
 }
 
-// `order` in one direction and without segments; `given` says how many of them it had.
+// `order` is unrolled; `given` says how many directions and parts of sequences it had.
 Program skeleton(const Plan& plan, const Schedule& order, const Schedule& given) {
-    core::require(given.segments == 1 || (given.directions == 1 && given.weight_versions == 0),
+    core::require(!given.cuts_sequences() || (given.directions == 1 && given.weight_versions == 0),
                   "sequences are cut in one direction, with one update a step");
     Program program;
     program.plan = plan;
@@ -164,7 +133,7 @@ Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& 
                   "the schedule has the plan's pipeline shape");
     core::require(core::count_of(plan.partition.first_units) == given.stages,
                   "the plan's partition is complete");
-    const Schedule order = in_one_direction(given);
+    const Schedule order = unroll_directions(unroll_sequences(given));
     Program program = skeleton(plan, order, given);
     core::require(options.micro_batches == 0 || options.micro_batches == program.whole_micro_batches(),
                   "the schedule has the micro-batches that are lowered");
@@ -190,21 +159,21 @@ Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& 
         program.tensor_lists.push_back(std::move(tensors));
     }
 
-    // Segments of a sequence differ in what attention keeps and leaves, not in their tensors.
-    const model::SegmentGraphs segments(graph, program.segments);
+    // Parts of a sequence differ in what attention keeps and leaves, not in their tensors.
+    const model::SegmentGraphs graphs = segment_graphs(program, graph);
     std::vector<std::vector<ActivationFootprint>> footprints(program.stages.size());
     for (std::size_t s = 0; s < program.stages.size(); ++s)
-        for (const model::ModelGraph& segment : segments)
+        for (const model::ModelGraph& segment : graphs)
             footprints[s].push_back(
                 activation_footprint(segment, program.stages[s].operators, plan, order.is_forward_only));
     for (int rank = 0; rank < order.ranks; ++rank)
         program.classes.push_back(
-            RankLowering(program, &segments[0], order, options, footprints, rank).lower());
+            RankLowering(program, &graphs[0], order, options, footprints, rank).lower());
     return program;
 }
 
 Program lower_compute_only(const Schedule& given) {
-    const Schedule order = in_one_direction(given);
+    const Schedule order = unroll_directions(unroll_sequences(given));
     Plan plan;
     plan.layout.pipeline = order.ranks;
     plan.virtual_stages = given.stages / given.ranks;
@@ -213,7 +182,7 @@ Program lower_compute_only(const Schedule& given) {
     Program program = skeleton(plan, order, given);
     program.micro_batches_per_update = 0;  // without operators there is nothing to update
     const std::vector<std::vector<ActivationFootprint>> footprints(
-        program.stages.size(), std::vector<ActivationFootprint>(program.segments));
+        program.stages.size(), std::vector<ActivationFootprint>(program.passes_per_micro_batch()));
     for (int rank = 0; rank < order.ranks; ++rank)
         program.classes.push_back(RankLowering(program, nullptr, order, {}, footprints, rank).lower());
     return program;

@@ -22,6 +22,9 @@ struct LowerOptions {
 std::optional<Schedule> make_schedule(const Plan& plan, core::Diagnostics& diagnostics,
                                       int micro_batches = 0);
 
+// Is there a schedule of that name, whatever the plan?
+bool check_schedule_name(const std::string& name, core::Diagnostics& diagnostics,
+                         const core::SourceLocation& location);
 // The same check without making it: false when the plan's schedule is unknown, cannot train with a plan, or
 // its constraint is violated.
 bool check_schedule(const Plan& plan, core::Diagnostics& diagnostics, int micro_batches = 0,

@@ -116,10 +116,10 @@ void RankLowering::prepare() {
         stage.splits_backward = std::any_of(actions.begin(), actions.end(), [&](const Action& action) {
             return action.stage == stage.index && action.kind == ActionKind::backward_input;
         });
-        for (auto* buffers :
-             {&stage.received, &stage.received_saved, &stage.saved, &stage.saved_for_weight,
-              &stage.kept_for_weight, &stage.received_gradient, &stage.key_value_gradient, &stage.reused})
+        for (auto* buffers : {&stage.received, &stage.received_saved, &stage.saved, &stage.saved_for_weight,
+                              &stage.kept_for_weight, &stage.received_gradient})
             buffers->assign(micro_batches, no_buffer);
+        stage.key_value_gradients.emplace(program_);
         stages_.push_back(std::move(stage));
     }
     for (LocalStage& stage : stages_) prepare_recipes(stage);
@@ -261,10 +261,7 @@ void RankLowering::lower_forward(LocalStage& stage, std::int32_t micro_batch) {
     const core::Bytes for_weight =
         stage.splits_backward ? f.saved_for_weight - away.for_weight : core::Bytes(0);
     const core::Bytes for_input = f.saved - for_weight - f.reused - away.all;
-    const int earlier = program_.segment_of(micro_batch);  // segments of the sequence
-    for (int i = 1; i <= earlier && f.reused.value > 0; ++i)
-        takes_.push_back(stage.reused[micro_batch - i] =
-                             list_.buffer(MemoryKind::activations, f.reused / earlier));
+    stage.key_value_gradients->begin_forward(list_, micro_batch, f, takes_);
     const bool arrived_for_input = for_input >= f.received_saved;
     stage.saved[micro_batch] =
         list_.buffer(MemoryKind::activations, arrived_for_input ? for_input - f.received_saved : for_input);
@@ -289,17 +286,12 @@ void RankLowering::lower_backward(LocalStage& stage, std::int32_t micro_batch, b
         list_.buffer(MemoryKind::workspace, footprint(stage, micro_batch).backward_transient);
     gives_back_too_ = std::move(replaced_parameters_[micro_batch]);
     ++backwards_done_;
-    const ActivationFootprint& f = footprint(stage, micro_batch);
-    const int earlier = program_.segment_of(micro_batch);
-    for (int i = 1; i <= earlier && earlier + 1 == program_.segments;
-         ++i)  // the last segment of the sequence goes first
-        takes_.push_back(stage.key_value_gradient[micro_batch - i] = list_.buffer(
-                             MemoryKind::activations, f.key_value_gradient - f.reused / earlier));
+    stage.key_value_gradients->begin_backward(list_, micro_batch, footprint(stage, micro_batch), takes_);
     completes_gradients_now_ = is_last;
     run(is_last ? stage.last_backward : stage.backward, stage, micro_batch, {transient},
         {transient, stage.saved[micro_batch], stage.saved_for_weight[micro_batch],
          stage.received_saved[micro_batch], stage.received[micro_batch], stage.received_gradient[micro_batch],
-         stage.key_value_gradient[micro_batch], stage.reused[micro_batch]});
+         stage.key_value_gradients->of(micro_batch), stage.key_value_gradients->reused_for(micro_batch)});
     send(stage, micro_batch, PayloadKind::activation_gradient, sent);
 }
 

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <initializer_list>
+#include <optional>
 #include <vector>
 
 #include "schedule/pass/buckets.h"
 #include "schedule/pass/instruction_list.h"
+#include "schedule/pass/key_value_gradients.h"
 #include "schedule/pass/lower.h"
 #include "schedule/pass/recipe.h"
 #include "schedule/plan/memory.h"
@@ -36,9 +38,7 @@ private:
         // Buffers by micro-batch.
         std::vector<std::uint32_t> received, received_saved, saved, saved_for_weight, kept_for_weight,
             received_gradient;
-        // The gradient that later segments of the sequence leave for the keys and values of this one; memory
-        // of the last segment that part of it lies in.
-        std::vector<std::uint32_t> key_value_gradient, reused;
+        std::optional<KeyValueGradients> key_value_gradients;
     };
     using Buffers = std::initializer_list<std::uint32_t>;
 

@@ -172,7 +172,7 @@ std::uint32_t RankLowering::take_update_norms(std::int32_t index, std::uint32_t 
 }
 
 void RankLowering::update() {
-    const std::size_t count = result_.buckets.size();
+    const std::int32_t count = core::count_of(result_.buckets);
     if (count == 0) return;
     // optimizer.step() begins when every reduction has ended; what follows is in order on the stream.
     for (const std::uint32_t index : {last_step_, last_on_data_, last_on_tensor_}) list_.wait_for(index);
@@ -180,18 +180,17 @@ void RankLowering::update() {
     pending_.clear();
     const bool takes_norms = needs_update_norms(plan_.optimizer);
     std::vector<std::uint32_t> sums(count, no_buffer), known(count, no_instruction);
-    for (std::size_t b = 0; b < count && takes_norms; ++b) {
+    for (std::int32_t b = 0; b < count && takes_norms; ++b) {
         sums[b] = list_.buffer(MemoryKind::workspace, update_norm_bytes(result_.buckets[b]));
         // The sums of one bucket are on their way while those of the next are taken. What nothing divides is
         // updated at once, below.
-        if (!dividing_groups(plan_, result_.buckets[b]).empty())
-            known[b] = take_update_norms(static_cast<std::int32_t>(b), sums[b]);
+        if (!dividing_groups(plan_, result_.buckets[b]).empty()) known[b] = take_update_norms(b, sums[b]);
     }
-    for (std::size_t b = 0; b < count; ++b) {
+    for (std::int32_t b = 0; b < count; ++b) {
         const ParameterBucket& bucket = result_.buckets[b];
         Instruction step;
         step.kind = InstructionKind::optimizer_step;
-        step.bucket = static_cast<std::int32_t>(b);
+        step.bucket = b;
         step.stage = bucket.stage;
         if (takes_norms) {
             if (known[b] == no_instruction) take_update_norms(*step.bucket, sums[b]);

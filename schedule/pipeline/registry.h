@@ -58,7 +58,7 @@ struct PipelineSchedule {
     std::vector<std::string> aliases;
     bool is_asynchronous = false;   // no flush between steps: several weight versions
     bool is_bidirectional = false;  // several replicas of every stage
-    bool has_segments = false;      // works on segments of a sequence
+    bool cuts_sequences = false;    // works on segments of a sequence
     bool orders_by_times = false;   // the order depends on the times of the shape, not on its numbers alone
     bool overlaps_forward_backward = false;  // has slots in which a forward and a backward run together
 };

@@ -41,7 +41,7 @@ PipelineSchedule seq1f1b_schedule() {
     schedule.in_flight = "min(sm, p-1-r+s) segments";
     schedule.constraint = "one chunk per rank; causal attention";
     schedule.greatest_chunks = 1;
-    schedule.has_segments = true;
+    schedule.cuts_sequences = true;
     schedule.generate = generate;
     return schedule;
 }

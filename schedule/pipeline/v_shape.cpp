@@ -48,7 +48,7 @@ int last_slot(const Slots& rank) {
 
 // The pass in each slot; -1: the slot is free.
 std::vector<std::int8_t> passes_by_slot(const Slots& rank) {
-    std::vector<std::int8_t> by_slot(static_cast<std::size_t>(last_slot(rank)) + 1, -1);
+    std::vector<std::int8_t> by_slot(last_slot(rank) + 1, -1);
     for (std::size_t pass = 0; pass < rank.size(); ++pass)
         for (const int slot : rank[pass]) by_slot[slot] = static_cast<std::int8_t>(pass);
     return by_slot;
@@ -132,11 +132,11 @@ void compact(std::vector<Slots>& ranks, bool has_weights) {
     int most = 0;
     for (const Slots& rank : ranks) most = std::max(most, peak_of(rank));
     std::vector<std::vector<bool>> taken;
-    for (const Slots& rank : ranks) taken.emplace_back(static_cast<std::size_t>(last_slot(rank)) + 1, false);
+    for (const Slots& rank : ranks) taken.emplace_back(last_slot(rank) + 1, false);
     const auto last_micro_batch = core::count_of(ranks.front()[forward_down]) - 1;
     enum { starting, steady, ending } phase = starting;
     for (const Start& start : starts_of(ranks)) {
-        const auto r = static_cast<std::size_t>(start.rank);
+        const std::size_t r = start.rank;
         int& slot = ranks[r][start.pass][start.micro_batch];
         if (phase == starting && start.pass == gradient_up && start.rank == 0) phase = steady;
         const bool stays = phase == steady || (phase == starting && !has_weights);

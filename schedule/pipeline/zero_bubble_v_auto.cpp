@@ -91,7 +91,7 @@ private:
     double arrival(int r, Pass pass) {
         if (!has_neighbour(r, pass)) return 0;
         const std::vector<double>& ends = at(neighbour(r, pass)).ends[pass];
-        const auto k = static_cast<std::size_t>(at(r).count(pass));
+        const std::size_t k = at(r).count(pass);
         return k < ends.size() ? ends[k] + transfer_ : never;
     }
 

@@ -39,7 +39,7 @@ std::optional<Schedule> explicit_order(const Plan& plan, core::Diagnostics& diag
                         order.ranks, order.stages, order.micro_batches, plan.layout.pipeline, plan.stages(),
                         wanted),
             "set schedule = \"auto\" to search the order of this shape, or name a registered schedule");
-    if (order.directions > 1 || order.segments > 1 || order.is_forward_only)
+    if (order.directions > 1 || order.cuts_sequences() || order.is_forward_only)
         return refuse("schedule is an order with several directions, sequence segments or without backward",
                       "a plan's own order trains one copy of the model with whole sequences");
     const std::vector<Violation> violations = verify(order);

@@ -43,12 +43,12 @@ struct ActivationFootprint {
     core::Bytes input_transient;  // peak of backward_input beyond `saved`, `kept_for_weight` and the boundary
                                   // gradients
     core::Bytes weight_transient;  // peak of backward_weight beyond `saved_for_weight` and `kept_for_weight`
-    // Sequences in segments (model/segment.h). Where a unit runs again, `saved` holds the keys and values
-    // that later segments read.
-    core::Bytes key_value_gradient;  // gradient that later segments leave for the keys and values of one
+    // Parts of sequences (model/segment.h). Where a unit runs again, `saved` holds the keys and values that
+    // later parts read.
+    core::Bytes key_value_gradient;  // gradient that later parts leave for the keys and values of one
                                      // segment: from the backward of the last segment to the end of its own
     core::Bytes reused;  // last segment: the part of `saved` freed early enough that the gradients which it
-                         // leaves for earlier segments reuse the memory
+                         // leaves for earlier parts reuse the memory
     // Offload, by unit of the stage: the part of `saved` that may leave after the unit's forward, because no
     // other unit reads it and no transfer carries it.
     struct UnitSaved {

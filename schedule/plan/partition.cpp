@@ -14,10 +14,10 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-// Loads of all segments [begin, end); infinity for one that does not fit.
-class Segments {
+// Loads of all stages [begin, end); infinity for one that does not fit.
+class StageLoads {
 public:
-    explicit Segments(const PartitionProblem& problem)
+    explicit StageLoads(const PartitionProblem& problem)
         : problem_(problem), units_(problem.load.size()), load_(units_ + 1), memory_(units_ + 1) {
         for (std::size_t i = 0; i < units_; ++i) {
             load_[i + 1] = load_[i] + problem.load[i].value;
@@ -41,8 +41,8 @@ private:
     std::vector<double> load_, memory_;
 };
 
-// best[s][j]: over all divisions of the first j units into s segments, the least value of `combine` over
-// their loads; choice[s][j]: where the last segment begins.
+// best[s][j]: over all divisions of the first j units into s stages, the least value of `combine` over
+// their loads; choice[s][j]: where the last stage begins.
 template <class Combine, class Cost>
 std::pair<double, std::vector<std::int32_t>> divide(std::size_t units, std::size_t stages, Combine combine,
                                                     Cost cost) {
@@ -104,17 +104,16 @@ std::pair<double, std::optional<Partition>> least_largest(std::size_t units, std
 }  // namespace
 
 std::optional<PartitionSolution> partition_contiguous(const PartitionProblem& problem) {
-    const Segments segments(problem);
+    const StageLoads loads(problem);
     const std::size_t stages = problem.stages;
     core::require(problem.stages > 0, "a partition has stages");
-    core::require(problem.boundary.empty() || problem.boundary.size() + 1 == segments.units(),
+    core::require(problem.boundary.empty() || problem.boundary.size() + 1 == loads.units(),
                   "there is a boundary between each two units");
-    core::require(problem.memory.empty() || problem.memory.size() == segments.units(),
+    core::require(problem.memory.empty() || problem.memory.size() == loads.units(),
                   "every unit has its memory");
-    if (segments.units() < stages) return std::nullopt;
-    auto [largest, partition] =
-        least_largest(segments.units(), stages,
-                      [&](std::size_t, std::size_t i, std::size_t j) { return segments.load(i, j); });
+    if (loads.units() < stages) return std::nullopt;
+    auto [largest, partition] = least_largest(
+        loads.units(), stages, [&](std::size_t, std::size_t i, std::size_t j) { return loads.load(i, j); });
     if (!partition) return std::nullopt;
     return PartitionSolution{std::move(*partition), core::Seconds(largest)};
 }

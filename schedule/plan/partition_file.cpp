@@ -6,6 +6,7 @@
 
 #include "core/diagnostics.h"
 #include "core/document.h"
+#include "core/index/integers.h"
 #include "core/reader.h"
 #include "schedule/plan/plan.h"
 
@@ -51,7 +52,7 @@ std::optional<PartitionFile> load_partition_file(const std::string& path, core::
             stage.nodes = one.optional_strings("nodes").value_or(std::vector<std::string>());
             if (const auto replicas = one.optional_integers("replicas", {.least = 1, .greatest = 1 << 30}))
                 stage.replicas.assign(replicas->begin(), replicas->end());
-            stage.tensor_parallel = static_cast<std::int32_t>(
+            stage.tensor_parallel = core::narrow<std::int32_t>(
                 one.integer("tensor_parallel", 1, {.least = 1, .greatest = 1 << 30}));
             stage.configurations =
                 one.optional_strings("configurations").value_or(std::vector<std::string>());

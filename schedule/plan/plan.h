@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "core/data_type.h"
@@ -78,7 +79,8 @@ struct Plan {
     bool strict_order = true;  // SMP interleaved: optimize = "memory" is strict, "speed" starts a micro-batch
                                // before the one before it has left the device
     int group_size = 0;        // interleaved 1F1B: micro-batches per group; 0 = pipeline degree
-    int segments = 0;  // Seq1F1B: of a micro-batch's sequence, equally long; 0 = the schedule's default
+    int segments =
+        0;  // of a micro-batch's sequence, equally long; 0 = as the schedule has it (sequence_cut.h)
     Partition partition;
     // Of an automatic partition, SageMaker SMP v1's: the share of memory (parameters and activations) against
     // that of compute that stages balance. 0: compute alone.
@@ -113,6 +115,13 @@ struct Plan {
     bool operator==(const Plan&) const = default;
 
     int stages() const { return layout.pipeline * virtual_stages; }
+    // Where the plan says how its schedule cuts sequences; 1: they pass whole.
+    int passes_per_micro_batch() const { return segments > 1 ? segments : 1; }
+    void keep_sequences_whole() { segments = 0; }
+    // What the order of a schedule depends on beside the number of micro-batches.
+    std::tuple<std::string, int, int, int> order_key() const {
+        return {schedule, layout.pipeline, virtual_stages, segments};
+    }
     int global_batch() const { return micro_batch * micro_batches * layout.replicas(); }
     int effective_shard_degree() const {
         return sharding == Sharding::none ? 1 : shard_degree > 0 ? shard_degree : layout.data;

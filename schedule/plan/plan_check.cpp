@@ -6,11 +6,13 @@
 
 #include "core/diagnostics.h"
 #include "core/index/integers.h"
-#include "model/segment.h"
+#include "model/model_graph.h"
+#include "model/operators/cost.h"
 #include "schedule/pass/lower.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/explicit_order.h"
 #include "schedule/plan/plan_file.h"
+#include "schedule/plan/sequence_cut.h"
 
 namespace schedule {
 
@@ -198,7 +200,10 @@ private:
         }
         if (!check_schedule(plan_, diagnostics_, 0, location_of("schedule"))) return;
         check_asynchronous();
-        check_segments();
+        check_sequence_cut(plan_, graph_,
+                           [this](std::string_view key, std::string message, std::string hint) {
+                               error(key, std::move(message), std::move(hint));
+                           });
     }
 
     // Stages of an asynchronous schedule update at different times: what would make them wait for each other
@@ -214,44 +219,6 @@ private:
                               "by several units",
                               plan_.schedule, graph_.parameter(tied.parameter).name, graph_.name),
                   "choose a synchronous schedule, or a model whose output layer has weights of its own");
-    }
-
-    // Schedules that cut sequences need a model that works token by token behind causal attention, and
-    // segments of equal length.
-    void check_segments() {
-        const PipelineSchedule* chosen = find_pipeline_schedule(plan_.schedule);
-        if (!chosen || !chosen->has_segments) {
-            if (plan_.segments > 1)
-                error("segments",
-                      fmt::format("segments = {}: schedule = {} works on whole sequences", plan_.segments,
-                                  core::in_quotes(schedule_label(plan_.schedule))),
-                      "set schedule = \"seq1f1b\", or leave segments out");
-            return;
-        }
-        for (const auto& [axis, is_set] : {std::pair("context_parallel", plan_.layout.context > 1),
-                                           std::pair("offload", plan_.offload != Offload::none)})
-            if (is_set)
-                error(axis,
-                      fmt::format("{} works on whole sequences, schedule = {} on segments of them", axis,
-                                  core::in_quotes(chosen->name)),
-                      "leave it out, or choose another schedule");
-        const int segments = plan_.segments > 0 ? plan_.segments : default_segments;
-        const char* key = plan_.segments > 0 ? "segments" : "schedule";
-        if (const auto unsupported = model::segments_unsupported(graph_, segments)) {
-            error(key,
-                  fmt::format("schedule = {} cannot cut the sequences of {} into {} segments: {}",
-                              core::in_quotes(chosen->name), graph_.name, segments, unsupported->reason),
-                  unsupported->is_indivisible ? "choose segments that divide the sequence length"
-                                              : "choose a schedule of whole sequences");
-            return;
-        }
-        const std::int64_t rows = graph_.tokens_per_sample / segments * plan_.micro_batch;
-        if (plan_.has_sequence_parallelism() && rows % plan_.layout.tensor != 0)
-            error(key,
-                  fmt::format("sequence_parallel = true: tensor_parallel = {} does not divide the {} tokens "
-                              "of a segment of a micro-batch",
-                              plan_.layout.tensor, rows),
-                  "use fewer segments, or a larger micro_batch");
     }
 
     void check_sharding() {

@@ -13,7 +13,9 @@
 #include "core/reader.h"
 #include "schedule/collective/library.h"
 #include "schedule/collective/rounds.h"
+#include "schedule/pass/lower.h"
 #include "schedule/plan/plan_sagemaker.h"
+#include "schedule/plan/sequence_cut.h"
 
 namespace schedule {
 
@@ -217,10 +219,11 @@ std::optional<Plan> read_plan(const core::Value& plan_table, const core::Value* 
     read_layout(reader, plan);
     read_batch(reader, plan);
     plan.schedule = reader.string("schedule", plan.schedule);
+    if (reader.has("schedule")) check_schedule_name(plan.schedule, diagnostics, reader.location_of("schedule"));
     plan.active_micro_batches = core::narrow<int>(reader.integer("active_micro_batches", 0, not_negative));
     plan.strict_order = reader.boolean("strict_order", plan.strict_order);
     plan.group_size = core::narrow<int>(reader.integer("group_size", 0, not_negative));
-    plan.segments = core::narrow<int>(reader.integer("segments", 0, not_negative));
+    read_sequence_cut(reader, plan);
     read_partition(reader, plan);
     plan.sharding = read_name(reader, "sharding", all_shardings).value_or(plan.sharding);
     plan.shard_degree = core::narrow<int>(reader.integer("shard_degree", 0, not_negative));
@@ -282,7 +285,7 @@ core::Value to_value(const Plan& plan) {
     if (plan.active_micro_batches > 0) table["active_micro_batches"] = plan.active_micro_batches;
     if (!plan.strict_order) table["strict_order"] = plan.strict_order;
     if (plan.group_size > 0) table["group_size"] = plan.group_size;
-    if (plan.segments > 0) table["segments"] = plan.segments;
+    write_sequence_cut(plan, table);
     if (!plan.partition.file.empty()) table["partition"] = plan.partition.file;
     else if (!plan.partition.first_units.empty()) table["partition"] = plan.partition.first_units;
     if (plan.memory_weight > 0) table["memory_weight"] = plan.memory_weight;
@@ -310,7 +313,7 @@ core::Value to_value(const Plan& plan) {
         precision["master_parameters"] = p.has_master_parameters;
         table["precision"] = precision;
     }
-    table["attention"] = attention_names[static_cast<std::size_t>(plan.attention)];
+    table["attention"] = attention_names[core::position_of(plan.attention)];
     if (!plan.framework.empty()) table["framework"] = plan.framework;
     table["fused_cross_entropy"] = plan.fused_cross_entropy;
     table["gradient_bucket"] = bytes_text(plan.gradient_bucket);

@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include "core/random.h"
+#include "model/segment.h"
 
 namespace schedule {
 
@@ -149,9 +150,13 @@ std::string operators_text(const Instruction& i) {
 
 }  // namespace
 
+model::SegmentGraphs segment_graphs(const Program& program, const model::ModelGraph& graph) {
+    return {graph, program.passes_per_micro_batch()};
+}
+
 std::string micro_batch_text(const Program& program, std::int32_t micro_batch) {
-    if (program.segments == 1) return std::to_string(micro_batch);
-    return fmt::format("{}.{}", micro_batch / program.segments, program.segment_of(micro_batch));
+    if (!program.cuts_sequences()) return std::to_string(micro_batch);
+    return fmt::format("{}.{}", program.whole_micro_batch_of(micro_batch), program.segment_of(micro_batch));
 }
 
 std::string describe(const Program& program, int class_index, std::uint32_t index) {
@@ -199,7 +204,7 @@ class Hash {
 public:
     void add(std::uint64_t value) { state_ = core::mix64(state_ ^ value) + 0x9E3779B97F4A7C15ull; }
     void add(std::int64_t value) { add(static_cast<std::uint64_t>(value)); }
-    void add(int value) { add(static_cast<std::uint64_t>(static_cast<std::int64_t>(value))); }
+    void add(int value) { add(std::int64_t{value}); }
     void add(core::Bytes bytes) { add(std::bit_cast<std::uint64_t>(bytes.value)); }
     std::uint64_t value() const { return state_; }
 
@@ -212,10 +217,11 @@ constexpr std::int32_t absent = -1;
 
 void add_instruction(Hash& hash, const RankProgram& list, const Instruction& i) {
     // The small fields share one word: hashing a large Program then takes only a few mixes per instruction.
-    hash.add(static_cast<std::uint64_t>(i.kind) | static_cast<std::uint64_t>(i.stream) << 8 |
-             static_cast<std::uint64_t>(i.phase) << 16 | static_cast<std::uint64_t>(i.collective) << 24 |
-             static_cast<std::uint64_t>(i.group) << 32 | static_cast<std::uint64_t>(i.payload) << 40 |
-             static_cast<std::uint64_t>(i.on_shard) << 48 | static_cast<std::uint64_t>(i.loads) << 49);
+    hash.add(std::uint64_t{core::position_of(i.kind)} | std::uint64_t{core::position_of(i.stream)} << 8 |
+             std::uint64_t{core::position_of(i.phase)} << 16 |
+             std::uint64_t{core::position_of(i.collective)} << 24 |
+             static_cast<std::uint64_t>(i.group) << 32 | std::uint64_t{core::position_of(i.payload)} << 40 |
+             std::uint64_t{i.on_shard} << 48 | std::uint64_t{i.loads} << 49);
     const auto pair = [](std::int32_t a, std::int32_t b) {
         return static_cast<std::uint64_t>(static_cast<std::uint32_t>(a)) << 32 |
                static_cast<std::uint32_t>(b);
@@ -237,7 +243,7 @@ std::string hash_of(const Program& program) {
     Hash hash;
     const Plan& plan = program.plan;
     hash.add(program.directions);
-    hash.add(program.segments);
+    hash.add(program.passes_per_micro_batch());
     hash.add(program.micro_batches_per_update);
     for (const char letter : plan.layout.order) hash.add(int{letter});
     for (const int number : {plan.layout.data,

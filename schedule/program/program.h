@@ -181,9 +181,20 @@ struct Program {
     std::int32_t stages_per_direction() const { return core::count_of(stages) / directions; }
     bool is_first_stage(std::int32_t stage) const { return stage % stages_per_direction() == 0; }
     bool is_last_stage(std::int32_t stage) const { return (stage + 1) % stages_per_direction() == 0; }
+    // Of a number in `micro_batches`: which part of its sequences it is, and which of the plan's
+    // micro-batches.
     int segment_of(std::int32_t micro_batch) const { return micro_batch % segments; }
-    // Micro-batches of the plan, each with whole sequences.
+    int whole_micro_batch_of(std::int32_t micro_batch) const { return micro_batch / segments; }
+    bool is_last_segment(std::int32_t micro_batch) const { return segment_of(micro_batch) + 1 == segments; }
+    bool cuts_sequences() const { return segments > 1; }
+    // Micro-batches of the plan, each with whole sequences, and how often each passes a stage.
     int whole_micro_batches() const { return micro_batches / segments; }
+    int passes_per_micro_batch() const { return segments; }
+    // Passes of a stage differ by the part of the sequence: where a table of what is alike has this one's
+    // row.
+    std::size_t row_of(std::int32_t stage, std::int32_t micro_batch) const {
+        return std::size_t{1} * stage * segments + segment_of(micro_batch);
+    }
     // Micro-batches that pass through a stage.
     std::int32_t micro_batches_of_stage() const { return micro_batches / directions; }
     std::int32_t first_micro_batch(std::int32_t stage) const {
@@ -225,6 +236,10 @@ bool trains(const Program& program);
 // Global ranks that take part in a collective instruction of `rank`'s class, in group order (the position is
 // the group rank).
 std::vector<int> members_of(const Program& program, int rank, const Instruction& instruction);
+
+// The graph of each part of a micro-batch's sequences that passes at once; one, the given one, where
+// sequences pass whole. `graph` outlives them.
+model::SegmentGraphs segment_graphs(const Program& program, const model::ModelGraph& graph);
 
 // "3", or "3.1": segment 1 of micro-batch 3.
 std::string micro_batch_text(const Program& program, std::int32_t micro_batch);

@@ -120,7 +120,7 @@ void ProgramChecker::step_backward(std::int32_t c, std::int32_t n) {
         if (is_weight) need(c, p.last_backward, n, "its backward for input");
         else {
             need(c, p.last_forward, n, "its forward");
-            if (program_.segment_of(i.micro_batch) + 1 < program_.segments)
+            if (!program_.is_last_segment(i.micro_batch))
                 need(c, progress(i.stage, i.micro_batch + 1).last_backward, n,
                      "the backward of the segment after");
             const std::int32_t after = i.stage + 1;

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "model/operators/fp8_products.h"
 #include "model/operators/signature.h"
 #include "sim/cost/framework/framework_lookup.h"
@@ -135,12 +136,12 @@ std::vector<bool> after_last_saved(const model::ModelGraph& graph) {
     std::vector<bool> is_after(graph.operators.size(), false);
     for (const model::Unit& unit : graph.units)
         for (std::int32_t i = unit.operators.end - 1; i >= unit.operators.begin; --i) {
-            const model::Operator& op = graph.operators[static_cast<std::size_t>(i)];
+            const model::Operator& op = graph.operators[i];
             const bool saves_nothing = op.kind == OperatorKind::add ||
                                        op.kind == OperatorKind::parallel_exit ||
                                        (op.kind == OperatorKind::dropout && op.attributes.probability == 0);
             if (!saves_nothing && op.kind != OperatorKind::linear) break;
-            is_after[static_cast<std::size_t>(i)] = true;
+            is_after[i] = true;
             if (op.kind == OperatorKind::linear) break;
         }
     return is_after;
@@ -289,11 +290,11 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
     for (const cluster::MeasuredOperator& entry : device.measured_operators)
         measured[entry.signature] = &entry;
 
-    // Gradients of several micro-batches, or segments of one, are added up: the fresh gradient and the sum
+    // Gradients of several micro-batches, or parts of one, are added up: the fresh gradient and the sum
     // are read, the sum is written. (Sharded gradients are reduced after every micro-batch instead, and only
     // the shard's share is added.)
     const bool accumulates =
-        (plan.micro_batches > 1 || graph.segments > 1) && !plan.shards(schedule::Sharding::gradients);
+        (plan.micro_batches > 1 || !graph.part.is_whole()) && !plan.shards(schedule::Sharding::gradients);
     // Half-precision gradients added to fp32 ones: 2 + 4 read, 4 written.
     constexpr double unscaled_bytes = 10;
     const double accumulated_bytes =
@@ -317,8 +318,8 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
     const std::vector<bool> is_after_last_saved = after_last_saved(graph);
     std::size_t measured_count = 0, priced_count = 0;
     bool has_flash = false;
-    for (std::size_t o = 0; o < graph.operators.size(); ++o) {
-        const model::OperatorId op(static_cast<std::int32_t>(o));
+    for (const std::int32_t o : core::indices(graph.operators)) {
+        const model::OperatorId op(o);
         const model::Operator& description = graph.op(op);
         // Of a plan in fp8 the linear layers are, and not all of them.
         const core::DataType own_compute =
@@ -333,7 +334,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
         ComputePrice of_phase[3];
         for (const model::Phase phase :
              {model::Phase::forward, model::Phase::backward_input, model::Phase::backward_weight}) {
-            ComputePrice& price = of_phase[static_cast<std::size_t>(phase)];
+            ComputePrice& price = of_phase[core::position_of(phase)];
             std::vector<model::Kernel> kernels = model::kernels(graph, op, phase, context);
             if (pads_words(graph, description, traits))
                 for (model::Kernel& kernel : kernels)
@@ -368,7 +369,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
             }
         }
         // Launches without work occupy the host only: a third of them in the forward pass.
-        if (o + 1 == graph.operators.size()) {
+        if (o + 1 == core::count_of(graph.operators)) {
             const core::Seconds launches =
                 cost.dispatch_ * (host_time(device.architecture, constants) *
                                   static_cast<double>(graph.launches_per_step +
@@ -432,15 +433,15 @@ void ComputeCost::recompute_alternate_products(const model::ModelGraph& graph,
                                                const model::CostContext& context) {
     std::vector<ComputePrice> of_unit(graph.units.size());
     std::vector<int> attentions(graph.units.size(), 0);
-    for (std::size_t o = 0; o < graph.operators.size(); ++o) {
+    for (const std::int32_t o : core::indices(graph.operators)) {
         const model::Operator& op = graph.operators[o];
-        const auto i = static_cast<std::int32_t>(o);
+        const auto i = o;
         const ComputePrice whole = between(forward, {i, i + 1});
         const double share = recomputed_share(graph, op);
-        ComputePrice& sum = of_unit[static_cast<std::size_t>(op.unit)];
+        ComputePrice& sum = of_unit[op.unit];
         sum += {whole.device * share, share > 0 ? whole.host : core::Seconds(0), {}, whole.flops * share};
         if (!op.in_attention_core) continue;
-        ++attentions[static_cast<std::size_t>(op.unit)];
+        ++attentions[op.unit];
         for (const model::Kernel& kernel :
              model::kernels(graph, model::OperatorId(i), model::Phase::forward, context))
             if (std::string_view(kernel.what) == "rotary")
@@ -455,8 +456,8 @@ void ComputeCost::recompute_alternate_products(const model::ModelGraph& graph,
         const model::Operator& op = graph.operators[o];
         sums[o + 1] = sums[o];
         if (!op.in_attention_core) continue;
-        const ComputePrice& all = of_unit[static_cast<std::size_t>(op.unit)];
-        const double part = 1.0 / attentions[static_cast<std::size_t>(op.unit)];
+        const ComputePrice& all = of_unit[op.unit];
+        const double part = 1.0 / attentions[op.unit];
         sums[o + 1] += {all.device * part, all.host * part, {}, all.flops * part};
     }
 }
@@ -572,7 +573,7 @@ core::Seconds ComputeCost::beside_product(core::Seconds time, const TensorCollec
     // Entering a parallel region gathers tokens forward and scatters their gradients backward.
     const bool enters = is_backward ? scatters : gathers;
     if (is_backward && enters) return time;  // beside the weight gradient
-    const auto operators = static_cast<std::int32_t>(sums_[0].size()) - 1;
+    const auto operators = core::count_of(sums_[0]) - 1;
     const std::int32_t product = enters ? collective.operators.end : collective.operators.begin - 1;
     if (product < 0 || product >= operators) return time;
     const core::Seconds work = between(is_backward ? backward_input : forward, {product, product + 1}).device;
@@ -587,7 +588,7 @@ core::Seconds ComputeCost::beside_product(core::Seconds time, const TensorCollec
 }
 
 core::Seconds ComputeCost::beside_weight_gradient(core::Seconds reduction, model::OperatorRange enter) const {
-    const auto operators = static_cast<std::int32_t>(sums_[0].size()) - 1;
+    const auto operators = core::count_of(sums_[0]) - 1;
     if (!traits_.overlaps_input_gradients || enter.end >= operators) return reduction;
     // What both do at the same time is slowed down as compute beside any collective is.
     const core::Seconds weight = between(backward_weight, {enter.end, enter.end + 1}).device;

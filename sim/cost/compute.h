@@ -78,9 +78,7 @@ private:
         backward_weight,
         column_count
     };
-    const ComputePrice& sum(Column column, std::int32_t end) const {
-        return sums_[static_cast<std::size_t>(column)][static_cast<std::size_t>(end)];
-    }
+    const ComputePrice& sum(Column column, std::int32_t end) const { return sums_[column][end]; }
     ComputePrice between(Column column, model::OperatorRange range) const;
     core::Bytes bytes_before_norms() const;  // per parameter
     core::Seconds beside_weight_gradient(core::Seconds reduction, model::OperatorRange enter) const;

@@ -7,6 +7,9 @@
 #include <map>
 #include <optional>
 #include <tuple>
+#include <utility>
+
+#include "core/index/integers.h"
 
 namespace sim {
 
@@ -68,12 +71,12 @@ private:
                 (is_send ? known.peer == instruction.peer
                          : known.collective == instruction.collective && known.group == instruction.group))
                 return known.index;
-        const auto index = static_cast<std::int32_t>(result_.communication_of.size());
+        const auto index = core::count_of(result_.communication_of);
         known_.push_back({instruction.kind, instruction.collective, instruction.group, instruction.stream,
                           instruction.peer, bucket, bytes.value, index});
         std::vector<core::OptionalIndex>& by_performer = result_.communication_of.emplace_back(performers);
         const std::int64_t streams = schedule::stream_count;
-        const auto stream = static_cast<std::int64_t>(instruction.stream);
+        const std::int64_t stream = core::position_of(instruction.stream);
         const core::Seconds priced = is_send ? costs_.transfer(list.pipeline, *instruction.peer,
                                                                instruction.bytes, instruction.payload)
                                              : costs_.collective(instruction.collective, instruction.group,
@@ -91,7 +94,7 @@ private:
         }
         std::map<int, core::OptionalIndex> of_leader;
         for (std::size_t rank = 0; rank < performers; ++rank) {
-            if (static_cast<std::size_t>(program_.class_of_rank[rank]) != class_index) continue;
+            if (std::cmp_not_equal(program_.class_of_rank[rank], class_index)) continue;
             const int global = static_cast<int>(rank);
             if (is_send) {
                 Draft draft = transfer(costs_.transfer_of(global, *instruction.peer), bytes);
@@ -139,10 +142,8 @@ private:
     void keep_contended(std::size_t performers) {
         // By link: the communications that use it, each with its share of the link's rate.
         std::vector<std::vector<std::pair<std::int32_t, double>>> users(costs_.link_count());
-        for (std::size_t d = 0; d < drafts_.size(); ++d)
-            for (const LinkShare& link : drafts_[d].busy)
-                users[static_cast<std::size_t>(link.link)].emplace_back(static_cast<std::int32_t>(d),
-                                                                        link.busy);
+        for (const std::int32_t d : core::indices(drafts_))
+            for (const LinkShare& link : drafts_[d].busy) users[link.link].emplace_back(d, link.busy);
         std::map<std::vector<std::pair<std::int32_t, double>>, std::int32_t> distinct;
         std::vector<std::vector<ResourceUse>> uses(drafts_.size());
         std::map<std::int64_t, double> most_of_user;
@@ -151,23 +152,21 @@ private:
             if (list.size() < 2) continue;
             most_of_user.clear();
             for (const auto& [draft, share] : list) {
-                double& most = most_of_user[drafts_[static_cast<std::size_t>(draft)].user];
+                double& most = most_of_user[drafts_[draft].user];
                 most = std::max(most, share);
             }
             double sum = 0;
             for (const auto& [user, share] : most_of_user) sum += share;
             if (most_of_user.size() < 2 || sum <= full) continue;
-            const auto [entry, is_new] =
-                distinct.try_emplace(list, static_cast<std::int32_t>(distinct.size()));
+            const auto [entry, is_new] = distinct.try_emplace(list, core::count_of(distinct));
             if (is_new)
-                for (const auto& [draft, share] : list)
-                    uses[static_cast<std::size_t>(draft)].push_back({entry->second, share});
+                for (const auto& [draft, share] : list) uses[draft].push_back({entry->second, share});
         }
         result_.links = distinct.size();
         std::vector<core::OptionalIndex> kept(drafts_.size());
         for (std::size_t d = 0; d < drafts_.size(); ++d) {
             if (uses[d].empty()) continue;
-            kept[d] = static_cast<std::int32_t>(result_.communications.size());
+            kept[d] = core::count_of(result_.communications);
             const core::BytesPerSecond rate = drafts_[d].bytes / drafts_[d].streaming;
             result_.communications.push_back({drafts_[d].latency, drafts_[d].streaming, drafts_[d].priced,
                                               std::move(uses[d]), core::gigabytes_per_second(1) / rate});
@@ -176,12 +175,12 @@ private:
         for (std::size_t k = 0; k < is_kept.size(); ++k)
             for (std::size_t p = 0; p < performers; ++p) {
                 core::OptionalIndex& communication = result_.communication_of[k][p];
-                if (communication) communication = kept[static_cast<std::size_t>(*communication)];
+                if (communication) communication = kept[*communication];
                 is_kept[k] = is_kept[k] || communication;
             }
         for (std::vector<core::OptionalIndex>& kinds : result_.kind_of)
             for (core::OptionalIndex& kind : kinds)
-                if (kind && !is_kept[static_cast<std::size_t>(*kind)]) kind = std::nullopt;
+                if (kind && !is_kept[*kind]) kind = std::nullopt;
     }
 
     const schedule::Program& program_;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cluster/node.h"
+#include "core/index/integers.h"
 
 namespace sim {
 
@@ -19,11 +20,10 @@ core::Bytes most_offloaded(const schedule::RankProgram& list) {
 
 core::Bytes offloaded_to_a_host(const schedule::Program& program, const cluster::Cluster& cluster) {
     if (program.plan.offload != schedule::Offload::host) return core::Bytes(0);
-    std::vector<core::Bytes> of_class, of_node(static_cast<std::size_t>(cluster.nodes));
+    std::vector<core::Bytes> of_class, of_node(cluster.nodes);
     for (const schedule::RankProgram& list : program.classes) of_class.push_back(most_offloaded(list));
-    for (std::size_t rank = 0; rank < program.class_of_rank.size(); ++rank)
-        of_node[static_cast<std::size_t>(cluster::node_of_rank(cluster, static_cast<int>(rank)))] +=
-            of_class[static_cast<std::size_t>(program.class_of_rank[rank])];
+    for (const std::int32_t rank : core::indices(program.class_of_rank))
+        of_node[cluster::node_of_rank(cluster, rank)] += of_class[program.class_of_rank[rank]];
     return *std::max_element(of_node.begin(), of_node.end());
 }
 

@@ -1,11 +1,12 @@
 #include "sim/cost/pricing.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "cluster/node.h"
 #include "core/diagnostics.h"
 #include "model/segment.h"
-#include "schedule/pipeline/registry.h"
+#include "schedule/plan/sequence_cut.h"
 
 namespace sim {
 
@@ -27,10 +28,10 @@ ComputePrice optimizer_price(const schedule::Program& program, const schedule::R
     const bool is_sharded = program.plan.sharding != schedule::Sharding::none;
     std::int64_t elements = 0, tensors = 0;
     for (std::size_t b = 0; b < list.buckets.size(); ++b) {
-        if (step.bucket && static_cast<std::size_t>(*step.bucket) != b) continue;
+        if (step.bucket && std::cmp_not_equal(*step.bucket, b)) continue;
         const schedule::ParameterBucket& bucket = list.buckets[b];
         elements += is_sharded ? bucket.padded_elements / bucket.pieces : bucket.elements;
-        tensors += is_sharded ? 1 : static_cast<std::int64_t>(bucket.parameters.size());
+        tensors += is_sharded ? 1 : std::ssize(bucket.parameters);
     }
     return step.kind == InstructionKind::update_norm ? compute.update_norm(elements)
                                                      : compute.optimizer_step(elements, tensors);
@@ -69,12 +70,11 @@ std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const
         ComputeCost::make(graph, cluster.instance.device, plan, diagnostics, constants, ranks_a_node);
     if (!compute) return std::nullopt;
     CostModels models{std::move(*compute), CommunicationCost(plan, cluster, constants), {}};
-    const schedule::PipelineSchedule* order = schedule::find_pipeline_schedule(plan.schedule);
-    if (!order || !order->has_segments) return models;
-    for (const model::ModelGraph& segment :
-         model::SegmentGraphs(graph, plan.segments > 0 ? plan.segments : schedule::default_segments)) {
+    const int passes = schedule::passes_per_micro_batch(plan);
+    if (passes == 1) return models;
+    for (const model::ModelGraph& segment : model::SegmentGraphs(graph, passes)) {
         core::Diagnostics known;
-        models.segments.push_back(
+        models.by_segment.push_back(
             *ComputeCost::make(segment, cluster.instance.device, plan, known, constants, ranks_a_node));
     }
     return models;
@@ -125,9 +125,8 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
                                                           tied_ranks_of(list, instruction));
                     if (instruction.payload == schedule::PayloadKind::parameter &&
                         program.plan.sharding == schedule::Sharding::parameters && instruction.bucket)
-                        time += costs.communication.gather_overhead(
-                            instruction.group, list.pipeline,
-                            list.buckets[static_cast<std::size_t>(*instruction.bucket)], time);
+                        time += costs.communication.gather_overhead(instruction.group, list.pipeline,
+                                                                    list.buckets[*instruction.bucket], time);
                     if (instruction.payload == schedule::PayloadKind::parameter &&
                         program.plan.sharding == schedule::Sharding::optimizer && !has_returned) {
                         time += costs.communication.broadcasts_of_owners(list.pipeline);

@@ -27,10 +27,10 @@ struct PricedProgram {
 struct CostModels {
     ComputeCost compute;
     CommunicationCost communication;
-    std::vector<ComputeCost>
-        segments;  // where the plan's schedule cuts sequences; then `compute` is of the whole
+    // Where the plan's schedule cuts sequences; then `compute` is of the whole.
+    std::vector<ComputeCost> by_segment;
     const ComputeCost& of_segment(int segment) const {
-        return segments.empty() ? compute : segments[static_cast<std::size_t>(segment)];
+        return by_segment.empty() ? compute : by_segment[segment];
     }
 };
 std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster,

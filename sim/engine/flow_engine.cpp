@@ -77,7 +77,7 @@ void FlowEngine::advance(Flow& flow) {
     flow.since = now_;
     if (counts_use_)
         for (std::uint32_t u = 0; u < flow.use_count; ++u)
-            used_[static_cast<std::size_t>(flow.uses[u].resource)] += done * flow.uses[u].share;
+            used_[flow.uses[u].resource] += done * flow.uses[u].share;
 }
 
 void FlowEngine::end(std::uint32_t index) {
@@ -112,7 +112,7 @@ void FlowEngine::settle(Flow& flow, double rate) {
 void FlowEngine::give(std::uint32_t index) {
     const Flow& flow = flows_[index];
     for (std::uint32_t u = 0; u < flow.use_count; ++u) {
-        Resource& resource = resources_[static_cast<std::size_t>(flow.uses[u].resource)];
+        Resource& resource = resources_[flow.uses[u].resource];
         resource.left -= flow.uses[u].share * rates_[index];
         resource.demand -= flow.uses[u].share * flow.weight;
         --resource.unsettled;
@@ -126,7 +126,7 @@ void FlowEngine::solve() {
         double rate = flow.limit;
         bool is_alone = true;
         for (std::uint32_t u = 0; u < flow.use_count && is_alone; ++u) {
-            const Resource& resource = resources_[static_cast<std::size_t>(flow.uses[u].resource)];
+            const Resource& resource = resources_[flow.uses[u].resource];
             is_alone = resource.flows.size() == 1;
             rate = std::min(rate, resource.capacity / flow.uses[u].share);
         }

@@ -39,7 +39,7 @@ public:
     std::uint64_t completed() const { return completed_; }
     // Units of the resource used by the flows that have ended or run so far (up to the last change of each
     // flow's rate).
-    double used(std::int32_t resource) const { return used_[static_cast<std::size_t>(resource)]; }
+    double used(std::int32_t resource) const { return used_[resource]; }
     // The rate of a running flow after the last call of next().
     std::optional<double> rate_of(Token token) const;
 

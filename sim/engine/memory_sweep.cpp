@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <span>
 
+#include "core/index/integers.h"
+
 namespace sim {
 
 namespace {
@@ -19,8 +21,8 @@ MemoryByKind persistent(const schedule::RankProgram& program, const ExtraMemory&
     MemoryByKind held = extra.persistent;
     for (const schedule::Buffer& buffer : program.buffers)
         if (buffer.is_persistent)
-            held[static_cast<std::size_t>(buffer.kind)] +=
-                buffer.bytes * extra.scale[static_cast<std::size_t>(buffer.kind)];
+            held[core::position_of(buffer.kind)] +=
+                buffer.bytes * extra.scale[core::position_of(buffer.kind)];
     return held;
 }
 
@@ -28,7 +30,7 @@ std::vector<Effect> effects_of(const schedule::RankProgram& program, const Extra
                                const std::vector<schedule::Span>& spans) {
     std::vector<Effect> effects;
     effects.reserve(program.buffer_pool.size() + 2 * extra.buffers.size());
-    const auto scale = [&](schedule::MemoryKind kind) { return extra.scale[static_cast<std::size_t>(kind)]; };
+    const auto scale = [&](schedule::MemoryKind kind) { return extra.scale[core::position_of(kind)]; };
     const auto take = [&](std::uint32_t i, schedule::MemoryKind kind, core::Bytes bytes) {
         effects.push_back({spans[i].start.value, 2 * i, kind, bytes});
     };
@@ -76,10 +78,10 @@ MemoryPeak sweep_memory(const schedule::RankProgram& program, const ExtraMemory&
     core::Bytes total = sum(held), peak = total;
     for (std::size_t e = 0; e < effects.size(); ++e) {
         const Effect& effect = effects[e];
-        core::Bytes& of_kind = held[static_cast<std::size_t>(effect.kind)];
+        core::Bytes& of_kind = held[core::position_of(effect.kind)];
         of_kind += effect.change;
         total += effect.change;
-        core::Bytes& most = result.of_kind[static_cast<std::size_t>(effect.kind)];
+        core::Bytes& most = result.of_kind[core::position_of(effect.kind)];
         most = std::max(most, of_kind);
         if (total > peak) {
             peak = total;
@@ -107,7 +109,7 @@ std::optional<Overflow> first_overflow(const schedule::RankProgram& program, con
         return overflow;
     }
     for (const Effect& effect : effects_of(program, extra, spans)) {
-        overflow.held[static_cast<std::size_t>(effect.kind)] += effect.change;
+        overflow.held[core::position_of(effect.kind)] += effect.change;
         total += effect.change;
         if (total <= limit) continue;
         overflow.instruction = effect.sequence / 2;

@@ -36,7 +36,7 @@ OverlapLosses slow_overlapped_compute(const schedule::Program& program, const Si
     for (const schedule::RankProgram& list : program.classes) losses.emplace_back(list.instructions.size());
     std::vector<bool> seen(program.classes.size(), false);
     for (std::size_t p = 0; p < simulation.timeline.spans.size(); ++p) {
-        const auto c = static_cast<std::size_t>(simulation.timeline.class_of[p]);
+        const std::size_t c = simulation.timeline.class_of[p];
         if (seen[c]) continue;
         seen[c] = true;
         const std::vector<schedule::Instruction>& list = program.classes[c].instructions;

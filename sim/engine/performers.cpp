@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <utility>
 
 #include "core/errors.h"
+#include "core/index/integers.h"
 
 namespace sim {
 
@@ -21,7 +23,7 @@ constexpr std::array<schedule::GroupKind, group_kind_count> group_kinds = {
 
 PerformerSet::PerformerSet(const schedule::Program& program, bool is_folded) {
     const schedule::ParallelLayout& layout = program.plan.layout;
-    stages_ = std::max<std::int32_t>(1, static_cast<std::int32_t>(program.stages.size()));
+    stages_ = std::max<std::int32_t>(1, core::count_of(program.stages));
     micro_batches_ = std::max(1, program.micro_batches);
     std::vector<std::int32_t> performer_of_rank(program.class_of_rank.size());
     if (is_folded) {
@@ -29,26 +31,23 @@ PerformerSet::PerformerSet(const schedule::Program& program, bool is_folded) {
         std::vector<core::OptionalIndex> lowest_rank(performers.size());
         for (std::size_t rank = program.class_of_rank.size(); rank-- > 0;) {
             performer_of_rank[rank] = program.class_of_rank[rank];
-            lowest_rank[static_cast<std::size_t>(program.class_of_rank[rank])] =
-                static_cast<std::int32_t>(rank);
+            lowest_rank[program.class_of_rank[rank]] = static_cast<std::int32_t>(rank);
         }
-        for (std::size_t c = 0; c < performers.size(); ++c) {
+        for (const std::int32_t c : core::indices(performers)) {
             core::require(lowest_rank[c].has_value(), "every class has a rank");
-            performers[c] = {static_cast<std::int32_t>(c), *lowest_rank[c], 0, {}, {}};
+            performers[c] = {c, *lowest_rank[c], 0, {}, {}};
         }
     } else {
-        for (std::size_t rank = 0; rank < program.class_of_rank.size(); ++rank) {
-            performer_of_rank[rank] = static_cast<std::int32_t>(rank);
-            performers.push_back({program.class_of_rank[rank], static_cast<std::int32_t>(rank), 0, {}, {}});
+        for (const std::int32_t rank : core::indices(program.class_of_rank)) {
+            performer_of_rank[rank] = rank;
+            performers.push_back({program.class_of_rank[rank], rank, 0, {}, {}});
         }
     }
     for (Performer& performer : performers)
-        performer.group.assign(
-            group_kind_count +
-                program.classes[static_cast<std::size_t>(performer.class_index)].buckets.size(),
-            std::nullopt);
+        performer.group.assign(group_kind_count + program.classes[performer.class_index].buckets.size(),
+                               std::nullopt);
 
-    const bool has_layout = static_cast<std::size_t>(layout.ranks()) == program.class_of_rank.size();
+    const bool has_layout = std::cmp_equal(layout.ranks(), program.class_of_rank.size());
     assign_lanes(program, performer_of_rank, has_layout);
     if (has_layout) assign_groups(program, performer_of_rank, is_folded);
 }
@@ -60,22 +59,20 @@ void PerformerSet::assign_lanes(const schedule::Program& program,
     int coordinates = 1;
     for (const schedule::RankProgram& list : program.classes)
         coordinates = std::max(coordinates, list.pipeline + 1);
-    std::vector<std::int32_t> lanes_at(static_cast<std::size_t>(coordinates), 0);
+    std::vector<std::int32_t> lanes_at(coordinates, 0);
     for (Performer& performer : performers) {
-        std::int32_t& used = lanes_at[static_cast<std::size_t>(
-            program.classes[static_cast<std::size_t>(performer.class_index)].pipeline)];
+        std::int32_t& used = lanes_at[program.classes[performer.class_index].pipeline];
         performer.lane = used++;
         lanes_ = std::max(lanes_, used);
     }
     for (Performer& performer : performers) {
-        performer.peer_lane.assign(static_cast<std::size_t>(coordinates), 0);
+        performer.peer_lane.assign(coordinates, 0);
         if (lanes_ == 1 || !has_layout) continue;
         schedule::RankCoordinates where = coordinates_of(layout, performer.rank);
         for (int p = 0; p < coordinates; ++p) {
             where.pipeline = p;
-            const auto peer =
-                static_cast<std::size_t>(performer_of_rank[static_cast<std::size_t>(rank_of(layout, where))]);
-            performer.peer_lane[static_cast<std::size_t>(p)] = performers[peer].lane;
+            const std::size_t peer = performer_of_rank[rank_of(layout, where)];
+            performer.peer_lane[p] = performers[peer].lane;
         }
     }
     core::require(lanes_ == 1 || has_layout, "several classes at one pipeline coordinate need the layout");
@@ -89,13 +86,13 @@ void PerformerSet::assign_groups(const schedule::Program& program,
     const auto join = [&](Performer& performer, std::size_t slot, const std::vector<int>& ranks,
                           std::int64_t purpose) {
         std::vector<std::int32_t> members;
-        for (int rank : ranks) members.push_back(performer_of_rank[static_cast<std::size_t>(rank)]);
+        for (int rank : ranks) members.push_back(performer_of_rank[rank]);
         std::sort(members.begin(), members.end());
         members.erase(std::unique(members.begin(), members.end()), members.end());
         const auto self = static_cast<std::int32_t>(&performer - performers.data());
         if (members.size() < 2 || !std::binary_search(members.begin(), members.end(), self)) return;
         const auto [entry, is_new] =
-            index_of.try_emplace(std::pair(members, purpose), static_cast<std::int32_t>(groups.size()));
+            index_of.try_emplace(std::pair(members, purpose), core::count_of(groups));
         if (is_new) groups.push_back(std::move(members));
         performer.group[slot] = entry->second;
     };
@@ -105,17 +102,16 @@ void PerformerSet::assign_groups(const schedule::Program& program,
             if (is_folded && lanes_ == 1 && kind != schedule::GroupKind::world &&
                 kind != schedule::GroupKind::pipeline && kind != schedule::GroupKind::tied_stages)
                 continue;  // the members are of one class
-            join(performer, static_cast<std::size_t>(kind),
-                 process_group(layout, kind, performer.rank, shard_degree),
-                 -1 - static_cast<std::int64_t>(kind));
+            join(performer, core::position_of(kind),
+                 process_group(layout, kind, performer.rank, shard_degree), -1 - core::position_of(kind));
         }
         const std::vector<schedule::ParameterBucket>& buckets =
-            program.classes[static_cast<std::size_t>(performer.class_index)].buckets;
-        for (std::size_t b = 0; b < buckets.size(); ++b) {
+            program.classes[performer.class_index].buckets;
+        for (const std::int32_t b : core::indices(buckets)) {
             if (buckets[b].tied_ranks.empty() || buckets[b].parameters.empty()) continue;
             schedule::Instruction reduction;
             reduction.group = schedule::GroupKind::tied_stages;
-            reduction.bucket = static_cast<std::int32_t>(b);
+            reduction.bucket = b;
             join(performer, PerformerSet::slot_of(reduction), members_of(program, performer.rank, reduction),
                  buckets[b].parameters.front().index);
         }
@@ -126,10 +122,8 @@ std::size_t PerformerSet::channel(std::int32_t lane, bool is_gradient, std::int3
                                   std::int32_t micro_batch) const {
     core::require(boundary >= 0 && boundary < stages_ && micro_batch >= 0 && micro_batch < micro_batches_,
                   "a transfer crosses a stage boundary for a micro-batch");
-    return ((static_cast<std::size_t>(lane) * 2 + (is_gradient ? 1 : 0)) * static_cast<std::size_t>(stages_) +
-            static_cast<std::size_t>(boundary)) *
-               static_cast<std::size_t>(micro_batches_) +
-           static_cast<std::size_t>(micro_batch);
+    return ((std::size_t{2} * lane + (is_gradient ? 1 : 0)) * stages_ + boundary) * micro_batches_ +
+           micro_batch;
 }
 
 // The boundary after stage s is number s: activations cross it from s to s + 1, gradients from s + 1 to s.
@@ -141,9 +135,9 @@ std::size_t PerformerSet::channel_of_send(const Performer& sender, const schedul
 std::size_t PerformerSet::channel_of_receive(const Performer& receiver,
                                              const schedule::Instruction& receive) const {
     const bool is_gradient = receive.payload == schedule::PayloadKind::activation_gradient;
-    core::require(receive.peer && static_cast<std::size_t>(*receive.peer) < receiver.peer_lane.size(),
+    core::require(receive.peer && std::cmp_less(*receive.peer, receiver.peer_lane.size()),
                   "a receive names its peer");
-    return channel(receiver.peer_lane[static_cast<std::size_t>(*receive.peer)], is_gradient,
+    return channel(receiver.peer_lane[*receive.peer], is_gradient,
                    is_gradient ? receive.stage : receive.stage - 1, receive.micro_batch);
 }
 

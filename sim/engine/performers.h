@@ -36,15 +36,12 @@ struct PerformerSet {
     // bucket: its members are the ranks that hold a replica.
     static std::size_t slot_of(const schedule::Instruction& collective) {
         const bool is_tied = collective.group == schedule::GroupKind::tied_stages && collective.bucket;
-        return is_tied ? group_kind_count + static_cast<std::size_t>(*collective.bucket)
-                       : static_cast<std::size_t>(collective.group);
+        if (is_tied) return group_kind_count + *collective.bucket;
+        return core::position_of(collective.group);
     }
 
     // Transfers are told apart by sending lane, payload, stage boundary and micro-batch.
-    std::size_t channel_count() const {
-        return static_cast<std::size_t>(lanes_) * 2 * static_cast<std::size_t>(stages_) *
-               static_cast<std::size_t>(micro_batches_);
-    }
+    std::size_t channel_count() const { return std::size_t{2} * lanes_ * stages_ * micro_batches_; }
     std::size_t channel_of_send(const Performer& sender, const schedule::Instruction& send) const;
     std::size_t channel_of_receive(const Performer& receiver, const schedule::Instruction& receive) const;
 

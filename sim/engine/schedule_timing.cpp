@@ -5,6 +5,8 @@
 #include <map>
 
 #include "core/errors.h"
+#include "core/index/integers.h"
+#include "schedule/schedule_cells.h"
 
 namespace sim {
 
@@ -18,7 +20,7 @@ constexpr int kinds =
     5;  // compute kinds; the table of durations has `kinds` entries a stage, then one per overlapped pair
 
 std::int32_t cost_index(const Action& action) {
-    return action.stage * kinds + static_cast<std::int32_t>(action.kind);
+    return action.stage * kinds + core::position_of(action.kind);
 }
 
 // Index into the ends of a replay: 0 is before everything.
@@ -29,12 +31,12 @@ std::int32_t end_index(core::OptionalIndex step) { return step ? *step + 1 : 0; 
 class Producers {
 public:
     explicit Producers(const Schedule& schedule)
-        : schedule_(schedule), forward_(size(schedule)), gradient_(size(schedule)) {}
+        : schedule_(schedule), cells_(schedule), forward_(cells_.size()), gradient_(cells_.size()) {}
 
     void made(const Action& action, std::int32_t step) {
-        if (action.kind == ActionKind::forward) forward_[index(action, action.stage)] = step;
+        if (action.kind == ActionKind::forward) forward_[cells_.of(action)] = step;
         else if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_input)
-            gradient_[index(action, action.stage)] = step;
+            gradient_[cells_.of(action)] = step;
     }
 
     // False when the action has to wait; otherwise `step` is the producer where that is on another rank.
@@ -45,7 +47,7 @@ public:
             action.kind == ActionKind::backward || action.kind == ActionKind::backward_input;
         const int from = is_forward ? action.stage - 1 : action.stage + 1;
         if ((!is_forward && !is_gradient) || from < 0 || from >= schedule_.stages) return true;
-        const core::OptionalIndex producer = (is_forward ? forward_ : gradient_)[index(action, from)];
+        const core::OptionalIndex producer = (is_forward ? forward_ : gradient_)[cells_.of(action, from)];
         if (!producer) return false;
         if (rank_of_stage(schedule_, from, action.direction) !=
             rank_of_stage(schedule_, action.stage, action.direction))
@@ -54,18 +56,8 @@ public:
     }
 
 private:
-    static std::size_t size(const Schedule& s) {
-        return static_cast<std::size_t>(s.directions) * s.stages * s.micro_batches * s.segments;
-    }
-    std::size_t index(const Action& action, int stage) const {
-        return ((static_cast<std::size_t>(action.direction) * schedule_.stages + stage) *
-                    schedule_.micro_batches +
-                action.micro_batch) *
-                   schedule_.segments +
-               action.segment;
-    }
-
     const Schedule& schedule_;
+    const schedule::CellIndex cells_;
     std::vector<core::OptionalIndex> forward_, gradient_;
 };
 
@@ -74,17 +66,17 @@ private:
 ReplayOrder::ReplayOrder(const Schedule& original) : ranks_(original.ranks), stages_(original.stages) {
     const Schedule schedule = compute_only(original);
     core::require(ranks_ < 1 << 16, "a pipeline has fewer than 65,536 ranks");
-    first_step_.assign(static_cast<std::size_t>(ranks_), std::nullopt);
+    first_step_.assign(ranks_, std::nullopt);
     Producers producers(schedule);
     std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> pair_index;
-    std::vector<std::size_t> heads(static_cast<std::size_t>(ranks_), 0);
+    std::vector<std::size_t> heads(ranks_, 0);
     std::size_t left = 0;
     for (const std::vector<Action>& list : schedule.actions) left += list.size();
     while (left > 0) {
         const std::size_t left_before = left;
         for (int rank = 0; rank < ranks_; ++rank) {
-            const std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
-            std::size_t& head = heads[static_cast<std::size_t>(rank)];
+            const std::vector<Action>& list = schedule.actions[rank];
+            std::size_t& head = heads[rank];
             while (head < list.size()) {
                 const Action& action = list[head];
                 const bool is_pair = action.overlaps_next && head + 1 < list.size();
@@ -97,15 +89,14 @@ ReplayOrder::ReplayOrder(const Schedule& original) : ranks_(original.ranks), sta
                           .cost = cost_index(action)};
                 if (is_pair) {
                     const std::pair key{action.stage, cost_index(list[head + 1])};
-                    const auto [entry, is_new] =
-                        pair_index.try_emplace(key, static_cast<std::int32_t>(pairs_.size()));
+                    const auto [entry, is_new] = pair_index.try_emplace(key, core::count_of(pairs_));
                     if (is_new) pairs_.push_back(key);
                     step.cost = stages_ * kinds + entry->second;
                 }
-                const auto number = static_cast<std::int32_t>(steps_.size());
+                const auto number = core::count_of(steps_);
                 producers.made(action, number);
                 if (is_pair) producers.made(list[head + 1], number);
-                if (head == 0) first_step_[static_cast<std::size_t>(rank)] = number;
+                if (head == 0) first_step_[rank] = number;
                 steps_.push_back(step);
                 second_.push_back(end_index(second));
                 position_.push_back(static_cast<std::int32_t>(head));
@@ -128,21 +119,20 @@ std::vector<double> ReplayOrder::durations(const ScheduleCosts& costs) const {
             table.push_back(duration);
     }
     for (const auto& [forward_stage, backward] : pairs_)
-        table.push_back(costs.overlap *
-                        (costs.of(forward_stage).forward.value + table[static_cast<std::size_t>(backward)]));
+        table.push_back(costs.overlap * (costs.of(forward_stage).forward.value + table[backward]));
     return table;
 }
 
 // By cost index: what an action's input travels.
 std::vector<double> ReplayOrder::waits_of(const ScheduleCosts& costs) const {
-    core::require(!has_pairs_ && static_cast<int>(costs.transfers.size()) + 1 == stages_,
+    core::require(!has_pairs_ && core::count_of(costs.transfers) + 1 == stages_,
                   "transfers of their own are of every boundary between stages that run one by one");
-    std::vector<double> waits(static_cast<std::size_t>(stages_ * kinds), 0);
+    std::vector<double> waits(stages_ * kinds, 0);
     for (int stage = 0; stage + 1 < stages_; ++stage) {
-        const double wait = costs.transfers[static_cast<std::size_t>(stage)].value;
-        waits[static_cast<std::size_t>(cost_index({.kind = ActionKind::forward, .stage = stage + 1}))] = wait;
+        const double wait = costs.transfers[stage].value;
+        waits[cost_index({.kind = ActionKind::forward, .stage = stage + 1})] = wait;
         for (const ActionKind kind : {ActionKind::backward, ActionKind::backward_input})
-            waits[static_cast<std::size_t>(cost_index({.kind = kind, .stage = stage}))] = wait;
+            waits[cost_index({.kind = kind, .stage = stage})] = wait;
     }
     return waits;
 }
@@ -151,7 +141,7 @@ ReplayOrder::Totals ReplayOrder::replay(const ScheduleCosts& costs, std::vector<
     const std::vector<double> table = durations(costs);
     ends.resize(steps_.size() + 1);
     ends[0] = -std::numeric_limits<double>::infinity();
-    std::vector<double> rank_end(static_cast<std::size_t>(ranks_), 0);
+    std::vector<double> rank_end(ranks_, 0);
     for (std::size_t rank = 0; rank < std::min(costs.releases.size(), rank_end.size()); ++rank)
         rank_end[rank] = costs.releases[rank].value;
     const double transfer = costs.transfer.value;
@@ -178,11 +168,11 @@ ReplayOrder::Totals ReplayOrder::replay(const ScheduleCosts& costs, std::vector<
     }
     Totals totals;
     for (int rank = 0; rank < ranks_; ++rank) {
-        const auto r = static_cast<std::size_t>(rank);
+        const std::size_t r = rank;
         totals.makespan = std::max(totals.makespan, core::Seconds(rank_end[r]));
         if (!first_step_[r]) continue;
-        const auto first = static_cast<std::size_t>(*first_step_[r]);
-        const double start = ends[first + 1] - table[static_cast<std::size_t>(steps_[first].cost)];
+        const std::size_t first = *first_step_[r];
+        const double start = ends[first + 1] - table[steps_[first].cost];
         totals.greatest_span = std::max(totals.greatest_span, core::Seconds(rank_end[r] - start));
     }
     return totals;
@@ -226,18 +216,17 @@ ScheduleTiming time_schedule(const Schedule& original, const ScheduleCosts& cost
     ScheduleTiming timing;
     timing.makespan = order.replay(costs, ends).makespan;
     const std::vector<double> table = order.durations(costs);
-    timing.rank_span.resize(static_cast<std::size_t>(schedule.ranks));
-    timing.rank_work.resize(static_cast<std::size_t>(schedule.ranks));
+    timing.rank_span.resize(schedule.ranks);
+    timing.rank_work.resize(schedule.ranks);
     for (const std::vector<Action>& list : schedule.actions) {
         timing.spans.emplace_back(list.size());
         add_memory(list, costs, timing);
     }
     for (std::size_t i = 0; i < order.steps_.size(); ++i) {
         const ReplayOrder::Step& step = order.steps_[i];
-        const core::Seconds duration(table[static_cast<std::size_t>(step.cost)]);
+        const core::Seconds duration(table[step.cost]);
         const ActionSpan span{core::Seconds(ends[i + 1]) - duration, core::Seconds(ends[i + 1])};
-        const auto rank = static_cast<std::size_t>(step.rank),
-                   position = static_cast<std::size_t>(order.position_[i]);
+        const std::size_t rank = step.rank, position = order.position_[i];
         timing.spans[rank][position] = span;
         if (schedule.actions[rank][position].overlaps_next && position + 1 < timing.spans[rank].size())
             timing.spans[rank][position + 1] = span;

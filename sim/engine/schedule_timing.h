@@ -33,9 +33,7 @@ struct ScheduleCosts {
     double overlap = 1;
     std::vector<core::Seconds> releases;  // earliest start of each rank's first action; empty = 0
 
-    const StageCost& of(int stage) const {
-        return stages.size() == 1 ? stages.front() : stages[static_cast<std::size_t>(stage)];
-    }
+    const StageCost& of(int stage) const { return stages.size() == 1 ? stages.front() : stages[stage]; }
 };
 
 struct ActionSpan {

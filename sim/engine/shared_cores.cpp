@@ -9,6 +9,7 @@
 #include <queue>
 
 #include "core/errors.h"
+#include "core/index/integers.h"
 #include "sim/engine/performers.h"
 #include "sim/engine/simulation_record.h"
 
@@ -67,7 +68,7 @@ public:
           options_(options),
           performer_set_(program, false),
           states_(performer_set_.performers.size()),
-          cores_(static_cast<std::size_t>(cores)),
+          cores_(cores),
           transfers_(performer_set_.channel_count()),
           rendezvous_(performer_set_.groups.size()) {
         for (std::size_t p = 0; p < states_.size(); ++p) {
@@ -79,7 +80,7 @@ public:
     }
 
     Simulation run() {
-        for (std::size_t p = 0; p < states_.size(); ++p) proceed(static_cast<std::int32_t>(p), 0);
+        for (const std::int32_t p : core::indices(states_)) proceed(p, 0);
         while (true) {
             std::size_t next = cores_.size();
             double time = never;
@@ -111,29 +112,24 @@ private:
     };
 
     const schedule::RankProgram& list_of(std::size_t performer) const {
-        return program_.classes[static_cast<std::size_t>(performer_set_.performers[performer].class_index)];
+        return program_.classes[performer_set_.performers[performer].class_index];
     }
     Core& core_of(std::int32_t performer) {
-        return cores_[static_cast<std::size_t>(
-                          performer_set_.performers[static_cast<std::size_t>(performer)].rank) %
-                      cores_.size()];
+        return cores_[performer_set_.performers[performer].rank % cores_.size()];
     }
     const Instruction& current(std::int32_t performer) const {
-        const State& state = states_[static_cast<std::size_t>(performer)];
-        return list_of(static_cast<std::size_t>(performer)).instructions[state.next];
+        const State& state = states_[performer];
+        return list_of(performer).instructions[state.next];
     }
     double duration(std::int32_t performer) const {
-        const Performer& self = performer_set_.performers[static_cast<std::size_t>(performer)];
-        return durations_
-            .of[static_cast<std::size_t>(self.class_index)][states_[static_cast<std::size_t>(performer)].next]
-            .value;
+        const Performer& self = performer_set_.performers[performer];
+        return durations_.of[self.class_index][states_[performer].next].value;
     }
 
     // Starts instructions of a rank at `time` until one takes work or waits.
     void proceed(std::int32_t performer, double time) {
-        State& state = states_[static_cast<std::size_t>(performer)];
-        const std::vector<Instruction>& instructions =
-            list_of(static_cast<std::size_t>(performer)).instructions;
+        State& state = states_[performer];
+        const std::vector<Instruction>& instructions = list_of(performer).instructions;
         while (state.next < instructions.size()) {
             const Instruction& instruction = instructions[state.next];
             state.spans[state.next].instruction = static_cast<std::uint32_t>(state.next);
@@ -141,18 +137,17 @@ private:
             state.active_from[state.next] = core::Seconds(time);
             if (instruction.kind == InstructionKind::receive) {
                 Transfer& transfer = transfers_[performer_set_.channel_of_receive(
-                    performer_set_.performers[static_cast<std::size_t>(performer)], instruction)];
+                    performer_set_.performers[performer], instruction)];
                 if (!transfer.has_arrived) {
                     transfer.waiter = performer;
                     return;
                 }
             }
             if (instruction.kind == InstructionKind::send)
-                transfers_[performer_set_.channel_of_send(
-                               performer_set_.performers[static_cast<std::size_t>(performer)], instruction)]
+                transfers_[performer_set_.channel_of_send(performer_set_.performers[performer], instruction)]
                     .start = time;
             if (instruction.kind == InstructionKind::collective) {
-                const Performer& self = performer_set_.performers[static_cast<std::size_t>(performer)];
+                const Performer& self = performer_set_.performers[performer];
                 if (const core::OptionalIndex group = self.group[PerformerSet::slot_of(instruction)]) {
                     arrive(performer, *group, instruction, time);
                     return;
@@ -170,9 +165,8 @@ private:
     }
 
     Rendezvous& rendezvous_of(std::int32_t performer, std::int32_t group, const Instruction& instruction) {
-        const std::uint32_t number =
-            states_[static_cast<std::size_t>(performer)].met[PerformerSet::slot_of(instruction)];
-        std::vector<Rendezvous>& of_group = rendezvous_[static_cast<std::size_t>(group)];
+        const std::uint32_t number = states_[performer].met[PerformerSet::slot_of(instruction)];
+        std::vector<Rendezvous>& of_group = rendezvous_[group];
         if (number >= of_group.size()) of_group.resize(number + 1);
         return of_group[number];
     }
@@ -182,11 +176,9 @@ private:
         Rendezvous& rendezvous = rendezvous_of(performer, group, instruction);
         rendezvous.members.push_back(performer);
         rendezvous.from = std::max(rendezvous.from, time);
-        if (++rendezvous.arrived <
-            static_cast<int>(performer_set_.groups[static_cast<std::size_t>(group)].size()))
-            return;
+        if (++rendezvous.arrived < core::count_of(performer_set_.groups[group])) return;
         for (std::int32_t member : rendezvous.members) {
-            State& state = states_[static_cast<std::size_t>(member)];
+            State& state = states_[member];
             state.active_from[state.next] = core::Seconds(time);
             begin_work(member, time);
         }
@@ -194,14 +186,14 @@ private:
 
     void finish_work(std::int32_t performer, double time) {
         const Instruction& instruction = current(performer);
-        const Performer& self = performer_set_.performers[static_cast<std::size_t>(performer)];
+        const Performer& self = performer_set_.performers[performer];
         if (instruction.kind == InstructionKind::collective) {
             if (const core::OptionalIndex group = self.group[PerformerSet::slot_of(instruction)]) {
                 Rendezvous& rendezvous = rendezvous_of(performer, *group, instruction);
                 if (++rendezvous.done < rendezvous.arrived) return;
                 const std::vector<std::int32_t> members = rendezvous.members;
                 for (std::int32_t member : members)
-                    ++states_[static_cast<std::size_t>(member)].met[PerformerSet::slot_of(current(member))];
+                    ++states_[member].met[PerformerSet::slot_of(current(member))];
                 for (std::int32_t member : members) end_instruction(member, time);
                 return;
             }
@@ -213,7 +205,7 @@ private:
             const double start = transfer.start;
             end_instruction(performer, time);
             if (waiter) {
-                State& state = states_[static_cast<std::size_t>(*waiter)];
+                State& state = states_[*waiter];
                 state.active_from[state.next] =
                     core::Seconds(std::max(state.spans[state.next].start.value, start));
                 begin_work(*waiter, time);
@@ -224,7 +216,7 @@ private:
     }
 
     void end_instruction(std::int32_t performer, double time) {
-        State& state = states_[static_cast<std::size_t>(performer)];
+        State& state = states_[performer];
         state.spans[state.next].end = core::Seconds(time);
         ++state.next;
         proceed(performer, time);

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "core/errors.h"
+#include "core/index/integers.h"
 #include "sim/cost/contention.h"
 #include "sim/engine/performers.h"
 #include "sim/engine/simulation_record.h"
@@ -74,7 +75,7 @@ public:
             const std::size_t count = list_of(p).instructions.size();
             states_[p].spans.resize(count, {0, core::Seconds(0), core::Seconds(not_yet)});
             states_[p].active_from.resize(count);
-            const auto& queues = queues_[static_cast<std::size_t>(performer_set_.performers[p].class_index)];
+            const auto& queues = queues_[performer_set_.performers[p].class_index];
             for (std::size_t stream = 0; stream < queues.size(); ++stream)
                 states_[p].head[stream] = queues[stream].empty() ? no_instruction : queues[stream].front();
             states_[p].waits_for.fill(no_instruction);
@@ -118,7 +119,7 @@ private:
     };
 
     const schedule::RankProgram& list_of(std::size_t performer) const {
-        return program_.classes[static_cast<std::size_t>(performer_set_.performers[performer].class_index)];
+        return program_.classes[performer_set_.performers[performer].class_index];
     }
 
     std::size_t stream_of(const Instruction& instruction) const {
@@ -134,18 +135,15 @@ private:
         if (!contention_) return nullptr;
         const core::OptionalIndex kind = contention_->kind_of[class_index][instruction];
         if (!kind) return nullptr;
-        const core::OptionalIndex index =
-            contention_
-                ->communication_of[static_cast<std::size_t>(*kind)][static_cast<std::size_t>(performer)];
-        return index ? &contention_->communications[static_cast<std::size_t>(*index)] : nullptr;
+        const core::OptionalIndex index = contention_->communication_of[*kind][performer];
+        return index ? &contention_->communications[*index] : nullptr;
     }
 
     // Every stream as far as it goes, the instruction that comes first in the list first: it is the one least
     // likely to wait.
     void proceed(std::int32_t performer) {
-        State& state = states_[static_cast<std::size_t>(performer)];
-        const auto& queues = queues_[static_cast<std::size_t>(
-            performer_set_.performers[static_cast<std::size_t>(performer)].class_index)];
+        State& state = states_[performer];
+        const auto& queues = queues_[performer_set_.performers[performer].class_index];
         for (std::size_t stream = 0; stream < queues.size(); ++stream) {
             std::uint32_t& awaited = state.waits_for[stream];
             if (awaited == elsewhere ||
@@ -178,8 +176,8 @@ private:
     std::uint32_t perform(std::int32_t performer, State& state, std::size_t stream, std::uint32_t index) {
         double& stream_end = state.stream_end[stream];
         if (stream_end == never) return elsewhere;
-        const Performer& self = performer_set_.performers[static_cast<std::size_t>(performer)];
-        const auto class_index = static_cast<std::size_t>(self.class_index);
+        const Performer& self = performer_set_.performers[performer];
+        const std::size_t class_index = self.class_index;
         const schedule::RankProgram& list = program_.classes[class_index];
         const Instruction& instruction = list.instructions[index];
         double start = stream_end;
@@ -244,11 +242,11 @@ private:
     // communicator.
     bool meet(std::int32_t performer, bool& has_arrived, std::int32_t group, std::size_t class_index,
               std::uint32_t index, double start, double duration, double& active_from, double& end) {
-        std::vector<Rendezvous>& of_group = rendezvous_[static_cast<std::size_t>(group)];
+        std::vector<Rendezvous>& of_group = rendezvous_[group];
         const std::uint32_t number = ordinals_[class_index][index];
         if (number >= of_group.size()) of_group.resize(number + 1);
         Rendezvous& rendezvous = of_group[number];
-        const int members = static_cast<int>(performer_set_.groups[static_cast<std::size_t>(group)].size());
+        const int members = core::count_of(performer_set_.groups[group]);
         if (!has_arrived) {
             has_arrived = true;
             ++rendezvous.arrived;
@@ -310,15 +308,14 @@ private:
         free_slots_.push_back(slot);
         const double end = engine_.now();
         if (!running.performer) {
-            Rendezvous& rendezvous = rendezvous_[static_cast<std::size_t>(*running.group)][running.number];
+            Rendezvous& rendezvous = rendezvous_[*running.group][running.number];
             rendezvous.end = end;
             wake(rendezvous);
             return true;
         }
-        State& state = states_[static_cast<std::size_t>(*running.performer)];
+        State& state = states_[*running.performer];
         state.spans[running.instruction].end = core::Seconds(end);
-        state.stream_end[stream_of(
-            list_of(static_cast<std::size_t>(*running.performer)).instructions[running.instruction])] = end;
+        state.stream_end[stream_of(list_of(*running.performer).instructions[running.instruction])] = end;
         runnable_.push_back(*running.performer);
         if (running.transfer) {
             running.transfer->end = end;
@@ -332,7 +329,7 @@ private:
         for (std::size_t p = 0; p < states_.size(); ++p) {
             State& state = states_[p];
             const schedule::RankProgram& list = list_of(p);
-            const auto& queues = queues_[static_cast<std::size_t>(performer_set_.performers[p].class_index)];
+            const auto& queues = queues_[performer_set_.performers[p].class_index];
             for (std::size_t stream = 0; stream < queues.size(); ++stream)
                 if (state.next[stream] < queues[stream].size())
                     throw core::InternalError(
@@ -385,7 +382,7 @@ Durations durations_of(const schedule::Program& program, const StageTimes& times
             core::Seconds time;
             if (instruction.kind == InstructionKind::send) time = times.transfer;
             if (instruction.kind == InstructionKind::compute) {
-                const auto stage = static_cast<std::size_t>(instruction.stage);
+                const std::size_t stage = instruction.stage;
                 switch (instruction.phase) {
                     case schedule::ComputePhase::forward:
                     case schedule::ComputePhase::recompute: time = times.forward[stage]; break;

@@ -18,8 +18,7 @@ void record(const Performer& performer, const schedule::RankProgram& list, core:
     if (options.tracks_memory) {
         static const ExtraMemory none;
         const ExtraMemory& extra =
-            options.extra_memory ? (*options.extra_memory)[static_cast<std::size_t>(performer.class_index)]
-                                 : none;
+            options.extra_memory ? (*options.extra_memory)[performer.class_index] : none;
         simulation.memory_peak.push_back(
             sweep_memory(list, extra, spans, options.keeps_memory_samples, simulation.memory));
     }

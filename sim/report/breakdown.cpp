@@ -49,8 +49,7 @@ std::size_t critical_performer(const schedule::Program& program, const Simulatio
     std::optional<core::Seconds> best_busy;
     for (std::size_t p = 0; p < simulation.end.size(); ++p) {
         if (simulation.end[p] < simulation.timeline.makespan) continue;
-        const auto& instructions =
-            program.classes[static_cast<std::size_t>(simulation.timeline.class_of[p])].instructions;
+        const auto& instructions = program.classes[simulation.timeline.class_of[p]].instructions;
         core::Seconds busy;
         for (const schedule::Span& span : simulation.timeline.spans[p])
             if (instructions[span.instruction].kind == InstructionKind::compute)
@@ -66,7 +65,7 @@ std::size_t critical_performer(const schedule::Program& program, const Simulatio
 Breakdown break_down(const schedule::Program& program, const Simulation& simulation,
                      const std::vector<std::vector<core::Seconds>>& host_time, std::size_t performer,
                      bool has_concurrent_streams, const OverlapLosses& losses) {
-    const auto class_index = static_cast<std::size_t>(simulation.timeline.class_of[performer]);
+    const std::size_t class_index = simulation.timeline.class_of[performer];
     const std::vector<Instruction>& instructions = program.classes[class_index].instructions;
     std::vector<Edge> edges;
     edges.reserve(2 * instructions.size());

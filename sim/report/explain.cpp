@@ -26,7 +26,7 @@ public:
           cluster_(cluster),
           program_(*evaluation.program),
           performer_(evaluation.critical_performer) {
-        class_ = static_cast<std::size_t>(evaluation.timeline.class_of[performer_]);
+        class_ = evaluation.timeline.class_of[performer_];
         for (const schedule::Span& span : spans())
             if (instruction(span).stream == schedule::Stream::compute && span.end > span.start)
                 busy_.emplace_back(span.start.value, span.end.value);
@@ -52,8 +52,7 @@ public:
                 const core::Seconds device =
                     costs.of_segment(segment).price({o, o + 1}, phase).device * static_cast<double>(count);
                 if (device.value <= 0) continue;
-                OperatorTime& time =
-                    by_kind[std::string(model::name_of(graph_.operators[static_cast<std::size_t>(o)].kind))];
+                OperatorTime& time = by_kind[std::string(model::name_of(graph_.operators[o].kind))];
                 (phase == ComputePhase::forward     ? time.forward
                  : phase == ComputePhase::recompute ? time.recompute
                                                     : time.backward) += device;

@@ -64,8 +64,7 @@ core::Value to_value(const OutOfMemory& failure) {
     value["pipeline_rank"] = failure.pipeline;
     value["stream"] = failure.stream;
     value["instruction"] = failure.what;
-    value["index"] =
-        failure.instruction ? core::Value(static_cast<std::int64_t>(*failure.instruction)) : core::Value();
+    value["index"] = failure.instruction ? core::Value(std::int64_t{*failure.instruction}) : core::Value();
     value["stage"] = failure.stage.value_or(no_number);
     value["micro_batch"] = failure.micro_batch.value_or(no_number);
     value["operators"] = failure.operators.value_or("");

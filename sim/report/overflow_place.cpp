@@ -16,11 +16,10 @@ std::optional<OverflowOperator> place_in_forward_pass(const schedule::Program& p
     const schedule::Instruction& begin = list.instructions[first];
     if (begin.kind != InstructionKind::compute || begin.phase != schedule::ComputePhase::forward)
         return std::nullopt;
-    const model::SegmentGraphs segments(whole, program.segments);
-    const model::ModelGraph& graph =
-        segments[static_cast<std::size_t>(program.segment_of(begin.micro_batch))];
+    const model::SegmentGraphs graphs = schedule::segment_graphs(program, whole);
+    const model::ModelGraph& graph = graphs[program.segment_of(begin.micro_batch)];
     const model::CostContext context = program.plan.cost_context();
-    const model::OperatorRange stage = program.stages[static_cast<std::size_t>(begin.stage)].operators;
+    const model::OperatorRange stage = program.stages[begin.stage].operators;
     std::vector<char> is_counted(graph.tensors.size(), 0);
     core::Bytes taken;
     const auto find_instruction = [&](std::int32_t op) {
@@ -39,20 +38,19 @@ std::optional<OverflowOperator> place_in_forward_pass(const schedule::Program& p
             core::Bytes asked;
             const auto count = [&](model::TensorId tensor) {
                 const model::TensorId storage = model::storage_of(graph, tensor);
-                char& counted = is_counted[static_cast<std::size_t>(storage.index)];
+                char& counted = is_counted[storage.index];
                 if (!counted) asked += model::tensor_bytes(graph, storage, context);
                 counted = 1;
             };
             if (runs_again) {  // the layer's input
-                for (const model::TensorId input : graph.operators[static_cast<std::size_t>(op)].inputs)
+                for (const model::TensorId input : graph.operators[op].inputs)
                     if (graph.tensor(input).producer.index < unit.operators.begin) count(input);
             } else {
                 const model::SavedForBackward saved =
                     model::saved_for_backward(graph, model::OperatorId(op), context);
                 for (const model::TensorId tensor : saved.tensors) count(tensor);
                 asked += saved.saved_context;
-                if (schedule::is_recomputed(graph.operators[static_cast<std::size_t>(op)],
-                                            program.plan.recompute))
+                if (schedule::is_recomputed(graph.operators[op], program.plan.recompute))
                     asked -= saved.recomputable_context;
             }
             taken += asked;

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 
 namespace sim {
 
@@ -187,7 +188,7 @@ public:
     void add(std::size_t pid, const std::string& name, const schedule::Timeline& timeline, std::size_t p,
              const schedule::MemoryTimeline& memory) {
         auto out = std::back_inserter(text_);
-        const schedule::RankProgram& list = program_.classes[static_cast<std::size_t>(timeline.class_of[p])];
+        const schedule::RankProgram& list = program_.classes[timeline.class_of[p]];
         fmt::format_to(out,
                        "{}{{\"ph\":\"M\",\"pid\":{},\"name\":\"process_name\",\"args\":{{\"name\":\"{}\"}}}}",
                        is_first_ ? "" : ",\n", pid, name);
@@ -203,7 +204,7 @@ public:
                            ",\n{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{},\"dur\":{},\"name\":\"{"
                            "}\",\"cat\":\"{}\",\"args\":{{\"instruction\":{},"
                            "\"stage\":{},\"micro_batch\":{},\"bytes\":{:.0f}}}}}",
-                           pid, static_cast<int>(instruction.stream), microseconds(nanoseconds(span.start)),
+                           pid, core::position_of(instruction.stream), microseconds(nanoseconds(span.start)),
                            microseconds(nanoseconds(span.end) - nanoseconds(span.start)),
                            label(program_, instruction, false), schedule::name_of(instruction.stream),
                            span.instruction, instruction.stage, instruction.micro_batch,
@@ -216,14 +217,14 @@ public:
             for (int kind = 0; kind < schedule::memory_kind_count; ++kind)
                 fmt::format_to(out, "{}\"{}\":{:.6f}", kind == 0 ? "" : ",",
                                schedule::name_of(static_cast<schedule::MemoryKind>(kind)),
-                               core::to_gibibytes(sample.bytes[static_cast<std::size_t>(kind)]));
+                               core::to_gibibytes(sample.bytes[kind]));
             text_ += "}}";
         }
     }
     void add(const TraceMark& mark) {
         fmt::format_to(std::back_inserter(text_),
                        ",\n{{\"ph\":\"i\",\"s\":\"p\",\"pid\":{},\"tid\":{},\"ts\":{},\"name\":\"{}\"}}",
-                       mark.performer, static_cast<int>(mark.stream), microseconds(nanoseconds(mark.time)),
+                       mark.performer, core::position_of(mark.stream), microseconds(nanoseconds(mark.time)),
                        mark.text);
     }
     // Arrows between the slices of a timeline; performer p has process `pid_of(p)`.
@@ -242,7 +243,8 @@ public:
                     e == 0                ? 's'
                     : e + 1 < ends.size() ? 't'
                                           : 'f',
-                    arrows_, pid_of(ends[e].performer), static_cast<int>(ends[e].stream), microseconds(time));
+                    arrows_, pid_of(ends[e].performer), core::position_of(ends[e].stream),
+                    microseconds(time));
             }
         }
     }
@@ -263,7 +265,7 @@ std::string chrome_trace(const schedule::Program& program, const schedule::Timel
                   "a trace needs the spans of every performer");
     TraceWriter writer(program);
     for (std::size_t p = 0; p < timeline.spans.size(); ++p) {
-        const int pipeline = program.classes[static_cast<std::size_t>(timeline.class_of[p])].pipeline;
+        const int pipeline = program.classes[timeline.class_of[p]].pipeline;
         writer.add(p, fmt::format("rank {} (pipeline {})", timeline.rank[p], pipeline), timeline, p, memory);
     }
     for (const TraceMark& mark : marks) writer.add(mark);

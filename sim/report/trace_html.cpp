@@ -137,14 +137,14 @@ std::string html_timeline(const schedule::Program& program, const schedule::Time
     std::string performers;
     auto out = std::back_inserter(performers);
     for (std::size_t p = 0; p < timeline.spans.size(); ++p) {
-        const schedule::RankProgram& list = program.classes[static_cast<std::size_t>(timeline.class_of[p])];
+        const schedule::RankProgram& list = program.classes[timeline.class_of[p]];
         fmt::format_to(out, "{}{{\"name\":\"rank {}\",\"lanes\":[", p == 0 ? "" : ",\n", timeline.rank[p]);
         const char* lane_separator = "";
         for (int stream = 0; stream < schedule::stream_count; ++stream) {
             std::string spans;
             for (const schedule::Span& span : timeline.spans[p]) {
                 const Instruction& instruction = list.instructions[span.instruction];
-                if (static_cast<int>(instruction.stream) != stream) continue;
+                if (core::position_of(instruction.stream) != stream) continue;
                 const std::size_t text =
                     index_of.try_emplace(label(program, instruction, true), index_of.size()).first->second;
                 fmt::format_to(std::back_inserter(spans), "{}[{:.6g},{:.6g},{},{}]", spans.empty() ? "" : ",",

@@ -37,7 +37,7 @@ inline exec::cuda::RunPlan planned(const schedule::Plan& plan, const model::Mode
     const exec::RunOptions options;
     Emulated machine;
     return exec::cuda::plan_run(
-        {program, graph, inputs, options, communicator, preparation.segments, preparation.stage_plans,
+        {program, graph, inputs, options, communicator, preparation.graphs, preparation.stage_plans,
          preparation
              .activities[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)])]},
         machine, settings);

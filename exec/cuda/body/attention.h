@@ -11,6 +11,11 @@
 
 namespace exec::cuda::kernel_body {
 
+// Blocks count the columns of a head as threads are counted.
+SMSIM_HOST_DEVICE int head_columns(const AttentionShape& shape) {
+    return static_cast<int>(shape.head_dimension);
+}
+
 inline constexpr float hidden = -3.402823466e38f;  // score of a key that a query does not see
 
 template <class T>
@@ -66,7 +71,7 @@ struct AttentionTiles {
     template <class Thread>
     SMSIM_DEVICE void fetch(const Thread& t, const T* from, std::int64_t rows, std::int64_t width,
                             std::int64_t first, float* to) const {
-        const auto d = static_cast<int>(shape.head_dimension);
+        const auto d = head_columns(shape);
         for (int e = t.thread(); e < tile * d; e += t.threads()) {
             const std::int64_t row = first + e / d;
             to[e / d * stride + e % d] = row < rows ? to_float(from[row * width + e % d]) : 0.0f;
@@ -118,7 +123,7 @@ struct AttentionForward {
     float* log_sums;
 
     static std::size_t shared(int tile, int stride) {
-        return (4 * static_cast<std::size_t>(tile) * stride + tile * (tile + 1) + 3 * tile) * sizeof(float);
+        return (std::size_t{4} * tile * stride + tile * (tile + 1) + 3 * tile) * sizeof(float);
     }
 
     template <class Thread>
@@ -163,8 +168,7 @@ struct AttentionForward {
             }
             t.synchronize();
             for (int e = t.thread(); e < n * shape.head_dimension; e += t.threads()) {
-                const int i = e / static_cast<int>(shape.head_dimension),
-                          c = e % static_cast<int>(shape.head_dimension);
+                const int i = e / head_columns(shape), c = e % head_columns(shape);
                 float x = o[i * a.stride + c] * change[i];
                 for (int j = 0; j < n; ++j) x += p[i * (n + 1) + j] * v[j * a.stride + c];
                 o[i * a.stride + c] = x;
@@ -172,8 +176,7 @@ struct AttentionForward {
             t.synchronize();
         }
         for (int e = t.thread(); e < n * shape.head_dimension; e += t.threads()) {
-            const int i = e / static_cast<int>(shape.head_dimension),
-                      c = e % static_cast<int>(shape.head_dimension);
+            const int i = e / head_columns(shape), c = e % head_columns(shape);
             if (first + i >= shape.tokens) continue;
             y[a.output(sample, head) + (first + i) * shape.heads * shape.head_dimension + c] =
                 from_float<T>(o[i * a.stride + c] / sum[i]);
@@ -250,14 +253,14 @@ struct AttentionKeyBackward {
     T* dmemory;
 
     static std::size_t shared(int tile, int stride) {
-        return (6 * static_cast<std::size_t>(tile) * stride + 2 * tile * (tile + 1)) * sizeof(float);
+        return (std::size_t{6} * tile * stride + 2 * tile * (tile + 1)) * sizeof(float);
     }
 
     template <class Thread>
     SMSIM_DEVICE void operator()(const Thread& t) const {
         const AttentionTiles<T>& a = gradients.a;
         const AttentionShape& shape = a.shape;
-        const int n = a.tile, d = static_cast<int>(shape.head_dimension);
+        const int n = a.tile, d = head_columns(shape);
         const std::int64_t k0 = t.block() % a.key_tiles * n, kv = t.block() / a.key_tiles % shape.kv_heads,
                            sample = t.block() / (a.key_tiles * shape.kv_heads);
         float *k = t.template shared<float>(), *v = k + n * a.stride, *dk = v + n * a.stride,
@@ -312,14 +315,14 @@ struct AttentionQueryBackward {
     T* dqkv;
 
     static std::size_t shared(int tile, int stride) {
-        return (5 * static_cast<std::size_t>(tile) * stride + 2 * tile * (tile + 1)) * sizeof(float);
+        return (std::size_t{5} * tile * stride + 2 * tile * (tile + 1)) * sizeof(float);
     }
 
     template <class Thread>
     SMSIM_DEVICE void operator()(const Thread& t) const {
         const AttentionTiles<T>& a = gradients.a;
         const AttentionShape& shape = a.shape;
-        const int n = a.tile, d = static_cast<int>(shape.head_dimension);
+        const int n = a.tile, d = head_columns(shape);
         const std::int64_t q0 = t.block() % a.tiles * n, head = t.block() / a.tiles % shape.heads,
                            sample = t.block() / (a.tiles * shape.heads);
         const std::int64_t kv = head / (shape.heads / shape.kv_heads);
@@ -464,7 +467,7 @@ struct Rotate {
 template <class T>
 AttentionTiles<T> attention_tiles(const AttentionShape& shape) {
     const int tile = shape.head_dimension <= 64 ? 32 : 16;
-    return {shape, tile, static_cast<int>(shape.head_dimension) + 1, ceiling(shape.tokens, tile),
+    return {shape, tile, head_columns(shape) + 1, ceiling(shape.tokens, tile),
             ceiling(shape.key_count(), tile)};
 }
 
@@ -473,25 +476,24 @@ inline void attention(Stream s, Type type, const AttentionShape& shape, const vo
     with_type(type, [&](auto t) {
         using T = decltype(t);
         const AttentionTiles<T> a = attention_tiles<T>(shape);
-        launch(
-            s, a.tiles * shape.heads * shape.samples, 128, AttentionForward<T>::shared(a.tile, a.stride),
-            AttentionForward<T>{a, threshold_of(shape.dropout), static_cast<const T*>(qkv),
-                                static_cast<const T*>(memory ? memory : qkv), static_cast<T*>(y), log_sums});
+        launch(s, a.tiles * shape.heads * shape.samples, 128, AttentionForward<T>::shared(a.tile, a.stride),
+               AttentionForward<T>{a, threshold_of(shape.dropout), as<const T>(qkv),
+                                   as<const T>(memory ? memory : qkv), as<T>(y), log_sums});
     });
 }
 
 inline void attention_backward(Stream s, Type type, const AttentionShape& shape, const void* qkv,
                                const void* memory, const void* y, const float* log_sums, const void* dy,
                                void* dqkv, void* dmemory, void* workspace) {
-    auto* delta = static_cast<float*>(workspace);
+    auto* delta = as<float>(workspace);
     with_type(type, [&](auto t) {
         using T = decltype(t);
         const AttentionTiles<T> a = attention_tiles<T>(shape);
-        const T *in = static_cast<const T*>(qkv), *keys = static_cast<const T*>(memory ? memory : qkv),
-                *gradient = static_cast<const T*>(dy);
-        T *out = static_cast<T*>(dqkv), *key_out = static_cast<T*>(memory ? dmemory : dqkv);
+        const T *in = as<const T>(qkv), *keys = as<const T>(memory ? memory : qkv),
+                *gradient = as<const T>(dy);
+        T *out = as<T>(dqkv), *key_out = as<T>(memory ? dmemory : dqkv);
         launch(s, ceiling(shape.samples * shape.tokens * shape.heads, 4), 128, 0,
-               AttentionDelta<T>{shape, static_cast<const T*>(y), gradient, delta});
+               AttentionDelta<T>{shape, as<const T>(y), gradient, delta});
         const AttentionGradients<T> gradients{a, threshold_of(shape.dropout), log_sums, delta};
         launch(s, a.key_tiles * shape.kv_heads * shape.samples, 128,
                AttentionKeyBackward<T>::shared(a.tile, a.stride),
@@ -508,8 +510,7 @@ inline void attention_softmax(Stream s, Type type, const AttentionShape& shape, 
         using T = decltype(t);
         launch(s, shape.samples * shape.heads * shape.tokens, shape.key_count() > 512 ? 256 : 128,
                32 * sizeof(float),
-               AttentionSoftmax<T>{shape, threshold_of(shape.dropout), static_cast<T*>(scores),
-                                   static_cast<T*>(dropped), mask});
+               AttentionSoftmax<T>{shape, threshold_of(shape.dropout), as<T>(scores), as<T>(dropped), mask});
     });
 }
 
@@ -519,8 +520,7 @@ inline void attention_softmax_backward(Stream s, Type type, const AttentionShape
         using T = decltype(t);
         launch(s, shape.samples * shape.heads * shape.tokens, shape.key_count() > 512 ? 256 : 128,
                32 * sizeof(float),
-               AttentionSoftmaxBackward<T>{shape, static_cast<const T*>(probabilities), mask,
-                                           static_cast<T*>(dp)});
+               AttentionSoftmaxBackward<T>{shape, as<const T>(probabilities), mask, as<T>(dp)});
     });
 }
 
@@ -531,8 +531,7 @@ inline void rotate(Stream s, Type type, const RotationShape& shape, bool is_inve
     with_type(type, [&](auto t) {
         using T = decltype(t);
         constexpr int wide = 16 / sizeof(T);
-        const Rotate<T> f{shape, is_inverse ? -1.0f : 1.0f, static_cast<const T*>(x), static_cast<T*>(y),
-                          accumulates};
+        const Rotate<T> f{shape, is_inverse ? -1.0f : 1.0f, as<const T>(x), as<T>(y), accumulates};
         if (shape.head_dimension % wide == 0 && shape.dimension / 2 % wide == 0 &&
             are_aligned(16, x, y, shape.cosines, shape.sines))
             each<wide>(s, count, f);
@@ -585,7 +584,7 @@ inline void move_columns(Stream s, Type type, const ColumnMove& move, const void
     with_type(type, [&](auto t) {
         using T = decltype(t);
         constexpr int wide = 16 / sizeof(T);
-        const MoveColumns<T> f{move, static_cast<const T*>(from), static_cast<T*>(to), accumulates};
+        const MoveColumns<T> f{move, as<const T>(from), as<T>(to), accumulates};
         const bool are_wide = move.from_row % wide == 0 && move.to_row % wide == 0 &&
                               move.from_sample % wide == 0 && move.to_sample % wide == 0;
         if (are_wide) each_in_rows<T>(s, move.samples * move.rows, move.width, f, from, to);
@@ -598,8 +597,7 @@ inline void order_parts(Stream s, Type type, std::int64_t samples, std::int64_t 
     with_type(type, [&](auto t) {
         using T = decltype(t);
         each_in_rows<T>(s, samples * tokens, width,
-                        OrderParts<T>{samples, tokens, degree, width, is_inverse, static_cast<const T*>(x),
-                                      static_cast<T*>(y)},
+                        OrderParts<T>{samples, tokens, degree, width, is_inverse, as<const T>(x), as<T>(y)},
                         x, y);
     });
 }

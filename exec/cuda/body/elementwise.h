@@ -269,7 +269,7 @@ inline void cast(Stream s, Type from, Type to, std::int64_t count, const void* x
         with_type(to, [&](auto out) {
             using From = decltype(in);
             using To = decltype(out);
-            const Cast<From, To> f{static_cast<const From*>(x), static_cast<To*>(y)};
+            const Cast<From, To> f{as<const From>(x), as<To>(y)};
             if (are_aligned(32, x, y)) each<8>(s, count, f);
             else each<1>(s, count, f);
         });
@@ -279,8 +279,7 @@ inline void cast(Stream s, Type from, Type to, std::int64_t count, const void* x
 inline void add(Stream s, Type type, std::int64_t count, const void* a, const void* b, void* y) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each_of<T>(s, count, Add<T>{static_cast<const T*>(a), static_cast<const T*>(b), static_cast<T*>(y)},
-                   a, b, y);
+        each_of<T>(s, count, Add<T>{as<const T>(a), as<const T>(b), as<T>(y)}, a, b, y);
     });
 }
 
@@ -288,15 +287,14 @@ inline void scale(Stream s, Type type, std::int64_t count, float factor, const v
                   bool accumulates) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each_of<T>(s, count, Scale<T>{static_cast<const T*>(x), static_cast<T*>(y), factor, accumulates}, x,
-                   y);
+        each_of<T>(s, count, Scale<T>{as<const T>(x), as<T>(y), factor, accumulates}, x, y);
     });
 }
 
 inline void unary(Stream s, Type type, Unary kind, std::int64_t count, const void* x, void* y) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each_of<T>(s, count, Apply<T>{kind, static_cast<const T*>(x), static_cast<T*>(y)}, x, y);
+        each_of<T>(s, count, Apply<T>{kind, as<const T>(x), as<T>(y)}, x, y);
     });
 }
 
@@ -305,9 +303,8 @@ inline void unary_backward(Stream s, Type type, Unary kind, std::int64_t count, 
     with_type(type, [&](auto t) {
         using T = decltype(t);
         each_of<T>(s, count,
-                   ApplyBackward<T>{kind, static_cast<const T*>(saved), static_cast<const T*>(dy),
-                                    static_cast<T*>(dx), accumulates},
-                   saved, dy, dx);
+                   ApplyBackward<T>{kind, as<const T>(saved), as<const T>(dy), as<T>(dx), accumulates}, saved,
+                   dy, dx);
     });
 }
 
@@ -323,8 +320,7 @@ inline void gated(Stream s, Type type, Unary kind, std::int64_t rows, std::int64
                   void* y) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each_in_rows<T>(s, rows, width, Gated<T>{kind, width, static_cast<const T*>(x), static_cast<T*>(y)},
-                        x, y);
+        each_in_rows<T>(s, rows, width, Gated<T>{kind, width, as<const T>(x), as<T>(y)}, x, y);
     });
 }
 
@@ -332,10 +328,10 @@ inline void gated_backward(Stream s, Type type, Unary kind, std::int64_t rows, s
                            const void* x, const void* dy, void* dx, bool accumulates) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each_in_rows<T>(s, rows, width,
-                        GatedBackward<T>{kind, width, static_cast<const T*>(x), static_cast<const T*>(dy),
-                                         static_cast<T*>(dx), accumulates},
-                        x, dy, dx);
+        each_in_rows<T>(
+            s, rows, width,
+            GatedBackward<T>{kind, width, as<const T>(x), as<const T>(dy), as<T>(dx), accumulates}, x, dy,
+            dx);
     });
 }
 
@@ -343,12 +339,8 @@ inline void dropout(Stream s, Type type, const DropoutShape& shape, const void* 
                     void* y, std::uint8_t* mask) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        const Dropout<T> f{shape,
-                           threshold_of(shape.probability),
-                           static_cast<const T*>(x),
-                           static_cast<const T*>(residual),
-                           static_cast<T*>(y),
-                           mask};
+        const Dropout<T> f{
+            shape, threshold_of(shape.probability), as<const T>(x), as<const T>(residual), as<T>(y), mask};
         each_in_rows<T>(s, shape.rows, shape.columns, f, x, residual, y, mask);
     });
 }
@@ -357,10 +349,10 @@ inline void dropout_backward(Stream s, Type type, std::int64_t count, float prob
                              const std::uint8_t* mask, const void* dy, void* dx, bool accumulates) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each_of<T>(s, count,
-                   DropoutBackward<T>{1.0f / (1.0f - probability), mask, static_cast<const T*>(dy),
-                                      static_cast<T*>(dx), accumulates},
-                   mask, dy, dx);
+        each_of<T>(
+            s, count,
+            DropoutBackward<T>{1.0f / (1.0f - probability), mask, as<const T>(dy), as<T>(dx), accumulates},
+            mask, dy, dx);
     });
 }
 

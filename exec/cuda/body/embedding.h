@@ -73,8 +73,7 @@ inline void embedding(Stream s, Type type, std::int64_t rows, std::int64_t width
                       std::int64_t table, const std::int64_t* ids, Values parameter, void* y) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each_in_rows<T>(s, rows, width, Embedding<T>{width, first, table, ids, parameter, static_cast<T*>(y)},
-                        y);
+        each_in_rows<T>(s, rows, width, Embedding<T>{width, first, table, ids, parameter, as<T>(y)}, y);
     });
 }
 
@@ -83,10 +82,10 @@ inline void positions(Stream s, Type type, std::int64_t rows, std::int64_t width
                       const void* x, Values table, void* y) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each_in_rows<T>(s, rows, width,
-                        Positions<T>{width, tokens, first_row, offset, token_range, static_cast<const T*>(x),
-                                     table, static_cast<T*>(y)},
-                        x, y);
+        each_in_rows<T>(
+            s, rows, width,
+            Positions<T>{width, tokens, first_row, offset, token_range, as<const T>(x), table, as<T>(y)}, x,
+            y);
     });
 }
 
@@ -95,10 +94,10 @@ inline void positions_weight(Stream s, Type type, std::int64_t rows, std::int64_
                              const void* dy, Sums dtable) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each_in_rows<T>(s, tokens, width,
-                        PositionsWeight<T>{rows, width, tokens, first_row, offset, token_range,
-                                           static_cast<const T*>(dy), dtable},
-                        dy);
+        each_in_rows<T>(
+            s, tokens, width,
+            PositionsWeight<T>{rows, width, tokens, first_row, offset, token_range, as<const T>(dy), dtable},
+            dy);
     });
 }
 

@@ -73,7 +73,7 @@ struct CastToFloat8 {
                          pitch =
                              side +
                              1;  // octets that are read together, 16 rows apart, lie in banks of their own
-    static constexpr std::size_t shared_bytes = 32 * sizeof(float) + static_cast<std::size_t>(side) * pitch;
+    static constexpr std::size_t shared_bytes = 32 * sizeof(float) + std::size_t{side} * pitch;
     static constexpr const char* name = "cast_to_float8";
     static_assert(float8_partials <= most_threads);
     std::int64_t rows, columns;
@@ -138,7 +138,7 @@ inline void largest_magnitudes(Stream s, Type type, std::int64_t count, const vo
     with_type(type, [&](auto t) {
         using T = decltype(t);
         constexpr int wide = 16 / sizeof(T);
-        const auto* from = static_cast<const T*>(x);
+        const auto* from = as<const T>(x);
         const std::int64_t blocks = partials_of(count);
         if (is_aligned(x, 16))
             launch(s, blocks, 256, 32 * sizeof(float), LargestMagnitudes<T, wide>{count, from, partials});
@@ -153,8 +153,8 @@ void cast_as(Stream s, std::int64_t rows, std::int64_t columns, const void* x, c
         using Body = CastToFloat8<T, format, decltype(width)::value>;
         const std::int64_t squares = ceiling(rows, Body::side) * ceiling(columns, Body::side);
         launch(s, squares, Body::most_threads, Body::shared_bytes,
-               Body{rows, columns, static_cast<const T*>(x), partials,
-                    static_cast<int>(partials_of(rows * columns)), unscale, plain, turned});
+               Body{rows, columns, as<const T>(x), partials, static_cast<int>(partials_of(rows * columns)),
+                    unscale, plain, turned});
     };
     constexpr int wide = 16;
     const bool is_wide =

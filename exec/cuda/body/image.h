@@ -319,8 +319,7 @@ inline void batch_norm(Stream s, Type type, const ImageShape& shape, float epsil
     with_type(type, [&](auto t) {
         using T = decltype(t);
         launch(s, shape.channels, 512, 32 * sizeof(float),
-               BatchNorm<T>{shape, epsilon, static_cast<const T*>(x), scale, shift, static_cast<T*>(y),
-                            statistics});
+               BatchNorm<T>{shape, epsilon, as<const T>(x), scale, shift, as<T>(y), statistics});
     });
 }
 inline void batch_norm_backward(Stream s, Type type, const ImageShape& shape, const void* x,
@@ -328,16 +327,10 @@ inline void batch_norm_backward(Stream s, Type type, const ImageShape& shape, co
                                 bool accumulates) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        launch(s, shape.channels, 512, 32 * sizeof(float),
-               BatchNormBackward<T>{shape,
-                                    static_cast<const T*>(x),
-                                    statistics,
-                                    scale,
-                                    static_cast<const T*>(dy),
-                                    static_cast<T*>(dx),
-                                    accumulates,
-                                    {},
-                                    {}});
+        launch(
+            s, shape.channels, 512, 32 * sizeof(float),
+            BatchNormBackward<T>{
+                shape, as<const T>(x), statistics, scale, as<const T>(dy), as<T>(dx), accumulates, {}, {}});
     });
 }
 inline void batch_norm_weights(Stream s, Type type, const ImageShape& shape, const void* x,
@@ -345,22 +338,14 @@ inline void batch_norm_weights(Stream s, Type type, const ImageShape& shape, con
     with_type(type, [&](auto t) {
         using T = decltype(t);
         launch(s, shape.channels, 512, 32 * sizeof(float),
-               BatchNormBackward<T>{shape,
-                                    static_cast<const T*>(x),
-                                    statistics,
-                                    {},
-                                    static_cast<const T*>(dy),
-                                    nullptr,
-                                    false,
-                                    dscale,
-                                    dshift});
+               BatchNormBackward<T>{
+                   shape, as<const T>(x), statistics, {}, as<const T>(dy), nullptr, false, dscale, dshift});
     });
 }
 inline void channel_sums(Stream s, Type type, const ImageShape& shape, const void* dy, Sums sum) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        launch(s, shape.out_channels, 512, 32 * sizeof(float),
-               ChannelSums<T>{shape, static_cast<const T*>(dy), sum});
+        launch(s, shape.out_channels, 512, 32 * sizeof(float), ChannelSums<T>{shape, as<const T>(dy), sum});
     });
 }
 inline void add_channel_bias(Stream s, Type type, const ImageShape& shape, Values bias, void* y) {
@@ -368,7 +353,7 @@ inline void add_channel_bias(Stream s, Type type, const ImageShape& shape, Value
     with_type(type, [&](auto t) {
         using T = decltype(t);
         each<1>(s, shape.samples * shape.out_channels * pixels,
-                ChannelBias<T>{pixels, shape.out_channels, bias, static_cast<T*>(y)});
+                ChannelBias<T>{pixels, shape.out_channels, bias, as<T>(y)});
     });
 }
 inline void max_pool(Stream s, Type type, const ImageShape& shape, const void* x, void* y,
@@ -376,7 +361,7 @@ inline void max_pool(Stream s, Type type, const ImageShape& shape, const void* x
     with_type(type, [&](auto t) {
         using T = decltype(t);
         each<1>(s, shape.samples * shape.channels * shape.out_rows * shape.out_columns,
-                MaxPool<T>{shape, static_cast<const T*>(x), static_cast<T*>(y), positions});
+                MaxPool<T>{shape, as<const T>(x), as<T>(y), positions});
     });
 }
 inline void max_pool_backward(Stream s, Type type, const ImageShape& shape, const std::int64_t* positions,
@@ -384,15 +369,14 @@ inline void max_pool_backward(Stream s, Type type, const ImageShape& shape, cons
     with_type(type, [&](auto t) {
         using T = decltype(t);
         each<1>(s, shape.samples * shape.channels * shape.rows * shape.columns,
-                MaxPoolBackward<T>{shape, positions, static_cast<const T*>(dy), static_cast<T*>(dx),
-                                   accumulates});
+                MaxPoolBackward<T>{shape, positions, as<const T>(dy), as<T>(dx), accumulates});
     });
 }
 inline void average_pool(Stream s, Type type, const ImageShape& shape, const void* x, void* y) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
         each<1>(s, shape.samples * shape.channels * shape.out_rows * shape.out_columns,
-                AveragePool<T>{shape, static_cast<const T*>(x), static_cast<T*>(y)});
+                AveragePool<T>{shape, as<const T>(x), as<T>(y)});
     });
 }
 inline void average_pool_backward(Stream s, Type type, const ImageShape& shape, const void* dy, void* dx,
@@ -400,7 +384,7 @@ inline void average_pool_backward(Stream s, Type type, const ImageShape& shape, 
     with_type(type, [&](auto t) {
         using T = decltype(t);
         each<1>(s, shape.samples * shape.channels * shape.rows * shape.columns,
-                AveragePoolBackward<T>{shape, static_cast<const T*>(dy), static_cast<T*>(dx), accumulates});
+                AveragePoolBackward<T>{shape, as<const T>(dy), as<T>(dx), accumulates});
     });
 }
 inline void transpose(Stream s, Type type, std::int64_t samples, std::int64_t leading, std::int64_t rest,
@@ -408,15 +392,14 @@ inline void transpose(Stream s, Type type, std::int64_t samples, std::int64_t le
     with_type(type, [&](auto t) {
         using T = decltype(t);
         each<1>(s, samples * leading * rest,
-                Transpose<T>{leading, rest, static_cast<const T*>(x), static_cast<T*>(y), accumulates});
+                Transpose<T>{leading, rest, as<const T>(x), as<T>(y), accumulates});
     });
 }
 inline void average_tokens(Stream s, Type type, std::int64_t samples, std::int64_t tokens, std::int64_t width,
                            const void* x, void* y) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each<1>(s, samples * width,
-                AverageTokens<T>{tokens, width, static_cast<const T*>(x), static_cast<T*>(y)});
+        each<1>(s, samples * width, AverageTokens<T>{tokens, width, as<const T>(x), as<T>(y)});
     });
 }
 inline void average_tokens_backward(Stream s, Type type, std::int64_t samples, std::int64_t tokens,
@@ -424,16 +407,14 @@ inline void average_tokens_backward(Stream s, Type type, std::int64_t samples, s
     with_type(type, [&](auto t) {
         using T = decltype(t);
         each<1>(s, samples * tokens * width,
-                AverageTokensBackward<T>{tokens, width, static_cast<const T*>(dy), static_cast<T*>(dx),
-                                         accumulates});
+                AverageTokensBackward<T>{tokens, width, as<const T>(dy), as<T>(dx), accumulates});
     });
 }
 inline void select(Stream s, Type type, std::int64_t rows, std::int64_t selected, std::int64_t tokens,
                    std::int64_t width, const std::int64_t* positions, const void* x, void* y) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each<1>(s, rows * width,
-                Select<T>{selected, tokens, width, positions, static_cast<const T*>(x), static_cast<T*>(y)});
+        each<1>(s, rows * width, Select<T>{selected, tokens, width, positions, as<const T>(x), as<T>(y)});
     });
 }
 inline void select_backward(Stream s, Type type, std::int64_t rows, std::int64_t selected,
@@ -442,8 +423,7 @@ inline void select_backward(Stream s, Type type, std::int64_t rows, std::int64_t
     with_type(type, [&](auto t) {
         using T = decltype(t);
         each<1>(s, rows / selected * width,
-                SelectBackward<T>{selected, tokens, width, positions, static_cast<const T*>(dy),
-                                  static_cast<T*>(dx)});
+                SelectBackward<T>{selected, tokens, width, positions, as<const T>(dy), as<T>(dx)});
     });
 }
 

@@ -25,7 +25,7 @@ struct LossStatistics {
         const T* row = logits + t.block() * shape.columns;
         // One pass: a sum relative to the largest so far, Milakov and Gimelshein, arXiv 1805.02867.
         float most = least_float, sum = 0;
-        const std::int64_t stride = static_cast<std::int64_t>(t.threads()) * V;
+        const std::int64_t stride = std::int64_t{t.threads()} * V;
         const auto take = [&](std::int64_t c, const Pack<T, V>& pack) {
             float x[V], local = least_float;
             for (int j = 0; j < V; ++j) {
@@ -39,7 +39,7 @@ struct LossStatistics {
             for (int j = 0; j < V; ++j) sum += c + j < shape.valid ? exponential<T>(x[j] - most) : 0.0f;
         };
         // Two loads are under way at a time.
-        std::int64_t c = static_cast<std::int64_t>(t.thread()) * V;
+        std::int64_t c = std::int64_t{t.thread()} * V;
         for (; c + stride < shape.valid; c += 2 * stride) {
             const Pack<T, V> first = load<T, V>(row + c), second = load<T, V>(row + c + stride);
             take(c, first);
@@ -136,8 +136,8 @@ struct CrossEntropyBackward {
         const float weight = factors ? factor * factors->loss_scale : factor;
         const float sum = probabilities ? 0.0f : log_sum(shape, statistics, t.block(), ignored);
         const std::int64_t at = t.block() * shape.columns, label = labels[t.block()] - shape.first_class;
-        for (std::int64_t c = static_cast<std::int64_t>(t.thread()) * V; c < shape.columns;
-             c += static_cast<std::int64_t>(t.threads()) * V) {
+        for (std::int64_t c = std::int64_t{t.thread()} * V; c < shape.columns;
+             c += std::int64_t{t.threads()} * V) {
             Pack<T, V> pack;
             if (!probabilities) pack = load<T, V>(logits + at + c);
             float out[V] = {};
@@ -362,9 +362,9 @@ inline void loss_statistics(Stream s, Type type, const ClassShape& shape, const 
         using T = decltype(t);
         constexpr int wide = 16 / sizeof(T);
         const int threads = shape.columns > 4096 ? 512 : 128;
-        const T* in = static_cast<const T*>(logits);
+        const T* in = as<const T>(logits);
         if (shape.is_across) {
-            auto* partials = static_cast<float*>(workspace);
+            auto* partials = as<float>(workspace);
             const AcrossTile<T> tile = across_tile<T>(shape);
             const std::int64_t chunks = ceiling(shape.columns, tile.classes_per_chunk);
             launch(s, tile.tiles * chunks, 32 * across_warps,
@@ -392,7 +392,7 @@ inline void cross_entropy(Stream s, Type type, const ClassShape& shape, const vo
     if (!probabilities) return;
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        const T* in = static_cast<const T*>(logits);
+        const T* in = as<const T>(logits);
         if (shape.is_across)
             cross_entropy_across<T>(s, {shape, across_tile<T>(shape), 1.0f, nullptr, in, statistics,
                                         probabilities, nullptr, nullptr, false});
@@ -407,8 +407,8 @@ inline void cross_entropy_backward(Stream s, Type type, const ClassShape& shape,
     with_type(type, [&](auto t) {
         using T = decltype(t);
         constexpr int wide = 16 / sizeof(T);
-        const T* in = static_cast<const T*>(logits);
-        T* out = static_cast<T*>(dlogits);
+        const T* in = as<const T>(logits);
+        T* out = as<T>(dlogits);
         if (shape.is_across)
             cross_entropy_across<T>(s, {shape, across_tile<T>(shape), factor, factors, in, statistics,
                                         const_cast<float*>(probabilities), labels, out, accumulates});

@@ -19,7 +19,7 @@ struct RoutingArrays {
 };
 SMSIM_HOST_DEVICE RoutingArrays routing_arrays(const RoutingShape& shape, void* workspace) {
     const std::int64_t routed_tokens = shape.tokens * shape.chosen;
-    auto* weight = static_cast<float*>(workspace);
+    auto* weight = as<float>(workspace);
     auto* expert = reinterpret_cast<std::int32_t*>(weight + routed_tokens);
     return {weight, expert, expert + routed_tokens, expert + 2 * routed_tokens};
 }
@@ -314,7 +314,7 @@ inline void route(Stream s, Type type, const RoutingShape& shape, const void* pr
     const RoutingArrays to = routing_arrays(shape, routing);
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each<1>(s, shape.tokens, ChooseExperts<T>{shape, static_cast<const T*>(probabilities), to});
+        each<1>(s, shape.tokens, ChooseExperts<T>{shape, as<const T>(probabilities), to});
     });
     launch(s, shape.experts, PlaceRoutedTokens::threads, PlaceRoutedTokens::shared,
            PlaceRoutedTokens{shape, to});
@@ -334,7 +334,7 @@ inline void router_softmax(Stream s, Type type, std::int64_t tokens, std::int64_
     with_type(type, [&](auto t) {
         using T = decltype(t);
         launch(s, ceiling(tokens, 4), 128, 0,
-               RouterSoftmax<T>{tokens, experts, logits, static_cast<T*>(probabilities)});
+               RouterSoftmax<T>{tokens, experts, logits, as<T>(probabilities)});
     });
 }
 
@@ -343,10 +343,9 @@ inline void router_gradient(Stream s, Type type, std::int64_t tokens, std::int64
                             const void* dy, void* dlogits) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        launch(
-            s, ceiling(tokens, 4), 128, 0,
-            RouterGradient<T>{tokens, experts, balance, factors, chosen, static_cast<const T*>(probabilities),
-                              static_cast<const T*>(dy), static_cast<T*>(dlogits)});
+        launch(s, ceiling(tokens, 4), 128, 0,
+               RouterGradient<T>{tokens, experts, balance, factors, chosen, as<const T>(probabilities),
+                                 as<const T>(dy), as<T>(dlogits)});
     });
 }
 
@@ -354,10 +353,10 @@ inline void dispatch(Stream s, Type type, const RoutingShape& shape, const void*
                      void* y) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each_in_rows<T>(s, shape.tokens * shape.chosen, shape.hidden,
-                        Dispatch<T>{shape, routing_arrays(shape, const_cast<void*>(routing)),
-                                    static_cast<const T*>(x), static_cast<T*>(y)},
-                        x, y);
+        each_in_rows<T>(
+            s, shape.tokens * shape.chosen, shape.hidden,
+            Dispatch<T>{shape, routing_arrays(shape, const_cast<void*>(routing)), as<const T>(x), as<T>(y)},
+            x, y);
     });
 }
 
@@ -368,7 +367,7 @@ void gather(Stream s, Type type, const RoutingShape& shape, const void* routing,
         using T = decltype(t);
         each_in_rows<T>(s, shape.tokens, shape.hidden,
                         Gather<T, is_weighted>{shape, routing_arrays(shape, const_cast<void*>(routing)),
-                                               static_cast<const T*>(x), static_cast<T*>(y), accumulates},
+                                               as<const T>(x), as<T>(y), accumulates},
                         x, y);
     });
 }
@@ -390,9 +389,8 @@ inline void combine_backward(Stream s, Type type, const RoutingShape& shape, con
         constexpr int wide = 16 / sizeof(T);
         const auto start = [&]<int V>() {
             launch(s, ceiling(shape.tokens, 4), 128, 0,
-                   CombineBackward<T, V>{shape, from, static_cast<const T*>(x),
-                                         static_cast<const T*>(probabilities), static_cast<const T*>(dy),
-                                         static_cast<T*>(dx), static_cast<T*>(dprobabilities), accumulates});
+                   CombineBackward<T, V>{shape, from, as<const T>(x), as<const T>(probabilities),
+                                         as<const T>(dy), as<T>(dx), as<T>(dprobabilities), accumulates});
         };
         if (shape.hidden % wide == 0 && are_aligned(16, x, dy, dx)) start.template operator()<wide>();
         else start.template operator()<1>();

@@ -48,7 +48,7 @@ struct RowPart {
         }
     }
     SMSIM_DEVICE static std::int64_t column_at(int p, int lane, int lanes) {
-        return (static_cast<std::int64_t>(p) * lanes + lane) * V;
+        return (std::int64_t{p} * lanes + lane) * V;
     }
     SMSIM_DEVICE Pack<T, V> at(int p, std::int64_t c) const {
         if constexpr (packs > 0) return kept[p];
@@ -77,12 +77,9 @@ SMSIM_DEVICE void each_pack(std::int64_t width, int lane, int lanes, const Visit
     if constexpr (packs > 0) {
         SMSIM_UNROLL
         for (int p = 0; p < packs; ++p)
-            if (const std::int64_t c = (static_cast<std::int64_t>(p) * lanes + lane) * V; c < width)
-                visit(p, c);
+            if (const std::int64_t c = (std::int64_t{p} * lanes + lane) * V; c < width) visit(p, c);
     } else {
-        for (std::int64_t c = static_cast<std::int64_t>(lane) * V; c < width;
-             c += static_cast<std::int64_t>(lanes) * V)
-            visit(0, c);
+        for (std::int64_t c = std::int64_t{lane} * V; c < width; c += std::int64_t{lanes} * V) visit(0, c);
     }
 }
 
@@ -322,10 +319,9 @@ void norm(Stream s, Type type, std::int64_t rows, std::int64_t width, float epsi
         with_row_layout<T>(
             rows, width, are_aligned(16, x, y, scale.data, shift.data),
             [&](auto v, auto packs, bool is_short, std::int64_t blocks, int threads, std::size_t shared) {
-                launch(
-                    s, blocks, threads, shared,
-                    Norm<T, v(), packs(), is_layer>{is_short, rows, width, epsilon, static_cast<const T*>(x),
-                                                    scale, shift, static_cast<T*>(y), statistics});
+                launch(s, blocks, threads, shared,
+                       Norm<T, v(), packs(), is_layer>{is_short, rows, width, epsilon, as<const T>(x), scale,
+                                                       shift, as<T>(y), statistics});
             });
     });
 }
@@ -348,9 +344,9 @@ void norm_backward(Stream s, Type type, std::int64_t rows, std::int64_t width, c
             rows, width, are_aligned(16, x, dy, dx, base, scale.data),
             [&](auto v, auto packs, bool is_short, std::int64_t blocks, int threads, std::size_t shared) {
                 launch(s, blocks, threads, shared,
-                       NormBackward<T, v(), packs(), is_layer>{
-                           is_short, rows, width, static_cast<const T*>(x), statistics, scale,
-                           static_cast<const T*>(dy), static_cast<T*>(dx), static_cast<const T*>(base)});
+                       NormBackward<T, v(), packs(), is_layer>{is_short, rows, width, as<const T>(x),
+                                                               statistics, scale, as<const T>(dy), as<T>(dx),
+                                                               as<const T>(base)});
             });
     });
 }
@@ -370,17 +366,16 @@ void column_partials(Stream s, std::int64_t rows, std::int64_t columns, std::int
                      const float* statistics, const void* dy, float* partials) {
     using Body = ColumnPartials<T, V, has_product, is_layer>;
     const std::int64_t column_blocks = ceiling(columns, Body::columns_per_block);
-    launch(s, chunks * column_blocks, 256,
-           static_cast<std::size_t>(Body::rows_at_once) * Body::columns_per_block * sizeof(float),
-           Body{rows, columns, ceiling(rows, chunks), column_blocks, static_cast<const T*>(x), statistics,
-                static_cast<const T*>(dy), partials});
+    launch(s, chunks * column_blocks, 256, sizeof(float) * Body::rows_at_once * Body::columns_per_block,
+           Body{rows, columns, ceiling(rows, chunks), column_blocks, as<const T>(x), statistics,
+                as<const T>(dy), partials});
 }
 
 template <bool has_product, bool is_layer>
 void sum_columns(Stream s, Type type, std::int64_t rows, std::int64_t columns, const void* x,
                  const float* statistics, const void* dy, Sums products, Sums sums, void* workspace) {
     const std::int64_t chunks = row_chunks(rows, columns);
-    auto* partials = static_cast<float*>(workspace);
+    auto* partials = as<float>(workspace);
     with_type(type, [&](auto t) {
         using T = decltype(t);
         constexpr int wide = 16 / sizeof(T);

@@ -106,8 +106,7 @@ struct RunSums {
         t.synchronize();
         const bool comes_in = begin > 0 && id_of(here[0]) == id_of(here[1]);
         constexpr int at_once = 4;
-        for (std::int64_t c = static_cast<std::int64_t>(t.thread()) * V; c < width;
-             c += static_cast<std::int64_t>(t.threads()) * V) {
+        for (std::int64_t c = std::int64_t{t.thread()} * V; c < width; c += std::int64_t{t.threads()} * V) {
             float sum[V] = {};
             bool is_first_run = true;
             for (int i = 0; i < count; i += at_once) {
@@ -183,7 +182,7 @@ inline void embedding_weight(Stream s, Type type, std::int64_t rows, std::int64_
                              std::int64_t table, const std::int64_t* ids, const void* dy, Sums dtable,
                              void* workspace) {
     const std::int64_t length = sorted_length(rows), own = at_most(length, keys_per_block);
-    auto* keys = static_cast<RowKey*>(workspace);
+    auto* keys = as<RowKey>(workspace);
     auto* partials = reinterpret_cast<float*>(keys + length);
     const int threads = own >= 512 ? 256 : own >= 128 ? 64 : 32;
     const auto sort_blocks = [&](std::int64_t merged) {
@@ -201,7 +200,7 @@ inline void embedding_weight(Stream s, Type type, std::int64_t rows, std::int64_
     with_type(type, [&](auto t) {
         using T = decltype(t);
         constexpr int wide = 16 / sizeof(T);
-        const T* gradient = static_cast<const T*>(dy);
+        const T* gradient = as<const T>(dy);
         const int lanes = width > 128 * wide ? 256 : width > 32 * wide ? 128 : 32;
         if (width % wide == 0 && is_aligned(dy, 16))
             launch(s, chunks, lanes, shared, RunSums<T, wide>{rows, width, keys, gradient, dtable, partials});

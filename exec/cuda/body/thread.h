@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "exec/cuda/kernels.h"
 
@@ -26,6 +27,17 @@
 
 namespace exec::cuda::kernel_body {
 
+// An array "whatever its elements are" as what it holds.
+template <class T>
+SMSIM_HOST_DEVICE T* as(void* data) {
+    return static_cast<T*>(data);
+}
+template <class T>
+SMSIM_HOST_DEVICE T* as(const void* data) {
+    static_assert(std::is_const_v<T>, "a constant array has constant elements");
+    return static_cast<T*>(data);
+}
+
 struct Bf16 {
     std::uint16_t bits;
 };
@@ -36,9 +48,9 @@ struct Fp16 {
 SMSIM_HOST_DEVICE float to_float(float x) { return x; }
 SMSIM_HOST_DEVICE float to_float(Bf16 x) {
 #if defined(__CUDA_ARCH__)
-    return __uint_as_float(static_cast<unsigned>(x.bits) << 16);
+    return __uint_as_float(unsigned{x.bits} << 16);
 #else
-    const std::uint32_t bits = static_cast<std::uint32_t>(x.bits) << 16;
+    const std::uint32_t bits = std::uint32_t{x.bits} << 16;
     float result;
     std::memcpy(&result, &bits, sizeof result);
     return result;
@@ -98,9 +110,9 @@ SMSIM_HOST_DEVICE Fp16 from_float<Fp16>(float x) {
 
 SMSIM_DEVICE float value_at(const Values& values, std::int64_t i) {
     switch (values.type) {
-        case Type::fp32: return static_cast<const float*>(values.data)[i];
-        case Type::bf16: return to_float(static_cast<const Bf16*>(values.data)[i]);
-        case Type::fp16: return to_float(static_cast<const Fp16*>(values.data)[i]);
+        case Type::fp32: return as<const float>(values.data)[i];
+        case Type::bf16: return to_float(as<const Bf16>(values.data)[i]);
+        case Type::fp16: return to_float(as<const Fp16>(values.data)[i]);
     }
     return 0;
 }
@@ -110,15 +122,9 @@ SMSIM_DEVICE void widen_from(const T* from, float (&out)[V]);
 template <int V, bool is_aligned = false>
 SMSIM_DEVICE void values_at(const Values& values, std::int64_t i, float (&out)[V]) {
     switch (values.type) {
-        case Type::fp32:
-            widen_from<float, V, is_aligned>(static_cast<const float*>(values.data) + i, out);
-            break;
-        case Type::bf16:
-            widen_from<Bf16, V, is_aligned>(static_cast<const Bf16*>(values.data) + i, out);
-            break;
-        case Type::fp16:
-            widen_from<Fp16, V, is_aligned>(static_cast<const Fp16*>(values.data) + i, out);
-            break;
+        case Type::fp32: widen_from<float, V, is_aligned>(as<const float>(values.data) + i, out); break;
+        case Type::bf16: widen_from<Bf16, V, is_aligned>(as<const Bf16>(values.data) + i, out); break;
+        case Type::fp16: widen_from<Fp16, V, is_aligned>(as<const Fp16>(values.data) + i, out); break;
     }
 }
 template <class T>
@@ -127,9 +133,9 @@ SMSIM_DEVICE void add_to(T& at, float x, bool accumulates) {
 }
 SMSIM_DEVICE void add_at(const Sums& sums, std::int64_t i, float x) {
     switch (sums.type) {
-        case Type::fp32: add_to(static_cast<float*>(sums.data)[i], x, sums.accumulates); break;
-        case Type::bf16: add_to(static_cast<Bf16*>(sums.data)[i], x, sums.accumulates); break;
-        case Type::fp16: add_to(static_cast<Fp16*>(sums.data)[i], x, sums.accumulates); break;
+        case Type::fp32: add_to(as<float>(sums.data)[i], x, sums.accumulates); break;
+        case Type::bf16: add_to(as<Bf16>(sums.data)[i], x, sums.accumulates); break;
+        case Type::fp16: add_to(as<Fp16>(sums.data)[i], x, sums.accumulates); break;
     }
 }
 

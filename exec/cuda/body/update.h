@@ -73,8 +73,8 @@ struct Update {
 
     template <int V>
     SMSIM_DEVICE static void change(const DeviceRange& range, const Rates& r, std::int64_t i) {
-        auto* parameters = static_cast<P*>(range.parameter) + i;
-        auto* gradients = static_cast<G*>(range.gradient) + i;
+        auto* parameters = as<P>(range.parameter) + i;
+        auto* gradients = as<G>(range.gradient) + i;
         Pack<G, V> gradient = load<G, V>(gradients);
         Pack<P, V> rounded;
         if (!range.master) rounded = load<P, V>(parameters);
@@ -153,12 +153,12 @@ struct LambPartials {
     template <int V>
     SMSIM_DEVICE static void take(const DeviceRange& range, const StepFactors& f, float clip, std::int64_t i,
                                   Squares& sums) {
-        auto* gradients = static_cast<G*>(range.gradient) + i;
+        auto* gradients = as<G>(range.gradient) + i;
         Pack<G, V> gradient = load<G, V>(gradients);
         Pack<P, V> rounded;
         Pack<float, V> master;
         if (range.master) master = load<float, V>(range.master + i);
-        else rounded = load<P, V>(static_cast<const P*>(range.parameter) + i);
+        else rounded = load<P, V>(as<const P>(range.parameter) + i);
         Pack<float, V> first = load<float, V>(range.first + i), second = load<float, V>(range.second + i);
         const float unscale = 1.0f / f.loss_scale;
         for (int j = 0; j < V; ++j) {
@@ -232,7 +232,7 @@ struct LambStep {
     template <int V>
     SMSIM_DEVICE static void change(const DeviceRange& range, const StepFactors& f, float rate,
                                     std::int64_t i) {
-        auto* parameters = static_cast<P*>(range.parameter) + i;
+        auto* parameters = as<P>(range.parameter) + i;
         Pack<P, V> rounded;
         Pack<float, V> master;
         if (range.master) master = load<float, V>(range.master + i);
@@ -265,7 +265,7 @@ struct NormPartials {
         float* scratch = t.template shared<float>();
         const UpdateChunk chunk = chunks[t.block()];
         const DeviceRange range = ranges[chunk.range];
-        const auto* gradients = static_cast<const G*>(range.gradient);
+        const auto* gradients = as<const G>(range.gradient);
         const std::int64_t end =
             chunk.begin + update_chunk < range.count ? chunk.begin + update_chunk : range.count;
         const float unscale = 1.0f / factors->loss_scale;

@@ -1,4 +1,5 @@
 #include "exec/cuda/device/convolution.cuh"
+#include "core/index/integers.h"
 
 #include <fmt/core.h>
 
@@ -22,7 +23,7 @@ cudnnDataType_t library_type(Type type) {
 template <class Result>
 const Result& choose(const std::vector<Result>& results, int count) {
     for (int i = 0; i < count; ++i)
-        if (const Result& r = results[static_cast<std::size_t>(i)];
+        if (const Result& r = results[i];
             r.status == CUDNN_STATUS_SUCCESS && r.determinism == CUDNN_DETERMINISTIC)
             return r;
     throw core::MachineError("cuDNN has no deterministic algorithm for a convolution");
@@ -66,18 +67,16 @@ Convolutions::Prepared Convolutions::prepare(ConvolutionPass pass, Type type, co
     int count = 0;
     if (pass == ConvolutionPass::forward) {
         std::vector<cudnnConvolutionFwdAlgoPerf_t> results(CUDNN_CONVOLUTION_FWD_ALGO_COUNT);
-        check(
-            cudnnGetConvolutionForwardAlgorithm_v7(handle_, p.x, p.weight, p.convolution, p.y,
-                                                   static_cast<int>(results.size()), &count, results.data()),
-            "cudnnGetConvolutionForwardAlgorithm_v7");
+        check(cudnnGetConvolutionForwardAlgorithm_v7(handle_, p.x, p.weight, p.convolution, p.y,
+                                                     core::count_of(results), &count, results.data()),
+              "cudnnGetConvolutionForwardAlgorithm_v7");
         const auto& chosen = choose(results, count);
         p.algorithm = chosen.algo;
         p.workspace = chosen.memory;
     } else if (pass == ConvolutionPass::input) {
         std::vector<cudnnConvolutionBwdDataAlgoPerf_t> results(CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT);
         check(cudnnGetConvolutionBackwardDataAlgorithm_v7(handle_, p.weight, p.y, p.convolution, p.x,
-                                                          static_cast<int>(results.size()), &count,
-                                                          results.data()),
+                                                          core::count_of(results), &count, results.data()),
               "cudnnGetConvolutionBackwardDataAlgorithm_v7");
         const auto& chosen = choose(results, count);
         p.algorithm = chosen.algo;
@@ -85,8 +84,7 @@ Convolutions::Prepared Convolutions::prepare(ConvolutionPass pass, Type type, co
     } else {
         std::vector<cudnnConvolutionBwdFilterAlgoPerf_t> results(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT);
         check(cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle_, p.x, p.y, p.convolution, p.weight,
-                                                            static_cast<int>(results.size()), &count,
-                                                            results.data()),
+                                                            core::count_of(results), &count, results.data()),
               "cudnnGetConvolutionBackwardFilterAlgorithm_v7");
         const auto& chosen = choose(results, count);
         p.algorithm = chosen.algo;

@@ -17,6 +17,7 @@
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "exec/cuda/device/library_check.cuh"
 #include "exec/cuda/device/open.h"
 
@@ -81,7 +82,7 @@ public:
             const std::lock_guard lock(mutex_);
             groups_.push_back({members, made});
         }
-        const int number = static_cast<int>(groups_.size()) - 1;
+        const int number = core::count_of(groups_) - 1;
         connect(number, position);
         return number;
     }
@@ -115,8 +116,7 @@ public:
                     std::size_t count) override {
         const std::size_t bytes = count * core::bytes_per_element(type);
         begin_messages();
-        for (int peer = 0; peer < static_cast<int>(groups_[static_cast<std::size_t>(group)].members.size());
-             ++peer) {
+        for (int peer = 0; peer < core::count_of(groups_[group].members); ++peer) {
             const std::size_t at = static_cast<std::size_t>(peer) * bytes;
             send(stream, group, peer, static_cast<const char*>(from) + at, bytes, 0);
             receive(stream, group, peer, static_cast<char*>(to) + at, bytes, 0);
@@ -184,7 +184,7 @@ private:
 
     template <class Launch>
     void call(int group, const char* what, const Launch& launch) {
-        const Group& own = groups_[static_cast<std::size_t>(group)];
+        const Group& own = groups_[group];
         const ncclComm_t communicator = own.communicator;
         if (!communicator)
             throw core::MachineError(fmt::format("{} after the communicator of ranks {} was given up", what,
@@ -233,7 +233,7 @@ private:
         std::promise<Made> promise;
         std::future<Made> future = promise.get_future();
         std::thread([promise = std::move(promise), device, id, position,
-                     size = static_cast<int>(members.size())]() mutable {
+                     size = core::count_of(members)]() mutable {
             Made made;
             if (cudaSetDevice(device) != cudaSuccess) made.status = ncclUnhandledCudaError;
             else made.status = ncclCommInitRank(&made.communicator, size, id, position);
@@ -253,7 +253,7 @@ private:
     // NCCL connects two ranks at their first message, and the host waits for both: better here, where both
     // are, than inside a step.
     void connect(int number, int position) {
-        const std::vector<int>& members = groups_[static_cast<std::size_t>(number)].members;
+        const std::vector<int>& members = groups_[number].members;
         if (members.size() != 2) return;
         void* word = machine_->allocate(256);
         const Stream stream = machine_->stream(schedule::Stream::compute);
@@ -274,14 +274,14 @@ private:
     }
 
     int position_in(const std::vector<int>& members) const {
-        for (std::size_t i = 0; i < members.size(); ++i)
-            if (members[i] == communicator_.rank()) return static_cast<int>(i);
+        for (const std::int32_t i : core::indices(members))
+            if (members[i] == communicator_.rank()) return i;
         core::require(false, "a rank makes groups that it is in");
         return -1;
     }
     // This member's piece of an array that the group shares.
     void* piece(int group, core::DataType type, void* data, std::size_t count) const {
-        const int position = position_in(groups_[static_cast<std::size_t>(group)].members);
+        const int position = position_in(groups_[group].members);
         return static_cast<char*>(data) +
                static_cast<std::size_t>(position) * count * core::bytes_per_element(type);
     }

@@ -8,6 +8,7 @@
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "exec/cuda/device/convolution.cuh"
 #include "exec/cuda/device/device.h"
 #include "exec/cuda/device/fused_attention.cuh"
@@ -111,9 +112,8 @@ public:
 
     Stream stream(schedule::Stream which) override { return streams_[static_cast<std::size_t>(which)]; }
     Stream message_stream(int number) override {
-        while (static_cast<int>(message_streams_.size()) <= number)
-            message_streams_.push_back(make_stream(false));
-        return message_streams_[static_cast<std::size_t>(number)];
+        while (core::count_of(message_streams_) <= number) message_streams_.push_back(make_stream(false));
+        return message_streams_[number];
     }
     Event make_event(bool is_timed) override {
         auto made = std::make_unique<TimedEvent>();

@@ -1,4 +1,5 @@
 #include "exec/cuda/device/product.cuh"
+#include "core/index/integers.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -244,9 +245,9 @@ Products::Prepared Products::make(const Product& p, const Key& key) {
     int count = 0;
     result.status =
         cublasLtMatmulAlgoGetHeuristic(handle_, result.operation, result.a, result.b, result.c, result.c,
-                                       preference, static_cast<int>(found.size()), found.data(), &count);
+                                       preference, core::count_of(found), found.data(), &count);
     cublasLtMatmulPreferenceDestroy(preference);
-    found.resize(static_cast<std::size_t>(std::max(0, count)));
+    found.resize(std::max(0, count));
     std::erase_if(found, [](const cublasLtMatmulHeuristicResult_t& candidate) {
         return candidate.state != CUBLAS_STATUS_SUCCESS;
     });

@@ -31,7 +31,7 @@ AttentionTables::AttentionTables(const model::ModelGraph& graph, const model::Co
             tables.rotary_dimension =
                 static_cast<std::int64_t>(o.attributes.rotary_fraction * o.attributes.head_dimension) / 2 * 2;
             const std::int64_t half = tables.rotary_dimension / 2,
-                               tokens = graph.tensor(o.inputs[0]).shape[0] * graph.segments;
+                               tokens = graph.tensor(o.inputs[0]).shape[0] * graph.part.count;
             std::vector<float> cosines, sines;
             for (std::int64_t t = 0; t < tokens; ++t)
                 for (std::int64_t j = 0; j < half; ++j) {

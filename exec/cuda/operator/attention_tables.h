@@ -1,5 +1,5 @@
 // What attention operators read beside their operands: turns of rotary positions, slopes of ALiBi. In device
-// memory, once for all segments of a sequence.
+// memory, once for all parts of a sequence.
 #pragma once
 
 #include <cstdint>

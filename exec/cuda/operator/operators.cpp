@@ -142,7 +142,7 @@ Operators::Sizes Operators::sizes_of(model::TensorId tensor) const {
 
 // A segment's; of divided sequences the same as context_parallel.h lists.
 TokenRange Operators::token_range() const {
-    if (graph_.segment > 0) return {graph_.tokens_per_sample, graph_.first_token(), 0};
+    if (graph_.part.index > 0) return {graph_.tokens_per_sample, graph_.first_token(), 0};
     const std::int64_t degree = context_.context_parallel;
     if (degree == 1) return {};
     const std::int64_t part = graph_.tokens_per_sample / (2 * degree);

@@ -122,7 +122,7 @@ private:
     ClassShape classes_of(const model::Operator& op) const;
     TokenRange token_range() const;  // of this rank's tokens in their sequence
     // The same for positions, which a segment's own operators count from its first token.
-    TokenRange positions() const { return graph_.segments > 1 ? TokenRange{} : token_range(); }
+    TokenRange positions() const { return graph_.part.is_whole() ? token_range() : TokenRange{}; }
     AttentionShape attention_shape(model::OperatorId id, std::int32_t micro_batch) const;
     RotationShape rotation_shape(model::OperatorId id, const AttentionShape& shape) const;
     ImageShape image_shape(const model::Operator& op) const;

@@ -123,9 +123,9 @@ AttentionShape Operators::attention_shape(model::OperatorId id, std::int32_t mic
     shape.scale = static_cast<float>(
         a.softmax_scale > 0 ? a.softmax_scale : 1.0 / std::sqrt(static_cast<double>(a.head_dimension)));
     shape.first_head = o.in_parallel_region ? tensor_rank_ * shape.heads : 0;
-    if (graph_.segments > 1) {
+    if (!graph_.part.is_whole()) {
         shape.whole_sequence = graph_.sequence_tokens();
-        if (graph_.segment > 0) shape.keys = graph_.first_token() + shape.tokens;
+        if (graph_.part.index > 0) shape.keys = graph_.first_token() + shape.tokens;
         shape.token_range = token_range();
     }
     if (const AttentionTables::Of* tables = tables_->find(id)) shape.alibi_slopes = tables->slopes;
@@ -228,7 +228,7 @@ void Operators::attention_backward(model::OperatorId id, const Operands& x, cons
     const AttentionInput in = attention_input(x, shape, rotation);
     const bool adds = accumulates(dqkv), turns = rotation.dimension > 0;
     void* result = turns || adds ? execution_.scratch(gradient_slot, bytes) : dqkv.data();
-    // Keys and values of their own have a gradient of their own, which goes to the ranks or segments that
+    // Keys and values of their own have a gradient of their own, which goes to the ranks or parts that
     // they came from.
     const std::int64_t key_elements = shape.samples * shape.keys * shape.key_row();
     const std::size_t key_bytes = key_elements * size_of(type_);
@@ -259,7 +259,7 @@ void Operators::attention_backward(model::OperatorId id, const Operands& x, cons
         kernels_.rotate(s, type_, of_keys(rotation, shape), true, key_result, joined, false);
         key_result = joined;
     }
-    if (graph_.segments > 1) return add_joined_gradients(x, shape, key_result, dqkv.data());
+    if (!graph_.part.is_whole()) return add_joined_gradients(x, shape, key_result, dqkv.data());
     if (shape.keys == 0) return;
     if (turns)
         kernels_.rotate(s, type_, of_keys(rotation, shape), true, key_result, x.dkeys.data(), adds_keys);

@@ -15,7 +15,7 @@ namespace exec::cuda {
 
 Operators::Octets Operators::octets(int slot, Float8 format, const Matrix& x, bool plain, bool turned,
                                     bool casts) const {
-    const auto count = static_cast<std::size_t>(x.rows * x.columns);
+    const std::size_t count = x.rows * x.columns;
     const std::size_t head = alignment + rounded(float8_partials * sizeof(float)), copy = rounded(count);
     auto* room =
         static_cast<std::uint8_t*>(execution_.scratch(slot, head + (plain && turned ? 2 : 1) * copy));

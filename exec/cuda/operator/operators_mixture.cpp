@@ -59,7 +59,7 @@ std::vector<std::int64_t> Operators::rows_of_experts(model::OperatorId id, const
     std::vector<std::int64_t>& rows = kept_rows_[{id.index, x.place->micro_batch}];
     if (!is_forward) return rows;
     const model::Operator& o = op(id);
-    const auto experts = static_cast<std::size_t>(o.attributes.experts);
+    const std::size_t experts = o.attributes.experts;
     auto* counts = static_cast<float*>(execution_.scratch(counts_slot, experts * sizeof(float)));
     kernels_.expert_counts(execution_.stream(), routing_shape(o), routing(o, x.inputs[1].data()), true,
                            counts);

@@ -10,12 +10,12 @@ namespace {
 template <class T>
 void narrow(std::span<const float> values, void* to) {
     for (std::size_t i = 0; i < values.size(); ++i)
-        static_cast<T*>(to)[i] = host_body::from_float<T>(values[i]);
+        host_body::as<T>(to)[i] = host_body::from_float<T>(values[i]);
 }
 template <class T>
 void widen(const void* from, std::span<float> values) {
     for (std::size_t i = 0; i < values.size(); ++i)
-        values[i] = host_body::to_float(static_cast<const T*>(from)[i]);
+        values[i] = host_body::to_float(host_body::as<const T>(from)[i]);
 }
 
 }  // namespace

@@ -285,7 +285,7 @@ void answer_higher(const Launch& launch, const JoinOptions& options, const Socke
 
 std::unique_ptr<Wire> connect_all(const Launch& launch, const JoinOptions& options,
                                   std::vector<std::string>& hosts) {
-    const auto size = static_cast<std::size_t>(launch.size);
+    const std::size_t size = launch.size;
     std::vector<Socket> sockets(size);  // by new rank
     core::Diagnostics diagnostics;
     const ListeningAddress chosen =
@@ -299,10 +299,10 @@ std::unique_ptr<Wire> connect_all(const Launch& launch, const JoinOptions& optio
     } else {
         table = report_to_first(launch, options, chosen, listener, sockets[0]);
     }
-    const auto own = static_cast<std::size_t>(
+    const std::size_t own =
         std::find_if(table.entries.begin(), table.entries.end(),
                      [&](const Entry& entry) { return entry.launch_rank == launch.rank; }) -
-        table.entries.begin());
+        table.entries.begin();
     core::require(own < size, "rank 0's table has every rank");
     call_lower(launch, options, chosen, table, own, sockets);
     answer_higher(launch, options, listener, table, own, sockets);

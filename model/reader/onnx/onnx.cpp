@@ -141,7 +141,7 @@ private:
     }
 
     void set_data(int id, std::vector<double> data) {
-        const auto i = static_cast<std::size_t>(id);
+        const std::size_t i = id;
         OnnxValue& value = graph_.value(id);
         switch (element_types_[i]) {
             case onnx::TensorProto::FLOAT:
@@ -309,7 +309,7 @@ private:
         std::vector<const onnx::TypeProto*> types;
         std::vector<const onnx::TensorProto*> data;
         for (int input : node.inputs) {
-            const auto i = static_cast<std::size_t>(input);
+            const std::size_t i = input;
             types.push_back(input < 0 ? nullptr : &types_[i]);
             data.push_back(input < 0 || !constants_[i] ? nullptr : &*constants_[i]);
         }

@@ -124,7 +124,7 @@ private:
         for (double index : *data(1)) {
             if (index < 0) index += extent;
             if (!(index >= 0 && index < extent)) return std::nullopt;
-            chosen.push_back((*data(0))[static_cast<std::size_t>(index)]);
+            chosen.push_back((*data(0))[index]);
         }
         return chosen;
     }
@@ -151,10 +151,10 @@ private:
         Data chosen;
         if (step >= 1) {
             for (double i = std::max(start, 0.0); i < std::min(end, extent); i += step)
-                chosen.push_back((*data(0))[static_cast<std::size_t>(i)]);
+                chosen.push_back((*data(0))[i]);
         } else if (step <= -1) {
             for (double i = std::min(start, extent - 1); i > std::max(end, -1.0); i += step)
-                chosen.push_back((*data(0))[static_cast<std::size_t>(i)]);
+                chosen.push_back((*data(0))[i]);
         } else {
             return std::nullopt;
         }

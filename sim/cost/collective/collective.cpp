@@ -4,6 +4,7 @@
 
 #include "cluster/node.h"
 #include "core/errors.h"
+#include "core/index/integers.h"
 #include "sim/cost/collective/library.h"
 #include "sim/cost/framework/framework_lookup.h"
 
@@ -27,7 +28,7 @@ const std::vector<std::int32_t>& tied_ranks_of(const schedule::RankProgram& list
                                                const schedule::Instruction& collective) {
     static const std::vector<std::int32_t> none;
     const bool is_tied = collective.group == schedule::GroupKind::tied_stages && collective.bucket;
-    return is_tied ? list.buckets[static_cast<std::size_t>(*collective.bucket)].tied_ranks : none;
+    return is_tied ? list.buckets[*collective.bucket].tied_ranks : none;
 }
 
 CommunicationCost::CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster,
@@ -55,15 +56,15 @@ std::vector<int> CommunicationCost::members(const Participants& participants,
 
 Groups CommunicationCost::groups(const Participants& participants) const {
     const schedule::ParallelLayout& layout = plan_.layout;
-    std::vector<bool> seen(static_cast<std::size_t>(layout.ranks()), false);
+    std::vector<bool> seen(layout.ranks(), false);
     Groups result;
     for (int data = 0; data < layout.data; ++data)
         for (int tensor = 0; tensor < layout.tensor; ++tensor) {
             const schedule::RankCoordinates at{data, tensor, participants.pipeline};
-            if (seen[static_cast<std::size_t>(rank_of(layout, at))]) continue;
+            if (seen[rank_of(layout, at)]) continue;
             std::vector<std::int32_t>& devices = result.devices.emplace_back();
             for (int member : members(participants, at)) {
-                seen[static_cast<std::size_t>(member)] = true;
+                seen[member] = true;
                 devices.push_back(device_of(member));
             }
         }
@@ -94,8 +95,7 @@ void CommunicationCost::add_rounds(const schedule::CollectiveAlgorithm& algorith
         flows.clear();
         for (const std::vector<std::int32_t>& members : groups.devices)
             for (const schedule::Transfer& transfer : round)
-                flows.push_back({members[static_cast<std::size_t>(transfer.from)],
-                                 members[static_cast<std::size_t>(transfer.to)],
+                flows.push_back({members[transfer.from], members[transfer.to],
                                  static_cast<double>(transfer.count) / rounds.pieces});
         total += collective_network_.price(flows);
         all.insert(all.end(), flows.begin(), flows.end());
@@ -123,8 +123,7 @@ void CommunicationCost::add_large_ring(const Participants& participants, const G
         for (const LinkShare& link : collective_network_.links(flows)) busy[link.link] += link.busy * times;
     };
     const auto flow = [&](const std::vector<std::int32_t>& members, std::int32_t from, std::int32_t to) {
-        flows.push_back(
-            {members[static_cast<std::size_t>(from)], members[static_cast<std::size_t>(to)], 1.0 / n});
+        flows.push_back({members[from], members[to], 1.0 / n});
     };
     // Ranks from `first` on to their right-hand neighbours.
     const auto neighbours = [&](std::int32_t first, std::int32_t senders) {
@@ -249,7 +248,7 @@ const Candidate& CommunicationCost::choose(const Participants& participants, cor
         std::vector<std::int32_t> devices;
         for (int rank : members(participants, {0, 0, participants.pipeline}))
             devices.push_back(device_of(rank));
-        wanted = schedule::select_collective(wanted, participants.kind, static_cast<int>(devices.size()),
+        wanted = schedule::select_collective(wanted, participants.kind, core::count_of(devices),
                                              members_in_a_node(cluster_, devices), bytes)
                      .name;
     }

@@ -42,8 +42,7 @@ std::vector<LinkShare> host_messages(const LibraryContext& context, const Groups
                                        cluster::DeviceId(nodes[b][lane]));
                     cluster::Route cards;
                     for (const cluster::DirectedLink& link : whole.links)
-                        if (instance.links[static_cast<std::size_t>(link.link)].kind ==
-                            cluster::LinkKind::network)
+                        if (instance.links[link.link].kind == cluster::LinkKind::network)
                             cards.links.push_back(link);
                     routes.push_back({cards, share / static_cast<double>(lanes)});
                 }

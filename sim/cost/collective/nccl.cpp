@@ -15,6 +15,7 @@
 #include <array>
 #include <cmath>
 
+#include "core/index/integers.h"
 #include "sim/cost/collective/host_path.h"
 #include "sim/cost/collective/rings.h"
 #include "sim/cost/collective/trees.h"
@@ -112,7 +113,7 @@ public:
           groups_(groups),
           shape_(shape_of(cluster, groups.devices.front())),
           generation_(generation(cluster.instance.device)),
-          nodes_index_(static_cast<std::size_t>(std::min(shape_.nodes, 3) - 1)),
+          nodes_index_(std::min(shape_.nodes, 3) - 1),
           channels_(nccl_channels(cluster, shape_)) {}
 
     std::vector<Candidate> candidates() {
@@ -312,22 +313,21 @@ std::optional<double> nccl_nvlink_efficiency(const cluster::DeviceSpec& device) 
 GroupShape shape_of(const cluster::Cluster& cluster, const std::vector<std::int32_t>& group) {
     GroupShape shape;
     const std::vector<std::vector<std::int32_t>> nodes = orders_in_nodes(cluster, group);
-    shape.ranks = static_cast<int>(group.size());
-    shape.nodes = static_cast<int>(nodes.size());
+    shape.ranks = core::count_of(group);
+    shape.nodes = core::count_of(nodes);
     bool has_neighbours = false, all_nvlink = true, all_switched = true;
     for (const std::vector<std::int32_t>& order : nodes) {
-        shape.ranks_per_node = std::max(shape.ranks_per_node, static_cast<int>(order.size()));
+        shape.ranks_per_node = std::max(shape.ranks_per_node, core::count_of(order));
         for (std::size_t i = 0; i + 1 < order.size(); ++i) {
             if (order[i] == order[i + 1]) continue;
             has_neighbours = true;
             const cluster::Route path =
                 cluster::route(cluster, cluster::DeviceId(order[i]), cluster::DeviceId(order[i + 1]));
             for (const cluster::DirectedLink& link : path.links) {
-                const cluster::Link& spec = cluster.instance.links[static_cast<std::size_t>(link.link)];
+                const cluster::Link& spec = cluster.instance.links[link.link];
                 all_nvlink = all_nvlink && spec.kind == cluster::LinkKind::nvlink;
                 const auto is_switch = [&](int vertex) {
-                    return cluster.instance.vertices[static_cast<std::size_t>(vertex)].kind ==
-                           cluster::VertexKind::nvswitch;
+                    return cluster.instance.vertices[vertex].kind == cluster::VertexKind::nvswitch;
                 };
                 all_switched = all_switched && (is_switch(spec.a) || is_switch(spec.b));
             }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cluster/topology.h"
+#include "core/index/integers.h"
 #include "schedule/program/program.h"
 #include "sim/cost/collective/candidate.h"
 #include "sim/cost/collective/network.h"
@@ -18,7 +19,7 @@ namespace sim {
 struct Groups {
     std::vector<std::vector<std::int32_t>> devices;  // global, in group order
 
-    int size() const { return static_cast<int>(devices.front().size()); }
+    int size() const { return core::count_of(devices.front()); }
 };
 
 struct GroupShape {

@@ -48,8 +48,8 @@ Network::Network(const cluster::Cluster& cluster, std::optional<double> nvlink_e
     : cluster_(cluster), step_(terms.step) {
     const std::size_t links = cluster.instance.links.size();
     // Links of every node in both directions, then the memories of the devices, last device first.
-    first_memory_ = links * 2 * static_cast<std::size_t>(std::max(1, cluster.nodes));
-    load_.assign(first_memory_ + static_cast<std::size_t>(cluster.device_count()), 0.0);
+    first_memory_ = links * 2 * std::max(1, cluster.nodes);
+    load_.assign(first_memory_ + cluster.device_count(), 0.0);
     for (const cluster::Link& link : cluster.instance.links) {
         double rate = link.kind == cluster::LinkKind::nvlink && nvlink_efficiency
                           ? link.bandwidth.value * *nvlink_efficiency
@@ -65,10 +65,8 @@ Network::Network(const cluster::Cluster& cluster, std::optional<double> nvlink_e
 
 std::size_t Network::slot(const cluster::DirectedLink& link) const {
     const std::size_t links = cluster_.instance.links.size();
-    const bool is_forward =
-        link.forward || !cluster_.instance.links[static_cast<std::size_t>(link.link)].is_full_duplex;
-    return (static_cast<std::size_t>(link.node) * links + static_cast<std::size_t>(link.link)) * 2 +
-           (is_forward ? 0 : 1);
+    const bool is_forward = link.forward || !cluster_.instance.links[link.link].is_full_duplex;
+    return (link.node * links + link.link) * 2 + (is_forward ? 0 : 1);
 }
 
 double Network::bandwidth_of(std::size_t slot) const {
@@ -82,7 +80,7 @@ void Network::load(std::span<const Flow> flows, core::Seconds& slowest) {
         if (flow.share <= 0) continue;
         if (flow.from == flow.to) {
             // Two ranks of one device: a copy inside its memory, read and written.
-            const std::size_t at = load_.size() - 1 - static_cast<std::size_t>(flow.from);
+            const std::size_t at = load_.size() - 1 - flow.from;
             if (load_[at] == 0) touched_.push_back(at);
             load_[at] += 2 * flow.share;
             continue;

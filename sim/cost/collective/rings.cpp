@@ -27,16 +27,13 @@ LinkCounts direct_links(const cluster::InstanceType& instance, const Members& me
     LinkCounts counts(members.size(), std::vector<int>(members.size(), 0));
     for (const cluster::Link& link : instance.links) {
         if (link.kind != cluster::LinkKind::nvlink) continue;
-        const std::optional<int> a = local[static_cast<std::size_t>(link.a)],
-                                 b = local[static_cast<std::size_t>(link.b)];
+        const std::optional<int> a = local[link.a], b = local[link.b];
         if (!a || !b) continue;
         const auto at_a = std::find(members.begin(), members.end(), *a),
                    at_b = std::find(members.begin(), members.end(), *b);
         if (at_a == members.end() || at_b == members.end()) continue;
-        counts[static_cast<std::size_t>(at_a - members.begin())]
-              [static_cast<std::size_t>(at_b - members.begin())] += link.count;
-        counts[static_cast<std::size_t>(at_b - members.begin())]
-              [static_cast<std::size_t>(at_a - members.begin())] += link.count;
+        counts[at_a - members.begin()][at_b - members.begin()] += link.count;
+        counts[at_b - members.begin()][at_a - members.begin()] += link.count;
     }
     return counts;
 }
@@ -45,12 +42,11 @@ LinkCounts direct_links(const cluster::InstanceType& instance, const Members& me
 void extend(const LinkCounts& counts, Members& path, std::vector<bool>& used, std::vector<Members>& cycles) {
     const std::size_t n = counts.size();
     if (path.size() == n) {
-        if (counts[static_cast<std::size_t>(path.back())][0] > 0 && path[1] < path.back())
-            cycles.push_back(path);
+        if (counts[path.back()][0] > 0 && path[1] < path.back()) cycles.push_back(path);
         return;
     }
     for (std::size_t next = 1; next < n; ++next) {
-        if (used[next] || counts[static_cast<std::size_t>(path.back())][next] == 0) continue;
+        if (used[next] || counts[path.back()][next] == 0) continue;
         used[next] = true;
         path.push_back(static_cast<std::int32_t>(next));
         extend(counts, path, used, cycles);
@@ -61,8 +57,7 @@ void extend(const LinkCounts& counts, Members& path, std::vector<bool>& used, st
 
 void change(LinkCounts& counts, const Members& cycle, int by) {
     for (std::size_t i = 0; i < cycle.size(); ++i) {
-        const auto a = static_cast<std::size_t>(cycle[i]),
-                   b = static_cast<std::size_t>(cycle[(i + 1) % cycle.size()]);
+        const std::size_t a = cycle[i], b = cycle[(i + 1) % cycle.size()];
         counts[a][b] += by;
         counts[b][a] += by;
     }
@@ -70,9 +65,7 @@ void change(LinkCounts& counts, const Members& cycle, int by) {
 
 bool has_room(const LinkCounts& counts, const Members& cycle) {
     for (std::size_t i = 0; i < cycle.size(); ++i)
-        if (counts[static_cast<std::size_t>(cycle[i])]
-                  [static_cast<std::size_t>(cycle[(i + 1) % cycle.size()])] <= 0)
-            return false;
+        if (counts[cycle[i]][cycle[(i + 1) % cycle.size()]] <= 0) return false;
     return true;
 }
 
@@ -108,7 +101,7 @@ std::vector<Members> disjoint_cycles(const cluster::InstanceType& instance, cons
     used[0] = true;
     extend(counts, path, used, cycles);
     std::vector<std::size_t> chosen, best;
-    choose(counts, cycles, 0, static_cast<std::size_t>(least_degree / 2), chosen, best);
+    choose(counts, cycles, 0, least_degree / 2, chosen, best);
     std::vector<Members> result;
     for (std::size_t c : best) result.push_back(cycles[c]);
     return result;
@@ -133,8 +126,7 @@ std::vector<std::vector<std::int32_t>> orders_in_nodes(const cluster::Cluster& c
         if (is_new)
             if (const std::vector<Members> cycles = disjoint_cycles(cluster.instance, members);
                 !cycles.empty())
-                for (std::size_t i = 0; i < members.size(); ++i)
-                    entry->second[i] = members[static_cast<std::size_t>(cycles[0][i])];
+                for (std::size_t i = 0; i < members.size(); ++i) entry->second[i] = members[cycles[0][i]];
         std::vector<std::int32_t>& order = result.emplace_back();
         for (std::int32_t member : entry->second) order.push_back(node * cluster.instance.devices + member);
     }
@@ -151,8 +143,7 @@ std::vector<Ring> rings(const cluster::Cluster& cluster, const std::vector<std::
         std::vector<Ring> result;
         for (const Members& cycle : cycles) {
             Ring ring{{}, 0.5 / static_cast<double>(cycles.size())};
-            for (std::int32_t position : cycle)
-                ring.devices.push_back(group[static_cast<std::size_t>(position)]);
+            for (std::int32_t position : cycle) ring.devices.push_back(group[position]);
             result.push_back(ring);
             std::reverse(ring.devices.begin(), ring.devices.end());
             result.push_back(std::move(ring));

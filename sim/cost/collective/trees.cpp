@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/index/integers.h"
 #include "sim/cost/collective/rings.h"
 
 namespace sim {
@@ -20,14 +21,13 @@ std::optional<int> parent_in_tree(int nodes, int node) {
 
 void add_between(const std::vector<std::vector<std::int32_t>>& nodes, std::size_t channels,
                  std::vector<TreeEdge>& edges) {
-    const int count = static_cast<int>(nodes.size());
+    const int count = core::count_of(nodes);
     for (std::size_t c = 0; c < channels; ++c)
         for (bool is_second : {false, true})
             for (int n = 0; n < count; ++n) {
                 const std::optional<int> parent = parent_node(count, n, is_second);
                 if (!parent) continue;
-                const std::vector<std::int32_t>&own = nodes[static_cast<std::size_t>(n)],
-                      &other = nodes[static_cast<std::size_t>(*parent)];
+                const std::vector<std::int32_t>&own = nodes[n], &other = nodes[*parent];
                 edges.push_back(
                     {own[c % own.size()], other[c % other.size()], 0.5 / static_cast<double>(channels)});
             }

@@ -7,6 +7,7 @@
 
 #include "cluster/node.h"
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "model/segment.h"
 #include "schedule/plan/memory.h"
 
@@ -101,8 +102,7 @@ public:
         const Extents extents = extents_of(list_);
         for (const auto& [key, extent] : extents) {
             const auto& [stage, micro_batch, pass] = key;
-            const auto s =
-                static_cast<std::size_t>(stage * program_.segments + program_.segment_of(micro_batch));
+            const auto s = program_.row_of(stage, micro_batch);
             if (framework_.has_kernel_workspace)
                 add(MemoryKind::workspace, workspace_of(pass, with[s], without[s]), extent);
             if (pass != Pass::forward || !framework_.keeps_stage_outputs) continue;
@@ -125,7 +125,7 @@ private:
         if (bytes.value > 0) memory_.buffers.push_back({kind, bytes, extent.first, extent.last});
     }
     void hold(MemoryKind kind, double bytes) {
-        memory_.persistent[static_cast<std::size_t>(kind)] += core::Bytes(bytes);
+        memory_.persistent[core::position_of(kind)] += core::Bytes(bytes);
     }
 
     // Gradients of a rank that updates, in further buffers and types than the Program's.
@@ -135,7 +135,7 @@ private:
         double gradient = core::size_of(plan_.precision.gradients).value;
         if (framework_.keeps_mixtures_in_half && has_mixture(graph_)) {
             const auto scale = [&](MemoryKind kind, double bytes, double planned) {
-                memory_.scale[static_cast<std::size_t>(kind)] = bytes / planned;
+                memory_.scale[core::position_of(kind)] = bytes / planned;
             };
             scale(MemoryKind::parameters, 2, core::size_of(plan_.precision.parameters).value);
             scale(MemoryKind::gradients, 2, gradient);
@@ -160,8 +160,7 @@ private:
                     i.collective != schedule::CollectiveKind::reduce_scatter || !i.bucket)
                     continue;
                 if (!held.insert(*i.bucket).second) continue;
-                const auto bucket =
-                    static_cast<double>(list_.buckets[static_cast<std::size_t>(*i.bucket)].padded_elements);
+                const auto bucket = static_cast<double>(list_.buckets[*i.bucket].padded_elements);
                 add(MemoryKind::gradients, core::Bytes((bucket - bucket / pieces) * gradient),
                     {n, update.first});
             }
@@ -223,9 +222,9 @@ std::vector<ExtraMemory> extra_memory(const schedule::Program& program, const mo
         for (const Instruction& i : list.instructions)
             trains = trains || (i.kind == InstructionKind::compute && i.phase != ComputePhase::forward);
     std::vector<schedule::ActivationFootprint> with, without;
-    const model::SegmentGraphs segments(graph, program.segments);
+    const model::SegmentGraphs graphs = schedule::segment_graphs(program, graph);
     for (const schedule::StageInfo& stage : program.stages)
-        for (const model::ModelGraph& segment : segments) {
+        for (const model::ModelGraph& segment : graphs) {
             with.push_back(schedule::activation_footprint(segment, stage.operators, plan, rules, !trains));
             without.push_back(schedule::activation_footprint(segment, stage.operators, plan, !trains));
         }
@@ -286,7 +285,7 @@ core::Bytes least_outside_memory(const schedule::Plan& plan, int pipeline, const
 core::Bytes outside_memory(const schedule::Program& program, int class_index, const cluster::Cluster& cluster,
                            const FrameworkMemory& framework) {
     const schedule::Plan& plan = program.plan;
-    const schedule::RankProgram& list = program.classes[static_cast<std::size_t>(class_index)];
+    const schedule::RankProgram& list = program.classes[class_index];
     const cluster::DeviceSpec& device = cluster.instance.device;
     std::set<schedule::GroupKind> kinds;
     std::set<std::int32_t> neighbours;

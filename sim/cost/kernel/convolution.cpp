@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 
+#include "core/index/integers.h"
+
 namespace sim {
 
 namespace {
@@ -54,7 +56,7 @@ double convolution_efficiency(const model::Kernel& kernel, model::Phase phase,
     const Table& table = compute == core::DataType::fp32 ? (is_turing ? t4_full : v100_full)
                          : is_turing                     ? t4_half
                                                          : v100_half;
-    const double measured = table[class_of(kernel)][static_cast<std::size_t>(phase)];
+    const double measured = table[class_of(kernel)][core::position_of(phase)];
     return has_table(device) ? measured : measured * carried(device, compute);
 }
 
