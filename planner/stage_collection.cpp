@@ -298,7 +298,7 @@ std::vector<Leaving> leaving_of(const schedule::ActivationFootprint& footprint) 
 }
 
 // Number of layers of a stage whose activations are offloaded in each of its passes
-// (schedule/pass/offload.cpp), by stage and micro-batch. Layers run backward in reverse, so the first ones
+// (schedule/pass/rank/offload.h), by stage and micro-batch. Layers run backward in reverse, so the first ones
 // wait longest. A task of a rank is a pass through one layer.
 class UnitsLeaving {
 public:

@@ -1,4 +1,4 @@
-#include "schedule/pass/rank_lowering.h"
+#include "schedule/pass/rank/rank_lowering.h"
 
 #include "core/index/integers.h"
 
@@ -17,18 +17,24 @@ RankLowering::RankLowering(const Program& program, const model::ModelGraph* grap
       footprints_(footprints),
       rank_(rank),
       trains_(!order.is_forward_only),
-      list_(result_) {
+      list_(result_),
+      buckets_(graph ? buckets_of_rank(*graph, plan_, program.stages, rank, program.directions)
+                     : RankBuckets()),
+      reductions_(program, buckets_, result_, list_, frontier_),
+      update_(program, result_, reductions_, list_, frontier_),
+      versions_(order.micro_batches) {
     result_.pipeline = rank;
+    result_.buckets = buckets_.buckets;
     prepare();
 }
 
 RankProgram RankLowering::lower() {
     const bool updates = graph_ && trains_ && options_.has_optimizer;
-    if (graph_) add_persistent();
+    if (graph_) hold_state();
     if (graph_ && trains_) {
         Instruction zero;
         zero.kind = InstructionKind::zero_gradients;
-        last_step_ = list_.append(zero);
+        frontier_.last_step = list_.append(zero);
     }
     const std::vector<Action>& actions = order_.actions[rank_];
     for (std::size_t i = 0; i < actions.size(); ++i) {
@@ -58,10 +64,10 @@ RankProgram RankLowering::lower() {
             case ActionKind::reduce_gradient: break;
         }
     }
-    if (updates && !is_asynchronous()) finish_reductions();
-    if (graph_) reduce_loss();
-    if (updates && plan_.optimizer.gradient_clipping > 0) take_gradient_norm();
-    if (updates && !is_asynchronous()) update();
+    if (updates && !is_asynchronous()) reductions_.finish();
+    if (graph_) update_.reduce_loss(loss_ready_);
+    if (updates && plan_.optimizer.gradient_clipping > 0) update_.take_gradient_norm();
+    if (updates && !is_asynchronous()) update_.update();
     return std::move(result_);
 }
 
@@ -84,13 +90,8 @@ void RankLowering::find_last_backwards() {
 }
 
 void RankLowering::prepare() {
-    if (graph_) buckets_ = buckets_of_rank(*graph_, plan_, program_.stages, rank_, program_.directions);
-    result_.buckets = buckets_.buckets;
-    full_gradient_.assign(buckets_.buckets.size(), no_buffer);
     local_of_.assign(program_.stages.size(), -1);
     find_last_backwards();
-    version_of_.assign(order_.micro_batches, 0);
-    replaced_parameters_.resize(version_of_.size());
     const int micro_batches = order_.micro_batches;
     const std::vector<Action>& actions = order_.actions[rank_];
     for (const std::int32_t s : core::indices(program_.stages)) {
@@ -123,7 +124,11 @@ void RankLowering::prepare() {
         stages_.push_back(std::move(stage));
     }
     for (LocalStage& stage : stages_) prepare_recipes(stage);
-    plan_offload();
+    if (!graph_ || !trains_ || plan_.offload == Offload::none) return;
+    std::vector<OffloadedActivations::Stage> offloaded;
+    for (const LocalStage& stage : stages_)
+        offloaded.push_back({stage.index, &stage.footprints->front().offloadable, stage.splits_backward});
+    offload_.emplace(plan_, actions, micro_batches, std::move(offloaded), list_, frontier_);
 }
 
 void RankLowering::prepare_recipes(LocalStage& stage) {
@@ -164,11 +169,11 @@ void RankLowering::prepare_recipes(LocalStage& stage) {
             const BucketUse& use = *own;
             const std::int32_t lowest = use.lowest_operator - info.operators.begin;
             const std::int32_t highest = use.highest_operator - info.operators.begin;
-            if (reduces_every_micro_batch(b)) {
+            if (reductions_.reduces_every_micro_batch(b)) {
                 every[lowest].push_back(b);
                 last[lowest].push_back(b);
-                if (has_gradient_of_the_pass(b)) begins[highest].push_back(b);
-            } else if (plan_.overlaps_gradient_reduction && !is_reduced_at_the_end(b)) {
+                if (reductions_.has_gradient_of_the_pass(b)) begins[highest].push_back(b);
+            } else if (plan_.overlaps_gradient_reduction && !reductions_.is_reduced_at_the_end(b)) {
                 last[lowest].push_back(b);
             }
         }
@@ -220,7 +225,7 @@ void RankLowering::arrive(LocalStage& stage, std::int32_t micro_batch, PayloadKi
         return;
     make_room(stage.index, micro_batch, payload);
     take_all();
-    pending_.push_back(list_.append(message(stage, micro_batch, payload, false)));
+    frontier_.pending.push_back(list_.append(message(stage, micro_batch, payload, false)));
 }
 
 // The buffer of what a pass sends, or room at the neighbour on this rank; to be taken by the pass's first
@@ -244,7 +249,7 @@ void RankLowering::send(LocalStage& stage, std::int32_t micro_batch, PayloadKind
     const bool is_forward = payload == PayloadKind::activation;
     if (is_forward ? !stage.has_after || stage.is_after_here : !stage.has_before || stage.is_before_here)
         return;
-    list_.wait_for(last_step_);
+    list_.wait_for(frontier_.last_step);
     list_.give_back(buffer);
     list_.append(message(stage, micro_batch, payload, true));
 }
@@ -253,11 +258,11 @@ void RankLowering::lower_forward(LocalStage& stage, std::int32_t micro_batch) {
     const ActivationFootprint& f = footprint(stage, micro_batch);
     arrive(stage, micro_batch, PayloadKind::activation);
     const std::uint32_t sent = depart(stage, micro_batch, PayloadKind::activation);
-    version_of_[micro_batch] = updates_done_;
-    ++forwards_done_;
+    versions_.begin_forward(micro_batch);
     // With a split backward, what weights do not need is given back before the rest. What arrived counts to
     // the part that can hold it.
-    const Offloaded away = offloaded_bytes(stage, micro_batch);
+    const auto away =
+        offload_ ? offload_->leaving(stage.index, micro_batch) : OffloadedActivations::Leaving();
     const core::Bytes for_weight =
         stage.splits_backward ? f.saved_for_weight - away.for_weight : core::Bytes(0);
     const core::Bytes for_input = f.saved - for_weight - f.reused - away.all;
@@ -275,7 +280,7 @@ void RankLowering::lower_forward(LocalStage& stage, std::int32_t micro_batch) {
     if (!arrived_for_input)
         std::swap(stage.received_saved[micro_batch],
                   stage.received[micro_batch]);  // it stays until backward_weight
-    if (graph_ && program_.is_last_stage(stage.index)) loss_ready_ = last_step_;
+    if (graph_ && program_.is_last_stage(stage.index)) loss_ready_ = frontier_.last_step;
     send(stage, micro_batch, PayloadKind::activation, sent);
 }
 
@@ -284,8 +289,7 @@ void RankLowering::lower_backward(LocalStage& stage, std::int32_t micro_batch, b
     const std::uint32_t sent = depart(stage, micro_batch, PayloadKind::activation_gradient);
     const std::uint32_t transient =
         list_.buffer(MemoryKind::workspace, footprint(stage, micro_batch).backward_transient);
-    gives_back_too_ = std::move(replaced_parameters_[micro_batch]);
-    ++backwards_done_;
+    gives_back_too_ = versions_.begin_backward(micro_batch);
     stage.key_value_gradients->begin_backward(list_, micro_batch, footprint(stage, micro_batch), takes_);
     completes_gradients_now_ = is_last;
     run(is_last ? stage.last_backward : stage.backward, stage, micro_batch, {transient},
@@ -329,9 +333,10 @@ void RankLowering::gather(const StepGroup& group, std::uint32_t after) {
             MemoryKind::parameters, b.padded_elements * core::size_of(plan_.precision.parameters));
         list_.take(buffer);
         next_gathered_.push_back(buffer);
-        next_gathers_.push_back(bucket_collective(bucket, CollectiveKind::all_gather,
-                                                  groups_of(plan_.layout, b).shard, PayloadKind::parameter,
-                                                  false, after));
+        next_gathers_.push_back(append_collective(
+            list_, plan_, result_, bucket,
+            {CollectiveKind::all_gather, groups_of(plan_.layout, b).shard, PayloadKind::parameter, false},
+            after));
     }
 }
 
@@ -342,12 +347,12 @@ void RankLowering::run(const Recipe& recipe, const LocalStage& stage, std::int32
         const StepGroup& group = recipe[g];
         if (!group.gathers.empty() || g > 0) {
             // At most one group ahead: the parameters of group g are gathered while group g - 1 runs.
-            if (g == 0 || !prefetches) gather(group, prefetches ? group_end_before_ : last_step_);
+            if (g == 0 || !prefetches) gather(group, prefetches ? group_end_before_ : frontier_.last_step);
             std::swap(gathered_, next_gathered_);
             std::swap(gathers_, next_gathers_);
             next_gathered_.clear();
             next_gathers_.clear();
-            pending_.insert(pending_.end(), gathers_.begin(), gathers_.end());
+            frontier_.pending.insert(frontier_.pending.end(), gathers_.begin(), gathers_.end());
             if (prefetches && g + 1 < recipe.size()) gather(recipe[g + 1], group_end_);
         }
         // Buffers are taken by the first instruction that works and given back by the last, of the pass or of
@@ -371,52 +376,50 @@ void RankLowering::run(const Recipe& recipe, const LocalStage& stage, std::int32
                     gives_back_too_.clear();
                 }
             }
-            if (group.steps[i].works() && (i == last || is_last_of_unit(group, i))) {
-                for (const std::uint32_t buffer : loaded_) list_.give_back(buffer);
-                loaded_.clear();
-            }
+            if (offload_ && group.steps[i].works() && (i == last || is_last_of_unit(group, i)))
+                offload_->end_unit();
             run_step(group.steps[i], stage, micro_batch);
         }
         group_end_before_ = group_end_;
-        group_end_ = last_step_;
+        group_end_ = frontier_.last_step;
     }
 }
 
-// Whole gradients that are scattered as soon as they are complete. While those of one step are on their way,
-// those of the next are computed; a further step waits until the first have arrived, so that a slow network
-// holds up the backward pass instead of filling the memory (FSDP2 waits for the reduce-scatter before, as
-// DeepSpeed's overlap_comm does before it reuses a bucket).
-void RankLowering::begin_gradients(const std::vector<std::int32_t>& buckets) {
-    for (const std::int32_t bucket : buckets) {
-        const ParameterBucket& b = result_.buckets[bucket];
-        std::uint32_t& buffer = full_gradient_[bucket];
-        buffer =
-            list_.buffer(MemoryKind::gradients, b.padded_elements * core::size_of(plan_.precision.gradients));
-        list_.take(buffer);
+bool RankLowering::is_last_of_unit(const StepGroup& group, std::size_t step) {
+    for (std::size_t i = step + 1; i < group.steps.size(); ++i) {
+        if (group.steps[i].works()) return false;
+        if (group.steps[i].kind == Step::Kind::unit) return true;
     }
-    list_.wait_for(scatter_before_);
-    scatter_before_ = last_scatter_;
+    return true;
 }
 
 void RankLowering::run_step(const Step& step, const LocalStage& stage, std::int32_t micro_batch) {
     if (step.kind == Step::Kind::reduce) {
-        const bool has_reduction = reduce(*step.bucket, last_step_);
-        if (has_reduction && !plan_.overlaps_gradient_reduction) pending_.push_back(last_on_data_);
+        const bool has_reduction =
+            reductions_.reduce(*step.bucket, frontier_.last_step, completes_gradients_now_);
+        if (has_reduction && !plan_.overlaps_gradient_reduction)
+            frontier_.pending.push_back(reductions_.last_on_data());
         return;
     }
-    if (step.kind == Step::Kind::unit) return begin_unit(stage, micro_batch, *step.unit);
-    if (step.kind == Step::Kind::store) return store(stage, micro_batch, *step.unit);
+    if (step.kind == Step::Kind::unit) {
+        if (offload_) offload_->begin_unit(stage.index, micro_batch, *step.unit);
+        return;
+    }
+    if (step.kind == Step::Kind::store) {
+        if (offload_) offload_->store(stage.index, micro_batch, *step.unit);
+        return;
+    }
     Instruction instruction;
     instruction.phase = step.phase;
     instruction.stage = stage.index;
     instruction.micro_batch = micro_batch;
     instruction.operators = step.operators;
     if (step.kind == Step::Kind::compute) {
-        if (!step.begins.empty()) begin_gradients(step.begins);
-        for (const std::uint32_t index : pending_) list_.wait_for(index);
-        pending_.clear();
-        before_last_compute_ = last_step_;
-        last_step_ = list_.append(instruction);
+        if (!step.begins.empty()) reductions_.begin_gradients(step.begins);
+        for (const std::uint32_t index : frontier_.pending) list_.wait_for(index);
+        frontier_.pending.clear();
+        before_last_compute_ = frontier_.last_step;
+        frontier_.last_step = list_.append(instruction);
         return;
     }
     instruction.kind = InstructionKind::collective;
@@ -427,13 +430,51 @@ void RankLowering::run_step(const Step& step, const LocalStage& stage, std::int3
     instruction.bytes = step.bytes;
     if (step.starts_early) {
         list_.wait_for(before_last_compute_);
-        pending_.push_back(list_.append(instruction));
+        frontier_.pending.push_back(list_.append(instruction));
         return;
     }
-    for (const std::uint32_t index : pending_) list_.wait_for(index);
-    list_.wait_for(last_step_);
-    last_step_ = list_.append(instruction);
-    pending_.assign(1, last_step_);
+    for (const std::uint32_t index : frontier_.pending) list_.wait_for(index);
+    list_.wait_for(frontier_.last_step);
+    frontier_.last_step = list_.append(instruction);
+    frontier_.pending.assign(1, frontier_.last_step);
+}
+
+void RankLowering::update_between(std::int32_t index) {
+    reductions_.finish();
+    for (const std::uint32_t buffer : versions_.begin_update(list_, plan_, result_)) takes_.push_back(buffer);
+    take_all();
+    const std::uint32_t first = list_.size();
+    update_.update();
+    for (std::uint32_t i = first; i < list_.size(); ++i)
+        if (list_[i].kind == InstructionKind::optimizer_step || list_[i].kind == InstructionKind::update_norm)
+            result_.instructions[i].micro_batch = index;
+    if (versions_.updates() == program_.updates()) return;
+    Instruction zero;
+    zero.kind = InstructionKind::zero_gradients;
+    frontier_.last_step = list_.append(zero);
+}
+
+// What the rank holds from start to end.
+void RankLowering::hold_state() {
+    double parameters = 0, gradients = 0, states = 0;
+    for (const std::int32_t b : core::indices(result_.buckets)) {
+        const double whole = result_.buckets[b].padded_elements;
+        const double pieces = result_.buckets[b].pieces;
+        const auto share = [&](Sharding what) { return plan_.sharding >= what ? whole / pieces : whole; };
+        parameters += share(Sharding::parameters);
+        gradients += share(Sharding::gradients);
+        // A gradient that several stages of the rank add to stays whole between their passes.
+        if (reductions_.reduces_every_micro_batch(b) && !reductions_.has_gradient_of_the_pass(b))
+            gradients += whole;
+        states += share(Sharding::optimizer);
+    }
+    list_.persistent(MemoryKind::parameters, parameters * core::size_of(plan_.precision.parameters));
+    if (!trains_) return;
+    list_.persistent(MemoryKind::gradients, gradients * core::size_of(plan_.precision.gradients));
+    if (!options_.has_optimizer) return;
+    list_.persistent(MemoryKind::optimizer,
+                     states * (state_bytes_per_parameter(plan_.optimizer) +
+                               core::Bytes(plan_.precision.has_master_parameters ? 4 : 0)));
 }
 
 }  // namespace schedule

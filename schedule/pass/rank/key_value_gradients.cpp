@@ -1,4 +1,4 @@
-#include "schedule/pass/key_value_gradients.h"
+#include "schedule/pass/rank/key_value_gradients.h"
 
 namespace schedule {
 
