@@ -99,10 +99,10 @@ public:
     ExtraMemory write(const std::vector<schedule::ActivationFootprint>& with,
                       const std::vector<schedule::ActivationFootprint>& without) {
         const Extents extents = extents_of(list_);
+        scale_activations(with, without);
         for (const auto& [key, extent] : extents) {
             const auto& [stage, micro_batch, pass] = key;
-            const auto s =
-                static_cast<std::size_t>(stage * program_.segments + program_.segment_of(micro_batch));
+            const std::size_t s = footprint_of(stage, program_.segment_of(micro_batch));
             if (framework_.has_kernel_workspace)
                 add(MemoryKind::workspace, workspace_of(pass, with[s], without[s]), extent);
             if (pass != Pass::forward || !framework_.keeps_stage_outputs) continue;
@@ -124,8 +124,29 @@ private:
     void add(MemoryKind kind, core::Bytes bytes, Extent extent) {
         if (bytes.value > 0) memory_.buffers.push_back({kind, bytes, extent.first, extent.last});
     }
+    double& scale_of(MemoryKind kind) { return memory_.scale[static_cast<std::size_t>(kind)]; }
+    std::size_t footprint_of(std::int32_t stage, int segment) const {
+        return static_cast<std::size_t>(stage * program_.segments + segment);
+    }
     void hold(MemoryKind kind, double bytes) {
         memory_.persistent[static_cast<std::size_t>(kind)] += core::Bytes(bytes);
+    }
+
+    // Operator-level recomputation keeps other tensors than the Program's, whose instructions are those of
+    // attention alone.
+    void scale_activations(const std::vector<schedule::ActivationFootprint>& with,
+                           const std::vector<schedule::ActivationFootprint>& without) {
+        if (!framework_.recomputes_alternate_products || plan_.recompute != schedule::Recompute::selective)
+            return;
+        core::Bytes kept, planned;
+        std::set<std::int32_t> stages;
+        for (const Instruction& i : list_.instructions)
+            if (i.kind == InstructionKind::compute && stages.insert(i.stage).second)
+                for (int segment = 0; segment < program_.segments; ++segment) {
+                    kept += with[footprint_of(i.stage, segment)].saved;
+                    planned += without[footprint_of(i.stage, segment)].saved;
+                }
+        if (planned.value > 0) scale_of(MemoryKind::activations) = kept / planned;
     }
 
     // Gradients of a rank that updates, in further buffers and types than the Program's.
@@ -135,7 +156,7 @@ private:
         double gradient = core::size_of(plan_.precision.gradients).value;
         if (framework_.keeps_mixtures_in_half && has_mixture(graph_)) {
             const auto scale = [&](MemoryKind kind, double bytes, double planned) {
-                memory_.scale[static_cast<std::size_t>(kind)] = bytes / planned;
+                scale_of(kind) = bytes / planned;
             };
             scale(MemoryKind::parameters, 2, core::size_of(plan_.precision.parameters).value);
             scale(MemoryKind::gradients, 2, gradient);
@@ -218,6 +239,7 @@ std::vector<ExtraMemory> extra_memory(const schedule::Program& program, const mo
     rules.has_own_weight_gradients =
         !framework.fuses_accumulation && !plan.shards(schedule::Sharding::gradients);
     rules.has_in_place_loss = framework.has_in_place_loss;
+    rules.recomputes_alternate_products = framework.recomputes_alternate_products;
     bool trains = false;
     for (const schedule::RankProgram& list : program.classes)
         for (const Instruction& i : list.instructions)
