@@ -168,9 +168,13 @@ private:
         const bool reduces = plan_.layout.data > 1;
         if (reduces && plan_.sharding == Sharding::none && framework_.copies_gradients_into_buckets)
             hold(MemoryKind::communication, elements_ * gradient);
+        // What is reduced are the sums, where these are kept in a wider type.
+        const bool sums_bf16 = plan_.precision.compute == core::DataType::bf16;
+        const double reduced =
+            std::max(gradient, sums_bf16 ? framework_.bf16_accumulator_bytes : framework_.accumulator_bytes);
         if (reduces && plan_.shards(Sharding::optimizer) && framework_.reduction_bucket_elements > 0)
             hold(MemoryKind::communication,
-                 std::min(elements_, framework_.reduction_bucket_elements) * gradient);
+                 std::min(elements_, framework_.reduction_bucket_elements) * reduced);
         if (plan_.shards(Sharding::gradients) && framework_.keeps_whole_gradients) {
             std::set<std::int32_t> held;  // buckets: micro-batches add to the same gradient
             for (std::uint32_t n = 0; n < list_.instructions.size(); ++n) {
