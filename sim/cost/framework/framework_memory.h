@@ -44,6 +44,7 @@ struct FrameworkMemory {
         false;  // over the ranks of one replica of the model (norm of the gradients, overflow)
     bool has_whole_job_communicator = false;  // over all ranks
     core::Bytes process_memory;               // of the process beyond context and communicators
+    bool operator==(const FrameworkMemory&) const = default;
 };
 
 }  // namespace sim
