@@ -6,6 +6,7 @@
 #include "core/diagnostics.h"
 #include "model/segment.h"
 #include "schedule/plan/partition.h"
+#include "sim/cost/framework/framework_lookup.h"
 
 namespace planner {
 
@@ -142,8 +143,14 @@ const schedule::ActivationFootprint& StageCollection::footprint(Shape& shape, co
                                                                like.end,
                                                                plan.offload != schedule::Offload::none,
                                                                {plan.passes_per_micro_batch(), segment}});
-    if (is_new) entry->second = schedule::activation_footprint(graph_of(plan, segment), like, plan);
-    return entry->second;
+    if (!is_new) return entry->second;
+    schedule::Plan bounding = plan;
+    // Frameworks that keep some products and run all else again hold less than the Program, and no less than
+    // if whole units ran again.
+    if (plan.recompute == schedule::Recompute::selective &&
+        sim::framework_traits(plan.framework).recomputes_alternate_products)
+        bounding.recompute = schedule::Recompute::full;
+    return entry->second = schedule::activation_footprint(graph_of(plan, segment), like, bounding);
 }
 
 core::Bytes StageCollection::saved(const schedule::Plan& plan, model::OperatorRange range) {

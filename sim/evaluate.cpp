@@ -55,6 +55,18 @@ constexpr core::Bytes ClassMemory::* memory_parts[] = {
     &ClassMemory::overhead,  &ClassMemory::reserved,    &ClassMemory::process,
 };
 
+}  // namespace
+
+struct SimulatedProgram {
+    PricedProgram priced;  // as each instruction takes alone
+    std::vector<Communication> communications;
+    double overlap_loss = 0;
+    FrameworkMemory framework;
+    Run run;
+};
+
+namespace {
+
 struct Task {
     const model::ModelGraph& graph;
     const cluster::Cluster& cluster;
@@ -218,19 +230,82 @@ void require_valid(const schedule::Program& program) {
                                   violations[0].rule + "\": " + violations[0].message);
 }
 
-std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& diagnostics) {
+LoweredPrograms::Entry* find_lowered(LoweredPrograms& known, const Task& task, int micro_batches) {
+    for (LoweredPrograms::Entry& entry : known.entries)
+        if (entry.micro_batches == micro_batches && entry.partition == task.plan.partition) return &entry;
+    return nullptr;
+}
+
+// Null where the plan's schedule cannot have so many micro-batches.
+std::shared_ptr<const schedule::Program> lowered_program(const Task& task, int micro_batches,
+                                                         core::Diagnostics& diagnostics) {
+    LoweredPrograms* const known = task.options.lowered;
+    if (known)
+        if (const LoweredPrograms::Entry* entry = find_lowered(*known, task, micro_batches))
+            return entry->program;
     const std::optional<schedule::Schedule> order =
         schedule::make_schedule(task.plan, diagnostics, micro_batches);
-    if (!order) return std::nullopt;
-    const auto lowered = std::make_shared<const schedule::Program>(
+    if (!order) return nullptr;
+    auto program = std::make_shared<const schedule::Program>(
         schedule::lower(task.plan, task.graph, *order,
                         {.micro_batches = micro_batches, .has_optimizer = !order->is_forward_only}));
+    if (known) known->entries.push_back({micro_batches, task.plan.partition, program, {}, {}, {}});
+    return program;
+}
+
+// The same whatever the times are, so kept with the Program.
+std::vector<ExtraMemory> memory_beside(const Task& task, int micro_batches,
+                                       const schedule::Program& program) {
+    if (!task.options.lowered) return extra_memory(program, task.graph, task.framework);
+    LoweredPrograms::Entry& entry = *find_lowered(*task.options.lowered, task, micro_batches);
+    if (entry.framework != task.framework) {
+        entry.extra = extra_memory(program, task.graph, task.framework);
+        entry.framework = task.framework;
+    }
+    return entry.extra;
+}
+
+bool is_same(const Communication& a, const Communication& b) {
+    return a.latency == b.latency && a.streaming == b.streaming && a.priced == b.priced &&
+           a.weight == b.weight &&
+           std::ranges::equal(a.uses, b.uses, [](const ResourceUse& x, const ResourceUse& y) {
+               return x.resource == y.resource && x.share == y.share;
+           });
+}
+
+// Null where constants have changed a price since the first simulation.
+const Run* known_run(const Task& task, int micro_batches, const PricedProgram& priced,
+                     const Contention& contention) {
+    if (!task.options.lowered) return nullptr;
+    const SimulatedProgram* known = find_lowered(*task.options.lowered, task, micro_batches)->simulated.get();
+    const bool is_known = known && known->priced.durations.of == priced.durations.of &&
+                          known->priced.host == priced.host && known->framework == task.framework &&
+                          known->overlap_loss == task.options.constants.overlap_loss &&
+                          std::ranges::equal(known->communications, contention.communications, is_same);
+    return is_known ? &known->run : nullptr;
+}
+
+// The first one: the constants that others are compared with.
+void remember_run(const Task& task, int micro_batches, PricedProgram priced, const Contention& contention,
+                  const Run& result) {
+    if (!task.options.lowered) return;
+    LoweredPrograms::Entry& entry = *find_lowered(*task.options.lowered, task, micro_batches);
+    if (entry.simulated) return;
+    entry.simulated = std::make_shared<const SimulatedProgram>(
+        SimulatedProgram{std::move(priced), contention.communications, task.options.constants.overlap_loss,
+                         task.framework, result});
+}
+
+std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& diagnostics) {
+    const std::shared_ptr<const schedule::Program> lowered =
+        lowered_program(task, micro_batches, diagnostics);
+    if (!lowered) return std::nullopt;
     const schedule::Program& program = *lowered;
     for (const schedule::RankProgram& list : program.classes)
         *task.simulated_instructions += list.instructions.size();
     if (task.options.verifies) require_valid(program);
 
-    PricedProgram priced;
+    PricedProgram priced, alone;
     SimulateOptions simulate_options;
     simulate_options.has_concurrent_streams = task.cluster.instance.device.has_concurrent_streams;
     simulate_options.keeps_memory_samples = task.options.keeps_timeline;
@@ -241,9 +316,12 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
     if (task.costs) {
         priced = price(program, *task.costs);
         // Where a core does the copying, links are not what ranks wait for.
-        if (simulate_options.has_concurrent_streams && program.plan.layout.ranks() > 1 &&
-            task.options.shares_links) {
-            contention = find_contention(program, task.costs->communication, true);
+        const bool shares_links = simulate_options.has_concurrent_streams &&
+                                  program.plan.layout.ranks() > 1 && task.options.shares_links;
+        if (shares_links) contention = find_contention(program, task.costs->communication, true);
+        if (const Run* known = known_run(task, micro_batches, priced, contention)) return *known;
+        if (task.options.lowered) alone = priced;
+        if (shares_links) {
             losses = slow_overlapped(task, program, simulate_options, contention, priced);
             if (!task.options.is_folded)
                 contention = find_contention(program, task.costs->communication, false);
@@ -256,7 +334,7 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
             priced.durations.of.emplace_back(list.instructions.size());
     }
     std::optional<std::vector<ExtraMemory>> extra;
-    if (is_accelerator(task)) extra = extra_memory(program, task.graph, task.framework);
+    if (is_accelerator(task)) extra = memory_beside(task, micro_batches, program);
     simulate_options.extra_memory = extra ? &*extra : nullptr;
     // CPU ranks beyond the cores take turns on them; every rank is then a performer of its own.
     const bool shares_cores = !simulate_options.has_concurrent_streams && task.costs &&
@@ -287,6 +365,7 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
         result.memory_timeline = std::move(simulation.memory);
         result.program = lowered;
     }
+    remember_run(task, micro_batches, std::move(alone), contention, result);
     return result;
 }
 
@@ -379,10 +458,14 @@ std::optional<Run> run_extrapolated(const Task& task, int total, int most, std::
     const int first = third - 2 * period;
     if (first < 1) return std::nullopt;
     core::Diagnostics unneeded;  // a count the schedule does not allow: the whole step is simulated instead
-    const std::optional<Run> a = run(task, first, unneeded);
-    const std::optional<Run> b = a ? run(task, first + period, unneeded) : std::nullopt;
+    LoweredPrograms* const known = task.options.lowered;
+    const bool was_straight = known && known->is_straight;
+    const std::optional<Run> a = was_straight ? std::nullopt : run(task, first, unneeded);
+    const std::optional<Run> b = was_straight || a ? run(task, first + period, unneeded) : std::nullopt;
     std::optional<Run> c = b ? run(task, third, unneeded) : std::nullopt;
-    if (!c || !are_straight(*a, *b, *c) || (task.costs && !repeats(*a, *b, *c))) return std::nullopt;
+    if (!c || (!was_straight && (!are_straight(*a, *b, *c) || (task.costs && !repeats(*a, *b, *c)))))
+        return std::nullopt;
+    if (known) known->is_straight = true;
     how = fmt::format(
         "{} micro-batches follow from {}, {} and {} on a straight line: the schedule is in its steady state",
         total, first, first + period, third);

@@ -16,6 +16,7 @@
 #include "schedule/program/program.h"
 #include "schedule/program/timeline.h"
 #include "sim/cost/constants.h"
+#include "sim/cost/framework/framework_memory.h"
 #include "sim/engine/memory_sweep.h"
 
 namespace sim {
@@ -80,6 +81,26 @@ struct Evaluation {
         active_from;  // of its spans, in their order: when data began to move (Simulation::active_from)
 };
 
+// Programs of one plan by their number of micro-batches, kept where the plan is evaluated again and again
+// with other constants, so that only what these touch is done again. A plan whose partition follows from its
+// costs takes what fits its partition.
+struct SimulatedProgram;
+struct LoweredPrograms {
+    struct Entry {
+        int micro_batches = 0;
+        schedule::Partition partition;
+        std::shared_ptr<const schedule::Program> program;
+        // By the facts that it was found with.
+        std::optional<FrameworkMemory> framework;
+        std::vector<ExtraMemory> extra;
+        // What was simulated first: constants that leave its prices as they are leave all else.
+        std::shared_ptr<const SimulatedProgram> simulated;
+    };
+    std::vector<Entry> entries;
+    // Three steps were on a straight line once: two say where it goes.
+    bool is_straight = false;
+};
+
 struct EvaluateOptions {
     bool keeps_timeline = false;
     // Lower at most this many micro-batches and extrapolate (exact in steady state: makespan is eventually
@@ -97,6 +118,8 @@ struct EvaluateOptions {
     // Prove every lowered Program before it is simulated. A planner that has proven a schedule once may leave
     // it out.
     bool verifies = true;
+    // Of the same graph and plan; null: every evaluation lowers its own.
+    LoweredPrograms* lowered = nullptr;
 };
 
 // The plan must have passed schedule::check_plan; a plan that does not fit memory is still evaluated (`fits`

@@ -176,21 +176,15 @@ void climb(const std::vector<double*>& parameters, const std::vector<double>& st
         }
 }
 
-// Deviations in half an interval so that it holds four fifths: of the rows, and of every source's alike, in
-// equal parts.
+// Deviations in half an interval so that it holds four fifths of the rows.
 double factor_80(const std::vector<LeftOut>& rows, const sim::ErrorModel& error) {
-    std::map<std::string, int> sources;
-    for (const LeftOut& row : rows) ++sources[row.source];
-    std::vector<std::pair<double, double>> deviations;  // with weights
+    std::vector<double> deviations;
     for (const LeftOut& row : rows)
-        deviations.emplace_back(
-            std::abs(row.error) / std::sqrt(row.parameter_variance + own_variance(error, row)),
-            0.5 / double(rows.size()) + 0.5 / double(sources.size()) / double(row.of_source));
-    std::sort(deviations.begin(), deviations.end());
-    double weight = 0;
-    for (const auto& [deviation, of_row] : deviations)
-        if ((weight += of_row) >= 0.8) return deviation;
-    return 1.2816;
+        deviations.push_back(std::abs(row.error) /
+                             std::sqrt(row.parameter_variance + own_variance(error, row)));
+    const auto at = deviations.begin() + std::ptrdiff_t(double(deviations.size() - 1) * 0.8);
+    std::nth_element(deviations.begin(), at, deviations.end());
+    return *at;
 }
 
 double median(std::vector<double> values) {
@@ -219,15 +213,39 @@ std::vector<SourceCoverage> coverage(const std::vector<LeftOut>& rows, const sim
     return result;
 }
 
-std::vector<SourceCoverage> fit_error(const std::vector<LeftOut>& rows, sim::ErrorModel& error,
-                                      bool with_row) {
-    if (rows.empty()) return {};
+void fit_error(const std::vector<LeftOut>& rows, sim::ErrorModel& error, bool with_row) {
+    if (rows.empty()) return;
     std::vector<double*> parameters;
     if (with_row) parameters.push_back(&error.row);
     for (double& novelty : error.novelty) parameters.push_back(&novelty);
     climb(parameters, {4, 2, 2, 1.5, 1.5, 1.2, 1.2, 1.1}, [&] { return left_out_density(rows, error); });
-    error.factor_80 = factor_80(rows, error);
-    return coverage(rows, error);
+}
+
+// Rows as the shipped constants predict them, with what all rows say of these.
+std::vector<LeftOut> as_shipped(const Rows& rows, const sim::Posterior& posterior, const Target& target) {
+    const std::map<std::string, Rows> sources = by(rows, maker_of);
+    std::vector<LeftOut> result;
+    for (const auto& [source, members] : sources) {
+        const auto count = std::size_t(
+            std::ranges::count_if(members, [&](const LinearisedRun* run) { return target.has(*run); }));
+        for (const LinearisedRun* run : members) {
+            if (!target.has(*run)) continue;
+            const std::vector<double> response = target.response(*run);
+            result.push_back({run, source + " as shipped", count, target.log_error(*run),
+                              std::max(0.0, dot(response, posterior.covariance.times(response))),
+                              sim::novelty_of(run->facts, posterior.measured)});
+        }
+    }
+    return result;
+}
+
+// One factor for sources that nobody knows and for those that the constants have seen: every row is counted
+// as both.
+std::vector<SourceCoverage> calibrate(const std::vector<LeftOut>& left_out, std::vector<LeftOut> known,
+                                      sim::ErrorModel& error) {
+    known.insert(known.end(), left_out.begin(), left_out.end());
+    if (!known.empty()) error.factor_80 = factor_80(known, error);
+    return coverage(left_out, error);
 }
 
 }  // namespace
@@ -287,9 +305,13 @@ PosteriorFit fit_posterior(const LinearisedRuns& runs, const sim::CostConstants&
 
     PosteriorFit fit;
     const std::vector<Fold> folds = make_folds(rows, prior, at);
-    fit.step = fit_error(predict(folds, step, at), prior.step, false);
-    fit.peak = fit_error(predict(folds, peak, at), prior.peak, true);
+    const std::vector<LeftOut> steps = predict(folds, step, at), peaks = predict(folds, peak, at);
+    fit_error(steps, prior.step, false);
+    fit_error(peaks, prior.peak, true);
     fit.posterior = learn_groups(prior, rows, at);
+    fit.step = calibrate(steps, as_shipped(rows, fit.posterior, step), fit.posterior.step);
+    // Most readings of memory repeat one another, so those of known sources say little.
+    fit.peak = calibrate(peaks, {}, fit.posterior.peak);
     return fit;
 }
 

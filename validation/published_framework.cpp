@@ -43,6 +43,7 @@ const Versions megatron_deepspeed = {{2021, "megatron-deepspeed-2021"}, {latest,
 const Versions deepspeed = {{2022, "deepspeed-2021"}, {latest, "deepspeed"}};
 const Versions xla = {{2022, "xla-2022"}, {latest, "xla"}};
 const Versions tensorflow = {{2020, "tensorflow-1"}, {latest, "tensorflow-compiled"}};
+const Versions tensorflow_xla = {{2020, "tensorflow-1-compiled"}, {latest, "tensorflow-compiled"}};
 
 Versions always(const char* profile) { return {{latest, profile}}; }
 
@@ -68,7 +69,7 @@ const std::vector<Entry>& entries() {
         {{"megatronlm"}, megatron},
         // Static graphs.
         {{"tensorflow", "horovod"}, always("tensorflow-horovod")},
-        {{"tensorflow", "xla"}, always("tensorflow-compiled")},
+        {{"tensorflow", "xla"}, tensorflow_xla},
         {{"tensorflow2"}, always("tensorflow-compiled")},
         {{"tf2"}, always("tensorflow-compiled")},
         {{"keras"}, always("tensorflow-compiled")},

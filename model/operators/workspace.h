@@ -15,6 +15,9 @@ struct WorkspaceRules {
     // The loss works on one fp32 copy of the logits, which becomes the saved softmax and then their gradient
     // (Megatron-LM's vocab-parallel cross entropy).
     bool has_in_place_loss = false;
+    // Selective recomputation keeps the outputs of attention and of every other product of a layer and runs
+    // all else again, as it does in FrameworkTraits.
+    bool recomputes_alternate_products = false;
 };
 
 // Bytes at the moment of the operator when most is held. Attention that materialises scores: the raw scores

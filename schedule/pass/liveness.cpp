@@ -18,7 +18,10 @@ StageLiveness::StageLiveness(const model::ModelGraph& graph, model::OperatorRang
       plan_(plan),
       context_(plan.cost_context()),
       is_forward_only_(is_forward_only),
-      workspace_(workspace) {
+      workspace_(workspace),
+      keeps_alternate_products_(plan.recompute == Recompute::selective && workspace &&
+                                workspace->recomputes_alternate_products),
+      recompute_(keeps_alternate_products_ ? Recompute::full : plan.recompute) {
     const std::size_t tensors = graph.tensors.size();
     storage_.resize(tensors);
     last_use_.assign(tensors, -1);
@@ -38,7 +41,7 @@ StageLiveness::StageLiveness(const model::ModelGraph& graph, model::OperatorRang
     }
     units_ = units_of(graph, stage);
     for (const model::OperatorRange unit : units_)
-        unit_is_recomputed_.push_back(is_recomputed(graph, {"", unit}, plan.recompute));
+        unit_is_recomputed_.push_back(is_recomputed(graph, {"", unit}, recompute_));
     for (const model::TensorId tensor : model::tensors_crossing(graph, stage.begin))
         is_received_[storage(tensor)] = 1;
     for (const model::TensorId tensor : model::tensors_crossing(graph, stage.end))
@@ -104,7 +107,7 @@ void StageLiveness::find_saved() {
                 model::saved_for_backward(graph_, model::OperatorId(i), context_);
             OperatorInfo& own = info_[i - stage_.begin];
             own.saved_context = needs.saved_context.value;
-            own.recomputable = is_recomputed(op(i), plan_.recompute) ? needs.recomputable_context.value : 0;
+            own.recomputable = is_recomputed(op(i), recompute_) ? needs.recomputable_context.value : 0;
             for (const model::TensorId tensor : needs.tensors) {
                 const model::Operator& producer = graph_.op(graph_.tensor(tensor).producer);
                 own.saved.push_back(
@@ -119,6 +122,8 @@ void StageLiveness::find_saved() {
                 if (own.copies_key_value) saved_contexts_ += own.key_value;
             }
             if (unit_is_recomputed_[u]) {
+                if (keeps_alternate_products_) own.kept_output = kept_output_bytes(i);
+                saved_contexts_ += own.kept_output;
                 for (const model::TensorId tensor : op(i).inputs)
                     if (graph_.tensor(tensor).producer.index < unit.begin) save(storage(tensor), unit.begin);
             } else {
@@ -144,6 +149,7 @@ void StageLiveness::run_forward(model::OperatorRange range, const std::vector<ch
         touch(i, model::Phase::forward);
         drop(keeps_saved_contexts ? info(i).recomputable : saved_context);
         if (info(i).copies_key_value && !is_again) take(info(i).key_value);
+        if (!is_again) take(info(i).kept_output);
         if (keeps_saved_contexts) saved_held_ += saved_context - info(i).recomputable;
         drop(gathered);
         const auto free_if_dead = [&](Index tensor) {
@@ -154,6 +160,13 @@ void StageLiveness::run_forward(model::OperatorRange range, const std::vector<ch
         take(exchanged_bytes(i));
         drop(exchanged_bytes(i));
     }
+}
+
+double StageLiveness::kept_output_bytes(Index i) const {
+    const model::Operator& kept = op(i);
+    if (kept.kind != OperatorKind::linear && !kept.in_attention_core) return 0;
+    return (1 - recomputed_share(graph_, kept)) * bytes(storage(kept.output)) +
+           (kept.kind == OperatorKind::attention ? info(i).saved_context : 0);
 }
 
 double StageLiveness::exchanged_bytes(Index i) const {
@@ -175,14 +188,14 @@ core::Bytes StageLiveness::offloadable(model::OperatorRange unit, bool for_weigh
             graph_.op(graph_.tensors[t].producer).kind != OperatorKind::input)
             sum += bytes(t);
     }
-    if (!is_recomputed(graph_, {"", unit}, plan_.recompute))
+    if (!is_recomputed(graph_, {"", unit}, recompute_))
         for (Index i = unit.begin; i < unit.end; ++i)
             if (!for_weight || !op(i).parameters.empty()) sum += info(i).saved_context - info(i).recomputable;
     return core::Bytes(sum);
 }
 
 void StageLiveness::run_unit_backward(model::OperatorRange unit, bool is_split) {
-    const bool again = is_recomputed(graph_, {"", unit}, plan_.recompute);
+    const bool again = is_recomputed(graph_, {"", unit}, recompute_);
     for (Index i = unit.end - 1; i >= unit.begin; --i) {
         const model::Operator& current = op(i);
         const OperatorInfo& own = info(i);
@@ -254,6 +267,8 @@ void StageLiveness::run_backward(bool is_split) {
                     kept[tensor] = 1;
                 }
             const double saved_before = saved_held_;
+            // What was kept is taken for what would be computed.
+            for (Index i = unit.begin; i < unit.end; ++i) drop(info(i).kept_output);
             run_forward(unit, kept, last_use, true, true);
             saved_held_ = saved_before;  // what is computed anew does not wait
         }

@@ -23,6 +23,7 @@ private:
         std::vector<Index> saved;       // storages
         double saved_context = 0;       // bytes of its own, held with them
         double recomputable = 0;        // the part of `saved_context` that selective recomputation drops
+        double kept_output = 0;         // bytes of its output kept though its unit runs again
         double key_value = 0;           // attention in a segment of a sequence: bytes of keys and values
         bool copies_key_value = false;  // ... which later parts of the sequence need and nothing else keeps
     };
@@ -38,6 +39,8 @@ private:
     void hold(Index tensor);
     void release(Index tensor);
 
+    // What operator-level recomputation keeps of an operator's results.
+    double kept_output_bytes(Index i) const;
     double exchanged_bytes(
         Index i) const;  // experts over several ranks: a second array while routed tokens are exchanged
     double gathered_bytes(Index i) const;  // context parallelism: keys and values of all tokens
@@ -72,6 +75,9 @@ private:
     const model::CostContext context_;
     const bool is_forward_only_;
     const model::WorkspaceRules* workspace_;  // null: kernels hold nothing of their own
+    // Attention and every other product of a unit are kept, and all else of it runs again.
+    const bool keeps_alternate_products_;
+    const Recompute recompute_;  // of whole units
 
     std::vector<model::OperatorRange> units_;
     std::vector<char> unit_is_recomputed_;

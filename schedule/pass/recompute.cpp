@@ -26,6 +26,21 @@ bool is_recomputed(const model::Operator& op, Recompute recompute) {
     return recompute == Recompute::selective && op.in_attention_core;
 }
 
+double recomputed_share(const model::ModelGraph& graph, const model::Operator& op) {
+    using model::OperatorKind;
+    if (op.kind == OperatorKind::attention) return 0;
+    if (op.kind != OperatorKind::linear) return 1;
+    if (graph.op(graph.tensor(op.inputs[0]).producer).kind == OperatorKind::attention) return 1;
+    for (const model::OperatorId reader : graph.tensor(op.output).consumers) {
+        const model::Operator& next = graph.op(reader);
+        if (next.kind == OperatorKind::attention)
+            return static_cast<double>(next.attributes.kv_heads) /
+                   static_cast<double>(next.attributes.heads + 2 * next.attributes.kv_heads);
+        if (next.kind == OperatorKind::gated_silu || next.kind == OperatorKind::gated_gelu) return 0.5;
+    }
+    return 0;
+}
+
 std::vector<model::OperatorRange> units_of(const model::ModelGraph& graph, model::OperatorRange stage) {
     std::vector<model::OperatorRange> units;
     for (const model::Unit& unit : graph.units) {

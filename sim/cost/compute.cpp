@@ -10,6 +10,7 @@
 #include "core/index/integers.h"
 #include "model/operators/fp8_products.h"
 #include "model/operators/signature.h"
+#include "schedule/pass/recompute.h"
 #include "sim/cost/framework/framework_lookup.h"
 #include "sim/cost/kernel/attention.h"
 #include "sim/cost/kernel/convolution.h"
@@ -110,23 +111,6 @@ double memory_passes(const model::Kernel& kernel, const cluster::DeviceSpec& dev
     // instead of 10.
     if (traits.composes_llama_kernels && is("gated_silu")) passes *= composed_gate;
     return passes;
-}
-
-// Of a layer's operator, what runs again where attention and every other product are kept: of the products in
-// the order q, k, v, output, gate, up, down the second, fourth and sixth; of the rest all.
-double recomputed_share(const model::ModelGraph& graph, const model::Operator& op) {
-    using model::OperatorKind;
-    if (op.kind == OperatorKind::attention) return 0;
-    if (op.kind != OperatorKind::linear) return 1;
-    if (graph.op(graph.tensor(op.inputs[0]).producer).kind == OperatorKind::attention) return 1;
-    for (const model::OperatorId reader : graph.tensor(op.output).consumers) {
-        const model::Operator& next = graph.op(reader);
-        if (next.kind == OperatorKind::attention)
-            return static_cast<double>(next.attributes.kv_heads) /
-                   static_cast<double>(next.attributes.heads + 2 * next.attributes.kv_heads);
-        if (next.kind == OperatorKind::gated_silu || next.kind == OperatorKind::gated_gelu) return 0.5;
-    }
-    return 0;
 }
 
 // Operators at the end of each layer whose results no backward pass of the layer reads: a last product (its
@@ -437,7 +421,7 @@ void ComputeCost::recompute_alternate_products(const model::ModelGraph& graph,
         const model::Operator& op = graph.operators[o];
         const auto i = o;
         const ComputePrice whole = between(forward, {i, i + 1});
-        const double share = recomputed_share(graph, op);
+        const double share = schedule::recomputed_share(graph, op);
         ComputePrice& sum = of_unit[op.unit];
         sum += {whole.device * share, share > 0 ? whole.host : core::Seconds(0), {}, whole.flops * share};
         if (!op.in_attention_core) continue;

@@ -59,7 +59,7 @@ public:
 private:
     std::optional<LogFigures> predict(const CostConstants& constants) const {
         return predict_logarithms(graph_, cluster_, plan_, constants,
-                                  simulated_rounds * plan_.layout.pipeline);
+                                  simulated_rounds * plan_.layout.pipeline, {}, &lowered_);
     }
 
     const model::ModelGraph& graph_;
@@ -67,6 +67,7 @@ private:
     const schedule::Plan& plan_;
     const Posterior& posterior_;
     LogFigures base_;
+    mutable LoweredPrograms lowered_;
 };
 
 double novelty_variance(const ErrorModel& error, const std::array<double, novelties>& novelty) {

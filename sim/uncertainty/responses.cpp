@@ -23,26 +23,18 @@ public:
 
     std::optional<LogFigures> predict(const CostConstants& constants) const {
         return predict_logarithms(graph_, cluster_, plan_, constants, simulated_rounds * plan_.stages(),
-                                  options_.peak);
+                                  options_.peak, &lowered_);
     }
 
-    // Fills the responses of the constants among `tried`, halving the set while it changes anything.
-    void search(std::span<const std::size_t> tried, const LogFigures& base,
-                ConstantResponses& responses) const {
-        const std::span<const NamedConstant> constants = named_constants();
+    void search(std::size_t c, const LogFigures& base, ConstantResponses& responses) const {
+        const NamedConstant& constant = named_constants()[c];
+        const double step = step_of(constant);
         CostConstants changed = options_.constants;
-        for (std::size_t c : tried) changed.*constants[c].value += step_of(constants[c]);
+        changed.*constant.value += step;
         const std::optional<LogFigures> figures = predict(changed);
         if (!figures || *figures == base) return;
-        if (tried.size() == 1) {
-            const double step = step_of(constants[tried.front()]);
-            responses.step[tried.front()] = (figures->step - base.step) / step;
-            responses.peak[tried.front()] = (figures->peak - base.peak) / step;
-            return;
-        }
-        const std::size_t half = tried.size() / 2;
-        search(tried.first(half), base, responses);
-        search(tried.subspan(half), base, responses);
+        responses.step[c] = (figures->step - base.step) / step;
+        responses.peak[c] = (figures->peak - base.peak) / step;
     }
 
 private:
@@ -56,6 +48,7 @@ private:
     const cluster::Cluster& cluster_;
     const schedule::Plan& plan_;
     const ResponseOptions& options_;
+    mutable LoweredPrograms lowered_;
 };
 
 }  // namespace
@@ -63,11 +56,13 @@ private:
 std::optional<LogFigures> predict_logarithms(const model::ModelGraph& graph, const cluster::Cluster& cluster,
                                              const schedule::Plan& plan, const CostConstants& constants,
                                              int most_micro_batches,
-                                             const std::function<core::Bytes(const Evaluation&)>& peak) {
+                                             const std::function<core::Bytes(const Evaluation&)>& peak,
+                                             LoweredPrograms* lowered) {
     EvaluateOptions options;
     options.constants = constants;
     options.most_micro_batches = most_micro_batches;
     options.verifies = false;
+    options.lowered = lowered;
     core::Diagnostics unneeded;
     const std::optional<Evaluation> result = evaluate(graph, cluster, plan, unneeded, options);
     if (!result) return std::nullopt;
@@ -87,10 +82,8 @@ std::optional<ConstantResponses> constant_responses(const model::ModelGraph& gra
     std::vector<std::size_t> all(named_constants().size());
     std::iota(all.begin(), all.end(), std::size_t{0});
     ConstantResponses responses{std::vector<double>(all.size(), 0.0), std::vector<double>(all.size(), 0.0)};
-    // Constants of one kind stand together in the list, and most runs answer to one of a kind.
-    constexpr std::size_t kind = 4;
-    for (std::size_t first = 0; first < all.size(); first += kind)
-        trials.search(std::span(all).subspan(first, std::min(kind, all.size() - first)), *base, responses);
+    // One by one: a constant that changes no price is not simulated.
+    for (const std::size_t c : all) trials.search(c, *base, responses);
     return responses;
 }
 

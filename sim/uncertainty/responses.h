@@ -22,12 +22,13 @@ struct LogFigures {
     bool operator==(const LogFigures&) const = default;
 };
 // As quick as differences between constants allow: longer steps than `most_micro_batches` are extrapolated
-// where that is exact, and Programs are not verified again. `peak` as in ResponseOptions. Nothing where the
-// plan cannot be predicted.
+// where that is exact, and Programs are not verified again. `peak` as in ResponseOptions, `lowered` as in
+// EvaluateOptions. Nothing where the plan cannot be predicted.
 std::optional<LogFigures> predict_logarithms(const model::ModelGraph& graph, const cluster::Cluster& cluster,
                                              const schedule::Plan& plan, const CostConstants& constants,
                                              int most_micro_batches,
-                                             const std::function<core::Bytes(const Evaluation&)>& peak = {});
+                                             const std::function<core::Bytes(const Evaluation&)>& peak = {},
+                                             LoweredPrograms* lowered = nullptr);
 
 // By constant, in the order of named_constants(): d log(figure) / d(constant), zero where it does not answer.
 struct ConstantResponses {
@@ -44,7 +45,7 @@ struct ResponseOptions {
     std::function<core::Bytes(const Evaluation&)> peak = {};
 };
 
-// Constants that change nothing together are not tried one by one. Long steps are extrapolated from their
+// Constants that change no price are not simulated. Long steps are extrapolated from their
 // steady state. Nothing where the plan cannot be predicted.
 std::optional<ConstantResponses> constant_responses(const model::ModelGraph& graph,
                                                     const cluster::Cluster& cluster,

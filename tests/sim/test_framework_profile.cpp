@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/diagnostics.h"
+#include "sim/cost/framework/framework.h"
 #include "sim/cost/framework/framework_catalogue.h"
 #include "sim/cost/framework/framework_lookup.h"
 
@@ -158,6 +159,21 @@ TEST_CASE("a name that no framework profile has is an error with the nearest nam
     core::Diagnostics part;
     sim::check_framework("megatron", part);
     CHECK(part.has_errors());
+}
+
+TEST_CASE("parameters that a pipeline gathers once are whole through the step") {
+    // torchtitan does not reshard between the micro-batches of a pipeline: what stays sharded is optimizer
+    // state.
+    for (const int pipeline : {1, 8}) {
+        schedule::Plan plan;
+        plan.layout.data = 8;
+        plan.layout.pipeline = pipeline;
+        plan.sharding = schedule::Sharding::parameters;
+        sim::adopt(sim::framework_traits("torchtitan"), plan);
+        CHECK(plan.sharding ==
+              (pipeline == 1 ? schedule::Sharding::parameters : schedule::Sharding::optimizer));
+        CHECK(plan.precision.gradients == core::DataType::fp32);
+    }
 }
 
 TEST_CASE("a plan without a framework adds nothing to the device profile") {

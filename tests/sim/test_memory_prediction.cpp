@@ -118,6 +118,44 @@ TEST_CASE("kernels' workspace only adds to transients") {
     CHECK(with.backward_transient.value >= 4.0 * 2 * 512 * 8192);
 }
 
+TEST_CASE("operator-level recomputation keeps attention and every other product of a layer") {
+    constexpr double hidden = 512, heads = 8, kv_heads = 2, ffn = 1024, tokens = 2 * 256;
+    const auto saved = [](int layers, bool keeps_products, schedule::Recompute recompute) {
+        core::Diagnostics diagnostics;
+        core::Value table;
+        table["family"] = "llama";
+        table["name"] = "llama";
+        table["layers"] = layers;
+        table["hidden"] = int(hidden);
+        table["heads"] = int(heads);
+        table["kv_heads"] = int(kv_heads);
+        table["ffn"] = int(ffn);
+        table["vocabulary"] = 8192;
+        table["sequence_length"] = 256;
+        const auto graph = model::load_model(table, {}, diagnostics);
+        INFO(core::format(diagnostics));
+        REQUIRE(graph);
+        schedule::Plan plan = plan_of(1, 2);
+        plan.attention = model::AttentionImplementation::flash;
+        plan.recompute = recompute;
+        plan.precision.compute = core::DataType::bf16;
+        const model::OperatorRange all{0, static_cast<std::int32_t>(graph->operators.size())};
+        return schedule::activation_footprint(*graph, all, plan,
+                                              {.recomputes_alternate_products = keeps_products})
+            .saved.value;
+    };
+    const auto of_a_layer = [&](bool keeps_products, schedule::Recompute recompute) {
+        return saved(3, keeps_products, recompute) - saved(2, keeps_products, recompute);
+    };
+    // In bf16 the layer's input, q, v, the output of attention, the gate and the last product; in fp32 the
+    // logarithms of attention's sums. k, the output product and the other half of the MLP run again.
+    const double kept = 2 * (hidden + hidden + hidden * kv_heads / heads + hidden + ffn + hidden) + 4 * heads;
+    CHECK(of_a_layer(true, schedule::Recompute::selective) == Approx(kept * tokens));
+    CHECK(of_a_layer(true, schedule::Recompute::full) == Approx(2 * hidden * tokens));
+    CHECK(of_a_layer(true, schedule::Recompute::selective) <
+          of_a_layer(false, schedule::Recompute::selective));
+}
+
 TEST_CASE("a communicator's buffers follow its channels") {
     const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 2);
     CHECK(sim::communicator_memory(cluster, {0}).value == 0);

@@ -113,8 +113,8 @@ TEST_CASE("runs made with known constants are recognised within the stated devia
         for (std::size_t p = 0; p < with.size(); ++p) variance += response[p] * with[p];
         CHECK(std::abs(difference) < 3 * std::sqrt(variance) + 1e-3);
     }
-    // Two thirds of the error are gone; the prior holds on to the rest.
-    CHECK(found->after.macro_mape < 0.35 * found->before.macro_mape);
+    // Three fifths of the error are gone; the prior holds on to the rest, the more the narrower it is.
+    CHECK(found->after.macro_mape < 0.4 * found->before.macro_mape);
 
     // Constants that nothing here answers to stay, with what is known of them.
     std::size_t c = 0;
@@ -125,7 +125,7 @@ TEST_CASE("runs made with known constants are recognised within the stated devia
             std::any_of(linearised.runs.begin(), linearised.runs.end(),
                         [&](const validation::LinearisedRun& run) { return run.responses.step[c] != 0; });
         if (!answers && found->posterior.mean[c] == start.mean[c]) ++untouched;
-        if (std::string(constant.name) == "rate_roce" || std::string(constant.name) == "convolution_half") {
+        if (std::string(constant.name) == "rate_roce" || std::string(constant.name) == "convolution_rate") {
             CHECK(found->posterior.mean[c] == start.mean[c]);
             CHECK(found->posterior.covariance(c, c) == start.covariance(c, c));
         }

@@ -101,7 +101,7 @@ TEST_CASE("the free text of a published row is taken for a profile by whole word
                                         {"Megatron-LM fork (zero-bubble)", "zero-bubble"},
                                         {"NGC PyTorch 20.03", "pytorch-ngc-2020"},
                                         {"NGC TensorFlow 1.x", "tensorflow-1"},
-                                        {"NGC TensorFlow 1.x XLA (bsz 224)", "tensorflow-compiled"},
+                                        {"NGC TensorFlow 1.x XLA (bsz 224)", "tensorflow-1-compiled"},
                                         {"NeMo 2024 (Transformer Engine)", "nemo"},
                                         {"NeMo-Megatron 23.07", "nemo-2023"},
                                         {"PyTorch (NGC)", "pytorch-ngc"},

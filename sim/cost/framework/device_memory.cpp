@@ -100,6 +100,7 @@ public:
     ExtraMemory write(const std::vector<schedule::ActivationFootprint>& with,
                       const std::vector<schedule::ActivationFootprint>& without) {
         const Extents extents = extents_of(list_);
+        scale_activations(with, without);
         for (const auto& [key, extent] : extents) {
             const auto& [stage, micro_batch, pass] = key;
             const auto s = program_.row_of(stage, micro_batch);
@@ -124,8 +125,26 @@ private:
     void add(MemoryKind kind, core::Bytes bytes, Extent extent) {
         if (bytes.value > 0) memory_.buffers.push_back({kind, bytes, extent.first, extent.last});
     }
+    double& scale_of(MemoryKind kind) { return memory_.scale[core::position_of(kind)]; }
     void hold(MemoryKind kind, double bytes) {
         memory_.persistent[core::position_of(kind)] += core::Bytes(bytes);
+    }
+
+    // Operator-level recomputation keeps other tensors than the Program's, whose instructions are those of
+    // attention alone.
+    void scale_activations(const std::vector<schedule::ActivationFootprint>& with,
+                           const std::vector<schedule::ActivationFootprint>& without) {
+        if (!framework_.recomputes_alternate_products || plan_.recompute != schedule::Recompute::selective)
+            return;
+        core::Bytes kept, planned;
+        std::set<std::int32_t> stages;
+        for (const Instruction& i : list_.instructions)
+            if (i.kind == InstructionKind::compute && stages.insert(i.stage).second)
+                for (int part = 0; part < program_.passes_per_micro_batch(); ++part) {
+                    kept += with[program_.row_of(i.stage, part)].saved;
+                    planned += without[program_.row_of(i.stage, part)].saved;
+                }
+        if (planned.value > 0) scale_of(MemoryKind::activations) = kept / planned;
     }
 
     // Gradients of a rank that updates, in further buffers and types than the Program's.
@@ -135,7 +154,7 @@ private:
         double gradient = core::size_of(plan_.precision.gradients).value;
         if (framework_.keeps_mixtures_in_half && has_mixture(graph_)) {
             const auto scale = [&](MemoryKind kind, double bytes, double planned) {
-                memory_.scale[core::position_of(kind)] = bytes / planned;
+                scale_of(kind) = bytes / planned;
             };
             scale(MemoryKind::parameters, 2, core::size_of(plan_.precision.parameters).value);
             scale(MemoryKind::gradients, 2, gradient);
@@ -147,9 +166,13 @@ private:
         const bool reduces = plan_.layout.data > 1;
         if (reduces && plan_.sharding == Sharding::none && framework_.copies_gradients_into_buckets)
             hold(MemoryKind::communication, elements_ * gradient);
+        // What is reduced are the sums, where these are kept in a wider type.
+        const bool sums_bf16 = plan_.precision.compute == core::DataType::bf16;
+        const double reduced =
+            std::max(gradient, sums_bf16 ? framework_.bf16_accumulator_bytes : framework_.accumulator_bytes);
         if (reduces && plan_.shards(Sharding::optimizer) && framework_.reduction_bucket_elements > 0)
             hold(MemoryKind::communication,
-                 std::min(elements_, framework_.reduction_bucket_elements) * gradient);
+                 std::min(elements_, framework_.reduction_bucket_elements) * reduced);
         if (plan_.shards(Sharding::gradients) && framework_.keeps_whole_gradients) {
             std::set<std::int32_t> held;  // buckets: micro-batches add to the same gradient
             for (std::uint32_t n = 0; n < list_.instructions.size(); ++n) {
@@ -217,6 +240,7 @@ std::vector<ExtraMemory> extra_memory(const schedule::Program& program, const mo
     rules.has_own_weight_gradients =
         !framework.fuses_accumulation && !plan.shards(schedule::Sharding::gradients);
     rules.has_in_place_loss = framework.has_in_place_loss;
+    rules.recomputes_alternate_products = framework.recomputes_alternate_products;
     bool trains = false;
     for (const schedule::RankProgram& list : program.classes)
         for (const Instruction& i : list.instructions)

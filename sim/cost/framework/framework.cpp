@@ -18,6 +18,10 @@ void adopt(const FrameworkTraits& traits, schedule::Plan& plan, bool has_experts
                           .parameters = core::DataType::fp32,
                           .gradients = core::DataType::fp32,
                           .has_master_parameters = false};
+    // Parameters that stay whole through a step, and gradients that do, are those of sharded optimizer state.
+    if (traits.gathers_once_in_pipelines && plan.layout.pipeline > 1 &&
+        plan.sharding == schedule::Sharding::parameters)
+        plan.sharding = schedule::Sharding::optimizer;
     plan.gradient_bucket = traits.bucket;
     plan.fused_cross_entropy = traits.has_fused_loss;
     if (traits.reduction) plan.precision.gradients = *traits.reduction;

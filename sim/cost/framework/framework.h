@@ -78,6 +78,8 @@ struct FrameworkTraits {
     bool keeps_full_parameters = false;  // mixed precision by casting fp32 parameters at every use (autocast,
                                          // apex O1, graph rewriting): fp32 gradients
     bool overlaps_parameter_gathering = true;
+    bool gathers_once_in_pipelines = false;  // sharded parameters stay whole from the first micro-batch of a
+                                             // pipeline to the last, whose gradients alone are scattered
     bool gathers_by_tensor = false;  // sharded parameters are gathered tensor by tensor (DeepSpeed ZeRO-3),
                                      // not layer by layer (FSDP)
     int least_sharded_elements = 0;  // ... but for smaller tensors, which stay whole

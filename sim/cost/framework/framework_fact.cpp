@@ -88,6 +88,8 @@ std::span<const FrameworkFact> framework_facts() {
          "reductions run beside the backward pass"},
         {"gradients", "overlaps_parameter_gathering", &T::overlaps_parameter_gathering,
          "gathering of updated or sharded parameters runs beside compute"},
+        {"gradients", "gathers_once_in_pipelines", &T::gathers_once_in_pipelines,
+         "sharded parameters and gradients stay whole through all micro-batches of a pipeline"},
         {"gradients", "gathers_by_tensor", &T::gathers_by_tensor,
          "sharded parameters are gathered tensor by tensor, not layer by layer"},
         {"gradients", "least_sharded_elements", &T::least_sharded_elements,

@@ -10,6 +10,8 @@ struct FrameworkMemory {
     // Of the traits, so that time and memory rest on one fact: weight gradients are added by the product that
     // makes them, so none stands beside the sum; autograd keeps the casts of fp32 parameters.
     bool fuses_accumulation = false, keeps_full_parameters = false;
+    // Of the traits as well: what operator-level recomputation keeps and runs again.
+    bool recomputes_alternate_products = false;
 
     // Workspace and activations.
     bool has_kernel_workspace =
@@ -42,6 +44,7 @@ struct FrameworkMemory {
         false;  // over the ranks of one replica of the model (norm of the gradients, overflow)
     bool has_whole_job_communicator = false;  // over all ranks
     core::Bytes process_memory;               // of the process beyond context and communicators
+    bool operator==(const FrameworkMemory&) const = default;
 };
 
 }  // namespace sim

@@ -168,6 +168,7 @@ FrameworkFacts FrameworkProfile::with(const CostConstants& constants) const {
         if (statement.constant != nullptr)
             fill(facts, *statement.fact, constants.*statement.constant->value, statement.constant->unit);
     facts.memory.fuses_accumulation = facts.traits.fuses_accumulation;
+    facts.memory.recomputes_alternate_products = facts.traits.recomputes_alternate_products;
     facts.memory.keeps_full_parameters = facts.traits.keeps_full_parameters;
     return facts;
 }
