@@ -646,10 +646,6 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
     for (std::size_t i = 0; i < ranked.size(); ++i) {
         entries_[taken[i]].is_taken = true;
         if (std::optional<Entry> next = after_taking(entries_[taken[i]], rejections[i])) {
-            // Copies only add to a step, and those under a shorter horizon more.
-            const core::Seconds least = ranked[i].evaluation.step_time * Bounds::claimed_share;
-            next->time_bound = std::max(next->time_bound, least);
-            next->bound = std::max(next->bound, value_of(next->target, least, next->memory.peak));
             entries_.push_back(std::move(*next));
             enter(entries_.size() - 1);
         }
