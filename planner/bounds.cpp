@@ -1,6 +1,7 @@
 #include "planner/bounds.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -10,6 +11,7 @@
 #include "core/diagnostics.h"
 #include "core/index/integers.h"
 #include "schedule/pass/lower.h"
+#include "schedule/pipeline/registry.h"
 #include "schedule/plan/memory.h"
 #include "sim/cost/collective/collective.h"
 #include "sim/cost/framework/device_memory.h"
@@ -69,6 +71,10 @@ struct Bounds::Caches {
     std::map<std::tuple<const schedule::Schedule*, int, bool>, core::Seconds>
         transfers;  // by order, micro-batch and sequence parallelism
     std::map<std::pair<int, int>, core::Bytes> outside_memory;  // by shard degree and pipeline rank
+    std::map<std::tuple<std::int32_t, std::int32_t, int, bool, int, int>, Traffic>
+        traffic;  // by operators, pipeline rank, sequence parallelism and sharding
+    std::map<std::tuple<int, int, bool, GradientHandling, int>, Whole>
+        whole;  // by micro-batch, recomputation, sequence parallelism, gradients and parts of sequences
     struct Collectives {
         core::Seconds forward, backward, backward_input, beside_backward;
     };
@@ -149,7 +155,8 @@ const schedule::Schedule* OrderCollection::order(const schedule::Plan& plan) {
 
 const sim::ReplayOrder* OrderCollection::whole_order(const schedule::Plan& plan) {
     // About a millisecond of replay; deeper pipelines also take long to generate.
-    if (2.0 * plan.stages() * plan.micro_batches > most_replayed_passes) return nullptr;
+    if (2.0 * plan.stages() * plan.micro_batches * plan.passes_per_micro_batch() > most_replayed_passes)
+        return nullptr;
     Content::WholeEntry* entry = nullptr;
     {
         const std::lock_guard lock(content_->guard);
@@ -310,11 +317,6 @@ const schedule::Schedule* Bounds::timed_order(const schedule::Plan& plan) {
     return stages_.stages(plan) ? orders_.order(plan) : nullptr;
 }
 
-core::Seconds Bounds::after_passes_of(const schedule::Plan& plan, int rank, model::OperatorRange range) {
-    const schedule::StateElements elements = stages_.parameter_count(plan, range);
-    return after_passes(plan, rank, elements.dense, elements.experts);
-}
-
 // Prices of operators add up, so all stages together take what the model takes as one stage: on some rank at
 // least its even share. Where the ranks of a stage are whole nodes, all stages exchange over the same links.
 core::Seconds Bounds::time_of_work(const schedule::Plan& plan) {
@@ -335,6 +337,94 @@ core::Seconds Bounds::time_of_work(const schedule::Plan& plan) {
     return *least * (claimed_share * plan.micro_batches / plan.layout.pipeline);
 }
 
+const Bounds::Whole& Bounds::whole(const schedule::Plan& plan) {
+    const auto [entry, is_new] = caches_of(plan).whole.try_emplace(
+        {plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel, GradientHandling(plan),
+         plan.passes_per_micro_batch()});
+    Whole& whole = entry->second;
+    if (!is_new) return whole;
+    const auto price = [&](model::OperatorRange range, Whole& result) {
+        std::optional<core::Seconds> forward, backward;
+        for (int segment = 0; segment < plan.passes_per_micro_batch(); ++segment) {
+            const StageCost cost = stage_cost(plan, range, 0, segment),
+                            alone = stages_.compute(plan, range, segment);
+            result.passes += cost.forward.device + cost.backward.device;
+            result.compute += alone.forward.device + alone.backward.device;
+            forward = forward ? std::min(*forward, cost.forward.device) : cost.forward.device;
+            const core::Seconds back = std::min(cost.backward.device, cost.backward_input.device);
+            backward = backward ? std::min(*backward, back) : back;
+        }
+        if (result.passes.value <= 0) return;
+        result.forward = forward->value / result.passes.value;
+        result.there_and_back = (*forward + *backward) / result.passes;
+    };
+    const model::ModelGraph& graph = stages_.graph();
+    price({0, static_cast<std::int32_t>(graph.operators.size())}, whole);
+    whole.forward = whole.there_and_back = 1;
+    for (const model::Unit& unit : graph.units) {
+        if (stages_.first_like(unit.operators).begin != unit.operators.begin) continue;
+        Whole of_unit;
+        price(unit.operators, of_unit);
+        if (of_unit.passes.value <= 0) continue;
+        whole.forward = std::min(whole.forward, of_unit.forward);
+        whole.there_and_back = std::min(whole.there_and_back, of_unit.there_and_back);
+    }
+    return whole;
+}
+
+// All ranks together reduce and gather what the whole model does, whatever the partition. Gathers are of
+// units. A reduced bucket is closed once it has reached its size, so none is larger than that and the largest
+// parameter; and prices are concave, so many buckets take no less than so large ones.
+core::Seconds Bounds::time_of_shards(const schedule::Plan& plan) {
+    if (!plan.shards(schedule::Sharding::gradients) || !replicas_alike(plan)) return core::Seconds(0);
+    const model::OperatorRange all{0, static_cast<std::int32_t>(stages_.graph().operators.size())};
+    const double passes = double(plan.micro_batches) * plan.passes_per_micro_batch();
+    const int pipeline = plan.layout.pipeline;
+    const Traffic& of_all = traffic(plan, all, 0);
+    const bool is_by_unit = plan.shards(schedule::Sharding::parameters);
+    if (!is_by_unit) {
+        const double elements = stages_.parameter_count(plan, all).dense;
+        const core::Bytes element = core::size_of(plan.precision.gradients);
+        const double most = plan.gradient_bucket / element + stages_.largest_parameter(plan);
+        const core::Seconds one =
+            caches_of(plan)
+                .communication_of(plan, cluster_, stages_.constants())
+                .collective(CollectiveKind::reduce_scatter, shard_group(plan, false), element * most, 0);
+        // Tied parameters may be counted twice.
+        return one * (std::max(0.0, elements - stages_.tied_elements(plan)) / most * passes / pipeline);
+    }
+    core::Seconds bound = (of_all.gathered * 2 + of_all.scattered) * (passes / pipeline);
+    if (!places_alike(plan)) return bound;
+    const Whole& model = whole(plan);
+    const double loss = stages_.constants().overlap_loss, micro_batches = plan.micro_batches;
+    // As in time_of_passes, of all ranks together.
+    const core::Seconds crowded =
+        (model.passes * micro_batches +
+         (of_all.crowding * passes + model.compute * (micro_batches * of_all.largest_share)) * loss) /
+        ((1 + loss * of_all.largest_share) * pipeline);
+    return std::max(bound, crowded);
+}
+
+// With one stage a rank: a rank begins when one micro-batch has passed the ranks before it, and where
+// backward is in one part ends when one has gone back through them. Where these passes are a share g of
+// theirs of a micro-batch, T >= g (x_0 + ... + x_r-1) + m x_r holds for the times x of m micro-batches'
+// passes; equal for all ranks, it is least, and then T = g X / (1 - (1 - g / m)^p).
+core::Seconds Bounds::time_of_any_partition(const schedule::Plan& plan) {
+    if (!has_priced_times(cluster_)) return core::Seconds(0);
+    core::Seconds bound = time_of_shards(plan);
+    const schedule::PipelineSchedule* schedule = schedule::find_pipeline_schedule(plan.schedule);
+    const int pipeline = plan.layout.pipeline;
+    if (plan.virtual_stages == 1 && pipeline > 1 && schedule && places_alike(plan)) {
+        const Whole& model = whole(plan);
+        const double micro_batches = plan.micro_batches;
+        const double share = schedule->splits_backward ? model.forward : model.there_and_back;
+        if (share > 0)
+            bound =
+                std::max(bound, model.passes * (share / (1 - std::pow(1 - share / micro_batches, pipeline))));
+    }
+    return bound * claimed_share;
+}
+
 bool Bounds::places_alike(const schedule::Plan& plan) const {
     const bool is_alone = plan.layout.tensor == 1 && plan.layout.context == 1 && plan.layout.expert == 1;
     const bool is_outermost = plan.layout.order.starts_with('P');
@@ -348,10 +438,11 @@ bool Bounds::state_never_fits(const schedule::Plan& plan) {
     return state(plan, all) > (device.memory - device.context_memory) * plan.layout.pipeline;
 }
 
-std::vector<double> Bounds::micro_batches_kept(const schedule::Plan& plan) {
-    std::vector<double> kept;
+const std::vector<double>& Bounds::micro_batches_kept(const schedule::Plan& plan) {
     const schedule::Schedule* order = orders_.order(plan);
-    if (!order) return kept;
+    const auto [entry, is_new] = micro_batches_kept_.try_emplace(order);
+    std::vector<double>& kept = entry->second;
+    if (!order || !is_new) return kept;
     for (const std::vector<schedule::Action>& actions : order->actions) {
         double held = 0, most = 1;
         for (const schedule::Action& action : actions) {
@@ -399,12 +490,18 @@ Bounds::StagePasses Bounds::stage_passes(const schedule::Plan& plan, const sched
         passes.busy += (times.forward + std::min(backward, times.backward)) * micro_batches;
         if (splits) passes.weight += times.backward_weight * micro_batches;
         passes.host += (cost.forward.host + cost.backward.host) * micro_batches;
+        const StageCost alone = stages_.compute(plan, range, segment);
+        passes.compute +=
+            (alone.forward.device + (splits ? std::max(alone.backward.device, alone.backward_input.device)
+                                            : alone.backward.device)) *
+            micro_batches;
         const core::Seconds going_back = splits ? times.backward_input : times.backward;
         least_forward = least_forward ? std::min(*least_forward, times.forward) : times.forward;
         least_backward = least_backward ? std::min(*least_backward, going_back) : going_back;
-        passes.replayed.forward = times.forward;
-        passes.replayed.backward_input = times.backward_input;
-        passes.replayed.backward_weight = std::min(
+        sim::StageCost& replayed = passes.replayed.emplace_back();
+        replayed.forward = times.forward;
+        replayed.backward_input = times.backward_input;
+        replayed.backward_weight = std::min(
             times.backward_weight, std::max(core::Seconds(0), times.backward - times.backward_input));
     }
     passes.forward = *least_forward;
@@ -417,7 +514,8 @@ core::Seconds Bounds::time_of_passes(const schedule::Plan& plan, const schedule:
                                      const std::vector<model::OperatorRange>& ranges,
                                      const std::vector<core::Seconds>& copies) {
     const std::size_t p = order.ranks;
-    std::vector<core::Seconds> busy(p), weight(p), host(p), fill(p), drain(p);
+    std::vector<core::Seconds> busy(p), weight(p), host(p), fill(p), drain(p), compute(p), crowding(p);
+    std::vector<double> share(p, 0);
     std::vector<bool> is_seen(p, false);
     core::Seconds forward_so_far, backward_so_far;
     const bool splits = splits_backward(order);
@@ -429,17 +527,27 @@ core::Seconds Bounds::time_of_passes(const schedule::Plan& plan, const schedule:
             drain[rank] = backward_so_far;
         }
         const StagePasses passes = stage_passes(plan, order, splits, s, ranges[s]);
+        forward_so_far += passes.forward;
+        backward_so_far += passes.backward;
         busy[rank] += passes.busy;
         weight[rank] += passes.weight;
         host[rank] += passes.host;
-        forward_so_far += passes.forward;
-        backward_so_far += passes.backward;
+        if (!plan.shards(schedule::Sharding::gradients)) continue;
+        const Traffic& beside = traffic(plan, ranges[s], schedule::rank_of_stage(order, s));
+        compute[rank] += passes.compute;
+        crowding[rank] += beside.crowding * (double(plan.micro_batches) * plan.passes_per_micro_batch());
+        share[rank] = std::max(share[rank], beside.largest_share);
     }
     core::Seconds bound;
     for (std::size_t r = 0; r < p; ++r) {
         // Weight gradients may be computed while the last gradient goes back to the first stage.
         const core::Seconds drained = drain[r] - std::min(drain[r], weight[r]);
         bound = std::max(bound, fill[r] + std::max({busy[r], host[r], copies[r]}) + drained);
+        // Of its data stream, what does not fit into the T - compute that a step of T leaves free runs beside
+        // compute, which loses a share of that time: T >= passes + loss (crowding - share (T - compute)).
+        const double loss = stages_.constants().overlap_loss;
+        bound = std::max(bound, (fill[r] + busy[r] + drained + (crowding[r] + compute[r] * share[r]) * loss) /
+                                    (1 + loss * share[r]));
     }
     return bound;
 }
@@ -453,7 +561,8 @@ core::Seconds Bounds::time(const schedule::Plan& plan) {
     core::Seconds bound =
         time_of_passes(plan, *order, *stages_.stages(plan), copies) + after_passes(plan, *order);
     if (plan.layout.data > 1)
-        bound = std::max(bound, data_parallel_time(plan, *order, stages_.rank_parameters(plan, *order)));
+        bound = std::max(bound, data_parallel_time(plan, *order, *stages_.stages(plan),
+                                                   stages_.rank_parameters(plan, *order)));
     return bound * claimed_share;
 }
 
@@ -463,36 +572,32 @@ core::Seconds Bounds::after_passes(const schedule::Plan& plan, const schedule::S
     const auto [entry, is_new] = caches_of(plan).after_passes.try_emplace(
         {&order, plan.micro_batch, core::position_of(plan.recompute), core::position_of(plan.sharding),
          plan.effective_shard_degree()});
-    if (is_new) entry->second = after_passes(plan, order, stages_.rank_parameters(plan, order));
+    if (is_new)
+        entry->second =
+            after_passes(plan, order, *stages_.stages(plan), stages_.rank_parameters(plan, order));
     return entry->second;
 }
 
 core::Seconds Bounds::after_passes(const schedule::Plan& plan, const schedule::Schedule& order,
+                                   const std::vector<model::OperatorRange>& ranges,
                                    const std::vector<RankParameters>& parameters) {
+    std::vector<core::Seconds> gathered(order.ranks);
+    for (int s = 0; s < order.stages && plan.layout.data > 1; ++s) {
+        const int rank = schedule::rank_of_stage(order, s);
+        gathered[rank] += traffic(plan, ranges[s], rank).after_update;
+    }
     std::optional<core::Seconds> least;
     for (int rank = 0; rank < order.ranks; ++rank) {
         const RankParameters& held = parameters[rank];
+        // A tied parameter on one rank is updated once.
         const double dense =
             order.stages > order.ranks ? held.dense - std::min(held.dense, held.largest_unit) : held.dense;
-        const core::Seconds time = after_passes(plan, rank, dense, held.experts);
+        const core::Seconds update =
+            stages_.update(plan, dense / plan.pieces(false) + held.experts / plan.pieces(true));
+        const core::Seconds time = std::max(update, gathered[rank]);
         least = least ? std::min(*least, time) : time;
     }
     return least.value_or(core::Seconds(0));
-}
-
-core::Seconds Bounds::after_passes(const schedule::Plan& plan, int rank, double dense, double experts) {
-    const core::Seconds time = stages_.update(plan, dense / plan.pieces(false) + experts / plan.pieces(true));
-    if (!plan.shards(schedule::Sharding::optimizer) || plan.shards(schedule::Sharding::parameters))
-        return time;
-    const auto gather = [&](bool is_expert, double elements) {
-        const core::Bytes bytes = core::size_of(plan.precision.parameters) * elements;
-        return caches_of(plan)
-            .communication_of(plan, cluster_, stages_.constants())
-            .collective(CollectiveKind::all_gather, shard_group(plan, is_expert), bytes, rank);
-    };
-    core::Seconds gathered = gather(false, dense);
-    if (plan.pieces(true) > 1 && experts > 0) gathered += gather(true, experts);
-    return std::max(time, gathered);
 }
 
 // Between ranks, at least.
@@ -519,66 +624,120 @@ core::Seconds Bounds::transfer_time(const schedule::Plan& plan, const schedule::
     return least.value_or(core::Seconds(0));
 }
 
-// The data stream of one rank, every collective as one message: fewer messages than there are, each no larger
-// in sum. Over the shards where there are any: the part of a hybrid reduction over replicas comes on top.
-core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const schedule::Schedule& order,
-                                         const std::vector<RankParameters>& parameters) {
+// Replicas of whole nodes lie alike at every pipeline coordinate, as nodes do.
+bool Bounds::replicas_alike(const schedule::Plan& plan) const {
+    return plan.layout.order.starts_with('P') &&
+           (plan.layout.tensor * plan.layout.data) % cluster_.instance.devices == 0;
+}
+
+const Bounds::Traffic& Bounds::traffic(const schedule::Plan& plan, model::OperatorRange stage,
+                                       int pipeline_rank) {
+    const int rank = replicas_alike(plan) ? 0 : pipeline_rank;
+    const model::OperatorRange like = stages_.first_like(stage);
+    const auto [entry, is_new] =
+        caches_of(plan).traffic.try_emplace({like.begin, like.end, rank, plan.sequence_parallel,
+                                             static_cast<int>(plan.sharding), plan.effective_shard_degree()});
+    if (is_new) entry->second = traffic_of(plan, like, rank);
+    return entry->second;
+}
+
+// Bucket by bucket, as the data stream takes them one after the other.
+Bounds::Traffic Bounds::traffic_of(const schedule::Plan& plan, model::OperatorRange stage,
+                                   int pipeline_rank) {
     sim::CommunicationCost& communication =
         caches_of(plan).communication_of(plan, cluster_, stages_.constants());
     const core::Bytes element = core::size_of(plan.precision.gradients),
                       stored = core::size_of(plan.precision.parameters);
-    core::Seconds longest;
-    for (int rank = 0; rank < order.ranks; ++rank) {
-        const RankParameters& held = parameters[rank];
-        double dense = held.dense;
-        if (order.stages > order.ranks)
-            dense -= std::min(dense, held.largest_unit);  // a tied parameter on one rank is reduced once
-        const auto stream_of = [&](bool is_expert, double elements, double tied) {
-            core::Seconds stream;
-            schedule::ParameterBucket bucket;
-            bucket.is_expert = is_expert;
-            const schedule::BucketGroups groups = schedule::groups_of(plan.layout, bucket);
-            if (elements <= 0 || groups.size == 1) return stream;
-            const auto price = [&](CollectiveKind kind, GroupKind group, core::Bytes bytes) {
-                return communication.collective(kind, group, bytes, rank);
-            };
-            if (plan.pieces(is_expert) == 1)
-                return price(CollectiveKind::all_reduce, groups.members, element * elements);
-            const GroupKind group = shard_group(plan, is_expert);
-            // Copies of a tied parameter on several ranks are summed over these first, so its gradient is
-            // reduced once a step whatever the sharding.
-            const double passes = plan.micro_batches * plan.passes_per_micro_batch();
-            const double times = plan.shards(schedule::Sharding::gradients) ? passes : 1;
-            stream += price(CollectiveKind::reduce_scatter, group, element * std::max(0.0, elements - tied)) *
-                      times;
-            if (tied > 0) stream += price(CollectiveKind::reduce_scatter, group, element * tied);
-            // One layer's parameters may stay gathered from pass to pass.
-            if (plan.shards(schedule::Sharding::parameters))
-                stream += price(CollectiveKind::all_gather, group,
-                                stored * std::max(0.0, 2 * elements - 2 * held.largest_unit)) *
-                          passes;
-            else stream += price(CollectiveKind::all_gather, group, stored * elements);
-            return stream;
+    Traffic traffic;
+    for (const StageCollection::Bucket& bucket : stages_.buckets(plan, stage)) {
+        schedule::ParameterBucket described;
+        described.is_expert = bucket.is_expert;
+        const schedule::BucketGroups groups = schedule::groups_of(plan.layout, described);
+        if (groups.size == 1) continue;
+        const auto price = [&](CollectiveKind kind, GroupKind group, core::Bytes bytes) {
+            return communication.collective(kind, group, bytes, pipeline_rank) * bucket.count;
         };
-        longest = std::max(longest, stream_of(false, dense, held.tied) + stream_of(true, held.experts, 0));
+        const auto elements = double(bucket.elements);
+        const int pieces = plan.pieces(bucket.is_expert);
+        if (pieces == 1) {
+            traffic.reduced += price(CollectiveKind::all_reduce, groups.members, element * elements);
+            continue;
+        }
+        const GroupKind group = shard_group(plan, bucket.is_expert);
+        // Hybrid sharding adds the pieces up over the replicas once a step.
+        if (pieces < groups.size && !bucket.is_expert)
+            traffic.reduced += price(CollectiveKind::all_reduce, groups.replica, element * elements / pieces);
+        const core::Seconds scattered = price(CollectiveKind::reduce_scatter, group, element * elements),
+                            gathered = price(CollectiveKind::all_gather, group, stored * elements);
+        const auto crowd = [&](CollectiveKind kind, core::Bytes bytes, core::Seconds time) {
+            const cluster::DeviceSpec& device = cluster_.instance.device;
+            const double share =
+                !sim::has_nccl(device)
+                    ? 1.0
+                    : communication.choice(kind, group, bytes, pipeline_rank).multiprocessors /
+                          sim::nccl_multiprocessors(device);
+            traffic.crowding += time * share;
+            traffic.largest_share = std::max(traffic.largest_share, share);
+        };
+        if (plan.shards(schedule::Sharding::gradients))
+            crowd(CollectiveKind::reduce_scatter, element * elements, scattered);
+        if (plan.shards(schedule::Sharding::parameters))
+            crowd(CollectiveKind::all_gather, stored * elements, gathered * 2);
+        (plan.shards(schedule::Sharding::gradients) ? traffic.scattered : traffic.reduced) += scattered;
+        (plan.shards(schedule::Sharding::parameters) ? traffic.gathered : traffic.after_update) += gathered;
     }
-    return longest;
+    return traffic;
+}
+
+core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const schedule::Schedule& order,
+                                         const std::vector<model::OperatorRange>& ranges,
+                                         const std::vector<RankParameters>& parameters) {
+    // A segment of a sequence is a micro-batch of its own.
+    const double passes = double(plan.micro_batches) * plan.passes_per_micro_batch();
+    std::vector<core::Seconds> streams(order.ranks);
+    for (int s = 0; s < order.stages; ++s) {
+        const int rank = schedule::rank_of_stage(order, s);
+        const Traffic& of_stage = traffic(plan, ranges[s], rank);
+        streams[rank] +=
+            (of_stage.gathered * 2 + of_stage.scattered) * passes + of_stage.reduced + of_stage.after_update;
+    }
+    const int pieces = plan.pieces(false);
+    for (int rank = 0; rank < order.ranks; ++rank) {
+        const double tied = parameters[rank].tied;
+        if (tied <= 0) continue;
+        // Copies of a tied parameter on several ranks are summed over these first, so its gradient is reduced
+        // once a step whatever the sharding.
+        streams[rank] +=
+            caches_of(plan)
+                .communication_of(plan, cluster_, stages_.constants())
+                .collective(pieces == 1 ? CollectiveKind::all_reduce : CollectiveKind::reduce_scatter,
+                            pieces == 1 ? GroupKind::data : shard_group(plan, false),
+                            core::size_of(plan.precision.gradients) * tied, rank);
+    }
+    return *std::max_element(streams.begin(), streams.end());
 }
 
 core::Seconds Bounds::replayed(const schedule::Plan& plan, const schedule::Schedule& order,
                                const std::vector<model::OperatorRange>& ranges, core::Seconds transfer) {
-    // Parts of a sequence take different times, which a replay does not know.
-    const bool is_known = plan.layout.pipeline > 1 && plan.passes_per_micro_batch() == 1;
-    const sim::ReplayOrder* whole = is_known ? orders_.whole_order(plan) : nullptr;
+    const sim::ReplayOrder* whole = plan.layout.pipeline > 1 ? orders_.whole_order(plan) : nullptr;
     if (!whole) return core::Seconds(0);
     sim::ScheduleCosts costs;
     costs.stages.clear();
     const bool splits = splits_backward(order);
-    for (const std::int32_t s : core::indices(ranges))
-        costs.stages.push_back(stage_passes(plan, order, splits, s, ranges[s]).replayed);
+    for (const std::int32_t s : core::indices(ranges)) {
+        const StagePasses passes = stage_passes(plan, order, splits, s, ranges[s]);
+        costs.stages.insert(costs.stages.end(), passes.replayed.begin(), passes.replayed.end());
+    }
     costs.transfer = transfer;
     std::vector<double> ends;
-    return whole->replay(costs, ends).makespan;
+    const core::Seconds passes = whole->replay(costs, ends).makespan;
+    if (plan.layout.data == 1) return passes;
+    std::vector<sim::ReplayOrder::StageMessages> messages;
+    for (const std::int32_t s : core::indices(ranges)) {
+        const Traffic& of_stage = traffic(plan, ranges[s], schedule::rank_of_stage(order, s));
+        messages.push_back({of_stage.gathered, of_stage.gathered, of_stage.scattered, of_stage.reduced});
+    }
+    return std::max(passes, whole->end_of_messages(costs, ends, messages));
 }
 
 core::Seconds Bounds::time_of_order(const schedule::Plan& plan) {
@@ -598,8 +757,8 @@ core::Seconds Bounds::time_of_order(const schedule::Plan& plan,
     const std::vector<core::Seconds> no_copies(order->ranks);
     const core::Seconds passes =
         std::max(time_of_passes(plan, *order, ranges, no_copies), replayed(plan, *order, ranges, transfer));
-    core::Seconds bound = passes + after_passes(plan, *order, parameters);
-    if (plan.layout.data > 1) bound = std::max(bound, data_parallel_time(plan, *order, parameters));
+    core::Seconds bound = passes + after_passes(plan, *order, ranges, parameters);
+    if (plan.layout.data > 1) bound = std::max(bound, data_parallel_time(plan, *order, ranges, parameters));
     return bound * claimed_share;
 }
 

@@ -65,17 +65,22 @@ public:
     bool offloads_anything(const schedule::Plan& plan);
     // Least step time: every rank waits for the first micro-batch to reach it, computes all of its own with
     // the tensor-parallel collectives in between, and the last micro-batch still has to go back to the first
-    // stage; no less than its data-parallel communication takes alone, nor its copies of offloaded
-    // activations. Zero when the device's times are measured per operator or its prices are missing.
+    // stage; no less than its data-parallel communication takes alone, bucket by bucket, nor its copies of
+    // offloaded activations. Zero when the device's times are measured per operator or its prices are
+    // missing.
     core::Seconds time(const schedule::Plan& plan);
     // Of every plan that differs from this one in schedule, virtual stages and partition alone, and of every
     // sharding with the same handling of gradients: the passes of the whole model, divided evenly among the
     // pipeline's ranks. It makes no compute order.
     core::Seconds time_of_work(const schedule::Plan& plan);
+    // Of every partition of this plan, at least: as above, with what the whole model's reductions and gathers
+    // of each pass ask of all ranks together, and where a rank has one stage, with the passes that the ranks
+    // before it make of one micro-batch. It makes no compute order.
+    core::Seconds time_of_any_partition(const schedule::Plan& plan);
     // Is there too little memory on all ranks together for the state of the model? It makes no compute order.
     bool state_never_fits(const schedule::Plan& plan);
-    // The same, at least the time of the plan's own compute order with free communication: tighter, and
-    // dearer by a replay of the order.
+    // The same, at least the time of the plan's own compute order, and of the reductions that begin with the
+    // last backward pass of each stage: tighter, and dearer by a replay of the order.
     core::Seconds time_of_order(const schedule::Plan& plan);
     // The same of a partition that is not the collection's.
     core::Seconds time_of_order(const schedule::Plan& plan, const std::vector<model::OperatorRange>& ranges);
@@ -87,17 +92,21 @@ public:
     // are gradients of weights apart, and `host` on the host's clock; and one pass there and back.
     struct StagePasses {
         core::Seconds busy, weight, host, forward, backward;
-        sim::StageCost replayed;
+        core::Seconds compute;                 // of `busy`, without collectives
+        std::vector<sim::StageCost> replayed;  // by segment
     };
     StagePasses stage_passes(const schedule::Plan& plan, const schedule::Schedule& order, bool splits,
                              int stage, model::OperatorRange range);
-    // After its last pass a rank that holds these stages alone updates their parameters, and gathers them.
-    core::Seconds after_passes_of(const schedule::Plan& plan, int rank, model::OperatorRange range);
     // Is there too little memory on all ranks together for the state of the model, and for the activations
     // that they keep, however both are divided among them? Then no partition fits.
     bool never_fits(const schedule::Plan& plan);
     // Micro-batches whose activations a rank keeps at most, under the plan's order; of one stage a rank.
-    std::vector<double> micro_batches_kept(const schedule::Plan& plan);
+    const std::vector<double>& micro_batches_kept(const schedule::Plan& plan);
+    // The first run of operators that costs what this one does, and the parameters of one, a rank's share.
+    model::OperatorRange first_like(model::OperatorRange range) { return stages_.first_like(range); }
+    schedule::StateElements elements(const schedule::Plan& plan, model::OperatorRange range) {
+        return stages_.parameter_count(plan, range);
+    }
     // Of a stage of these operators, at least.
     core::Bytes state(const schedule::Plan& plan, model::OperatorRange range);
     core::Bytes saved(const schedule::Plan& plan, model::OperatorRange range);
@@ -117,6 +126,29 @@ private:
     struct Caches;
     Caches& caches_of(const schedule::Plan& plan);
 
+    // Of the data stream of one rank for one stage.
+    struct Traffic {
+        core::Seconds gathered;      // before each pass forward, and again before each backward
+        core::Seconds scattered;     // in each pass backward
+        core::Seconds reduced;       // once a step, from the last pass backward on
+        core::Seconds after_update;  // gathers of updated parameters
+        // Of what each pass forward and backward exchanges, by the share of the multiprocessors that it
+        // takes, and the largest such share.
+        core::Seconds crowding;
+        double largest_share = 0;
+    };
+    bool replicas_alike(const schedule::Plan& plan) const;
+    const Traffic& traffic(const schedule::Plan& plan, model::OperatorRange stage, int pipeline_rank);
+    Traffic traffic_of(const schedule::Plan& plan, model::OperatorRange stage, int pipeline_rank);
+    // Of one micro-batch through the whole model.
+    struct Whole {
+        core::Seconds passes, compute;
+        // Of every unit's passes at least these shares are one segment's forward pass, and with it its
+        // backward pass.
+        double forward = 0, there_and_back = 0;
+    };
+    const Whole& whole(const schedule::Plan& plan);
+    core::Seconds time_of_shards(const schedule::Plan& plan);
     // With the tensor-parallel collectives between the passes' operators.
     StageCost stage_cost(const schedule::Plan& plan, model::OperatorRange range, int pipeline_rank,
                          int segment);
@@ -131,12 +163,13 @@ private:
                            const std::vector<model::OperatorRange>& ranges, core::Seconds transfer);
     core::Seconds after_passes(const schedule::Plan& plan, const schedule::Schedule& order);
     core::Seconds after_passes(const schedule::Plan& plan, const schedule::Schedule& order,
+                               const std::vector<model::OperatorRange>& ranges,
                                const std::vector<RankParameters>& parameters);
-    core::Seconds after_passes(const schedule::Plan& plan, int rank, double dense, double experts);
     core::Seconds transfer_time(const schedule::Plan& plan, const schedule::Schedule& order);
     core::Seconds transfer_time(const schedule::Plan& plan, const schedule::Schedule& order,
                                 core::Bytes bytes);
     core::Seconds data_parallel_time(const schedule::Plan& plan, const schedule::Schedule& order,
+                                     const std::vector<model::OperatorRange>& ranges,
                                      const std::vector<RankParameters>& parameters);
     std::vector<core::Seconds> copy_times(const schedule::Plan& plan, const schedule::Schedule& order,
                                           const std::vector<RankActivations>& ranks);
@@ -146,6 +179,7 @@ private:
     StageCollection& stages_;
     std::map<std::tuple<int, int, int, int, int>, std::unique_ptr<Caches>>
         caches_;  // by the degrees of the layout
+    std::map<const schedule::Schedule*, std::vector<double>> micro_batches_kept_;
 };
 
 }  // namespace planner

@@ -14,9 +14,9 @@ namespace {
 
 // Plans walked and partitions simulated before results are looked at; fixed, so that the answer does not
 // depend on the threads.
-constexpr std::size_t looked_at_at_once = 64, simulated_at_once = 4;
-// Partial partitions visited for one plan: some tenths of a second.
-constexpr std::size_t most_visited = 200000;
+constexpr std::size_t looked_at_at_once = 64, walked_at_once = 16, simulated_at_once = 4;
+// Partial partitions visited for one plan: less than a tenth of a second.
+constexpr std::size_t most_visited = 40'000;
 // Two cuts are moved together where there are no more stages than this.
 constexpr std::size_t most_stages_in_pairs = 4;
 
@@ -110,75 +110,129 @@ void PartitionSearch::leave_open(core::Seconds bound, std::size_t target) {
     account_.open_bounds.emplace_back(target, bound);
 }
 
-PartitionSearch::Look PartitionSearch::look_at(StageTable& table, const PartitionTask& task,
-                                               double best) const {
+// What stays open of a task that is not looked at.
+std::optional<core::Seconds> PartitionSearch::bound_unless_beaten(const PartitionTask& task,
+                                                                  double best) const {
     const core::Seconds limit = means_.limit(task.target, best);
-    Look look;
-    if (task.work_bound >= limit || table.bounds().never_fits(task.plan)) return look;
+    if (task.work_bound >= limit) return std::nullopt;
+    const PartitionMeans::Layout layout = means_.layout(task.layout);
+    const std::lock_guard lock(*layout.guard);
+    const core::Seconds bound = std::max(task.work_bound, layout.bounds->time_of_any_partition(task.plan));
+    return bound < limit ? std::optional(bound) : std::nullopt;
+}
+
+// Nothing where no partition of the task can be better.
+std::optional<core::Seconds> PartitionSearch::least_of(StageTable& table, const PartitionTask& task,
+                                                       double best) const {
+    const core::Seconds limit = means_.limit(task.target, best);
+    means_.work->add(1, per_opened_plan);
+    if (task.work_bound >= limit || table.bounds().time_of_any_partition(task.plan) >= limit ||
+        table.bounds().never_fits(task.plan))
+        return std::nullopt;
     PartitionSpace space(table, task.plan);
-    const core::Seconds least = std::max(task.work_bound, space.least(limit));
-    if (least < limit) {
-        look.options = space.below(limit, most_visited);
-        if (!look.options) look.open = least;
-    }
+    const core::Seconds least =
+        std::max({task.work_bound, space.least(limit), table.bounds().time_of_any_partition(task.plan)});
+    means_.work->add(1, per_bounded_plan);
+    means_.work->add(space.divisions(), per_division);
+    return least < limit ? std::optional(least) : std::nullopt;
+}
+
+PartitionSearch::Options PartitionSearch::options_of(StageTable& table, const PartitionTask& task,
+                                                     double best) const {
+    PartitionSpace space(table, task.plan);
+    Options options = space.below(means_.limit(task.target, best), most_visited);
     means_.work->add(1, per_bounded_plan);
     means_.work->add(space.divisions(), per_division);
     means_.work->add(space.replayed_passes(), per_replayed_pass);
-    return look;
+    return options;
 }
 
-// One family is looked at by one thread, which tabulates its stages once.
-std::vector<PartitionSearch::Look> PartitionSearch::look_at(const std::vector<PartitionTask>& tasks,
-                                                            const std::vector<std::size_t>& wave,
-                                                            double best) const {
+void PartitionSearch::for_each_of(const Tasks& tasks, const std::vector<std::size_t>& wave,
+                                  const std::function<void(StageTable&, std::size_t)>& look) const {
     std::vector<std::pair<std::size_t, std::size_t>> runs;  // of one family
     for (std::size_t i = 0; i < wave.size(); ++i) {
         if (i == 0 || tasks[wave[i]].family != tasks[wave[i - 1]].family) runs.emplace_back(i, i);
         runs.back().second = i + 1;
     }
-    std::vector<Look> looks(wave.size());
     core::for_each_in_parallel(runs.size(), means_.threads, [&](std::size_t r, int) {
         const PartitionMeans::Layout layout = means_.layout(tasks[wave[runs[r].first]].layout);
         const std::lock_guard lock(*layout.guard);
         StageTable table(graph_, *layout.bounds);
-        for (std::size_t i = runs[r].first; i < runs[r].second; ++i)
-            looks[i] = look_at(table, tasks[wave[i]], best);
+        for (std::size_t i = runs[r].first; i < runs[r].second; ++i) look(table, i);
         means_.work->add(table.entries(), per_table_entry);
     });
-    return looks;
 }
 
-// Tasks in the order of their bounds, those of one family together.
-std::optional<RankedPlan> PartitionSearch::find_better(const std::vector<PartitionTask>& tasks, double best) {
-    std::optional<RankedPlan> better;
+// Every task gets the least bound of its partitions before any is walked: where time is up, what stays open
+// is bounded by that.
+std::vector<PartitionSearch::OpenTask> PartitionSearch::find_open(const Tasks& tasks, double best) {
     std::vector<std::size_t> order(tasks.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-        return std::pair(tasks[a].work_bound, tasks[a].family) <
-               std::pair(tasks[b].work_bound, tasks[b].family);
+        return std::pair(tasks[a].family_bound, tasks[a].family) <
+               std::pair(tasks[b].family_bound, tasks[b].family);
     });
-    bool is_late = false;
+    std::vector<OpenTask> open;
     for (std::size_t begin = 0; begin < order.size(); begin += looked_at_at_once) {
-        is_late = is_late || means_.is_late();
-        std::vector<std::size_t> wave(
+        const std::vector<std::size_t> wave(
             order.begin() + std::ptrdiff_t(begin),
             order.begin() + std::ptrdiff_t(std::min(order.size(), begin + looked_at_at_once)));
-        std::vector<Look> looks(wave.size());
-        if (!is_late) looks = look_at(tasks, wave, best);
+        std::vector<std::optional<core::Seconds>> least(wave.size());
+        if (means_.is_late())
+            for (std::size_t i = 0; i < wave.size(); ++i)
+                least[i] = bound_unless_beaten(tasks[wave[i]], best);
+        else
+            for_each_of(tasks, wave, [&](StageTable& table, std::size_t i) {
+                least[i] = least_of(table, tasks[wave[i]], best);
+            });
+        for (std::size_t i = 0; i < wave.size(); ++i) {
+            if (least[i]) open.push_back({wave[i], *least[i]});
+            else ++account_.excluded;
+        }
+    }
+    std::stable_sort(open.begin(), open.end(), [&](const OpenTask& a, const OpenTask& b) {
+        return std::pair(a.least, tasks[a.task].family) < std::pair(b.least, tasks[b.task].family);
+    });
+    return open;
+}
+
+std::optional<RankedPlan> PartitionSearch::find_better(const std::vector<PartitionTask>& tasks, double best) {
+    std::optional<RankedPlan> better;
+    const std::vector<OpenTask> open = find_open(tasks, best);
+    bool is_late = false;
+    for (std::size_t begin = 0; begin < open.size(); begin += walked_at_once) {
+        is_late = is_late || means_.is_late();
+        std::vector<std::size_t> wave;
+        std::vector<core::Seconds> least;
+        for (std::size_t i = begin; i < std::min(open.size(), begin + walked_at_once); ++i) {
+            const PartitionTask& task = tasks[open[i].task];
+            if (open[i].least >= means_.limit(task.target, best)) {
+                ++account_.excluded;
+            } else if (is_late) {
+                leave_open(open[i].least, task.target);
+            } else {
+                wave.push_back(open[i].task);
+                least.push_back(open[i].least);
+            }
+        }
+        std::vector<Options> found(wave.size());
+        for_each_of(tasks, wave, [&](StageTable& table, std::size_t i) {
+            found[i] = options_of(table, tasks[wave[i]], best);
+        });
         std::vector<Option> options;
         for (std::size_t i = 0; i < wave.size(); ++i) {
-            const PartitionTask& task = tasks[wave[i]];
-            if (is_late && task.work_bound < means_.limit(task.target, best)) looks[i].open = task.work_bound;
-            if (looks[i].open) leave_open(*looks[i].open, task.target);
-            else ++(looks[i].options ? account_.walked : account_.excluded);
-            if (!looks[i].options) continue;
-            for (PartitionOption& option : *looks[i].options) options.push_back({wave[i], std::move(option)});
+            if (!found[i]) {
+                leave_open(least[i], tasks[wave[i]].target);
+                continue;
+            }
+            ++account_.walked;
+            for (PartitionOption& option : *found[i]) options.push_back({wave[i], std::move(option)});
         }
         std::stable_sort(options.begin(), options.end(), [](const Option& a, const Option& b) {
             return a.partition.bound < b.partition.bound;
         });
         const std::vector<Option> pool = options;
-        if (!is_late && !simulate(tasks, std::move(options), better, best)) {
+        if (!simulate(tasks, std::move(options), better, best)) {
             is_late = true;
             for (const Option& option : pool) leave_open(option.partition.bound, tasks[option.task].target);
         }

@@ -21,8 +21,8 @@ namespace planner {
 struct PartitionTask {
     std::size_t target = 0, layout = 0;
     schedule::Plan plan;
-    std::size_t family = 0;    // tasks of one family share what their stages cost
-    core::Seconds work_bound;  // of a step with any partition
+    std::size_t family = 0;                  // tasks of one family share what their stages cost
+    core::Seconds family_bound, work_bound;  // of a step of the family, and of this plan with any partition
 };
 
 // What the search that surrounds it knows. All are called by several threads at once.
@@ -60,15 +60,21 @@ private:
         std::size_t task;
         PartitionOption partition;
     };
-    // What becomes of a task: nothing where no partition of it can be better; else partitions to simulate, or
-    // the bound that stays open where they are too many.
-    struct Look {
-        std::optional<std::vector<PartitionOption>> options;
-        std::optional<core::Seconds> open;
+    // A task of which some partition may be better: the least bound of all its partitions.
+    struct OpenTask {
+        std::size_t task = 0;
+        core::Seconds least;
     };
-    Look look_at(StageTable& table, const PartitionTask& task, double best) const;
-    std::vector<Look> look_at(const std::vector<PartitionTask>& tasks, const std::vector<std::size_t>& wave,
-                              double best) const;
+    using Tasks = std::vector<PartitionTask>;
+    std::optional<core::Seconds> bound_unless_beaten(const PartitionTask& task, double best) const;
+    std::optional<core::Seconds> least_of(StageTable& table, const PartitionTask& task, double best) const;
+    std::vector<OpenTask> find_open(const Tasks& tasks, double best);
+    // Partitions whose bound is below the limit; nothing where they are too many.
+    using Options = std::optional<std::vector<PartitionOption>>;
+    Options options_of(StageTable& table, const PartitionTask& task, double best) const;
+    // Calls `look(table, i)` for the tasks of the wave; those of one family share a table and a thread.
+    void for_each_of(const Tasks& tasks, const std::vector<std::size_t>& wave,
+                     const std::function<void(StageTable&, std::size_t)>& look) const;
     void leave_open(core::Seconds bound, std::size_t target);
     // Of the options in order of their bounds those that may be better than `best`; false when time is up.
     bool simulate(const std::vector<PartitionTask>& tasks, std::vector<Option> options,

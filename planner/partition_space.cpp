@@ -60,15 +60,34 @@ StageTable::Row& StageTable::row(const schedule::Plan& plan, const schedule::Sch
     return row;
 }
 
+std::size_t StageTable::first_like(std::size_t begin, std::size_t end) {
+    const std::size_t units = graph_.units.size();
+    if (first_like_.empty()) first_like_.resize(units * (units + 1) / 2);
+    std::optional<std::size_t>& known = first_like_[index(begin, end)];
+    if (!known) {
+        const model::OperatorRange like = bounds_.first_like(operators(begin, end));
+        const auto first = std::size_t(graph_.operators[like.begin].unit);
+        known = index(first, first + (end - begin));
+    }
+    return *known;
+}
+
+const schedule::StateElements& StageTable::elements(const schedule::Plan& plan, std::size_t begin,
+                                                    std::size_t end) {
+    const std::size_t first = first_like(begin, end);
+    if (elements_.empty()) elements_.resize(first_like_.size());
+    if (!elements_[first]) elements_[first] = bounds_.elements(plan, operators(begin, end));
+    return *elements_[first];
+}
+
 const StageTable::Passes& StageTable::of(Row& row, const schedule::Plan& plan,
                                          const schedule::Schedule& order, bool splits, int stage,
                                          std::size_t begin, std::size_t end) {
-    std::optional<Passes>& entry = row[(end - 1) * end / 2 + begin];
+    std::optional<Passes>& entry = row[first_like(begin, end)];
     if (!entry) {
         ++made_;
         const Bounds::StagePasses passes =
-            bounds_.stage_passes(plan, order, splits, stage,
-                                 {graph_.units[begin].operators.begin, graph_.units[end - 1].operators.end});
+            bounds_.stage_passes(plan, order, splits, stage, operators(begin, end));
         entry = Passes{passes.busy.value, passes.weight.value, passes.host.value, passes.forward.value,
                        passes.backward.value};
     }
@@ -93,11 +112,9 @@ double StageTable::saved(const schedule::Plan& plan, std::size_t begin, std::siz
 // State of each stage, and its activations of as many micro-batches as its rank keeps.
 bool PartitionSpace::fits(std::size_t stage, std::size_t begin, std::size_t end) {
     if (room_.empty()) return true;
-    const model::ModelGraph& graph = table_.graph();
-    const double state =
-        table_.bounds()
-            .state(plan_, {graph.units[begin].operators.begin, graph.units[end - 1].operators.end})
-            .value;
+    const schedule::StateFootprint footprint =
+        schedule::state_footprint(table_.elements(plan_, begin, end), plan_);
+    const double state = (footprint.parameters + footprint.gradients + footprint.optimizer).value;
     return state + in_flight_[stage] * std::max(0.0, table_.saved(plan_, begin, end)) <= room_[stage];
 }
 

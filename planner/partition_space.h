@@ -36,13 +36,15 @@ public:
     struct Passes {  // Bounds::StagePasses, in seconds
         double busy, weight, host, forward, backward;
     };
-    using Row = std::vector<std::optional<Passes>>;  // by begin and end
+    using Row = std::vector<std::optional<Passes>>;  // by run of units; runs alike share the first's
     Row& row(const schedule::Plan& plan, const schedule::Schedule& order, bool splits, int stage);
     const Passes& of(Row& row, const schedule::Plan& plan, const schedule::Schedule& order, bool splits,
                      int stage, std::size_t begin, std::size_t end);
     // Bytes that a run of units keeps of a micro-batch for its backward, at least: all that the model keeps
     // but for what the units before and behind the run would keep alone.
     double saved(const schedule::Plan& plan, std::size_t begin, std::size_t end);
+    // Of a run of units, a rank's share (Bounds::elements).
+    const schedule::StateElements& elements(const schedule::Plan& plan, std::size_t begin, std::size_t end);
     std::size_t entries() const { return made_; }  // passes priced so far
     Bounds& bounds() { return bounds_; }
     const model::ModelGraph& graph() const { return graph_; }
@@ -50,6 +52,11 @@ public:
 private:
     using Key = std::tuple<int, int, bool, GradientHandling, int, bool, int, int>;
     Key key(const schedule::Plan& plan, bool splits, int rank, int place) const;
+    model::OperatorRange operators(std::size_t begin, std::size_t end) const {
+        return {graph_.units[begin].operators.begin, graph_.units[end - 1].operators.end};
+    }
+    static std::size_t index(std::size_t begin, std::size_t end) { return (end - 1) * end / 2 + begin; }
+    std::size_t first_like(std::size_t begin, std::size_t end);
 
     const model::ModelGraph& graph_;
     Bounds& bounds_;
@@ -59,6 +66,8 @@ private:
     };
     std::map<std::tuple<int, int, bool>, Saved>
         saved_;  // by micro-batch, recomputation, sequence parallelism
+    std::vector<std::optional<std::size_t>> first_like_;  // by run of units: the first run that is like it
+    std::vector<std::optional<schedule::StateElements>> elements_;  // of such first runs
     std::size_t made_ = 0;
 };
 

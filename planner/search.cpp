@@ -36,7 +36,7 @@ constexpr double roomy = 1.25;
 // Plans simulated before their results are looked at, and plans whose bounds are tightened at once. Both are
 // fixed: what a wave may skip depends on the waves before it only, so the answer does not depend on the
 // threads.
-constexpr std::size_t wave = 16, tightened_at_once = 128;
+constexpr std::size_t wave = 4, tightened_at_once = 128;
 // Families opened at once.
 constexpr std::size_t opened_at_once = 16;
 // Groups of plans with which a search begins, and what is looked at in each: first those of the least bounds.
@@ -44,7 +44,7 @@ constexpr std::size_t most_usual_groups = 6, tightened_in_a_probe = 24, simulate
 constexpr int tries_of_a_probe = 3;
 // Of the limit, for the first plans, and for these and all plans with the one partition that balances them.
 // Then partitions, and moves of cuts of the plans behind the first.
-constexpr double share_of_probes = 0.3, share_of_waves = 0.6, share_of_moves = 0.8;
+constexpr double share_of_probes = 0.4, share_of_waves = 0.75, share_of_moves = 0.9;
 // Share by which the sums of one step may differ.
 constexpr double rounding = 1e-9;
 // Fitting plans are looked for among so many of least memory; the others need more.
@@ -72,7 +72,7 @@ sim::EvaluateOptions quick_options(const schedule::Plan& plan, const sim::CostCo
 struct Entry {
     std::size_t target = 0;
     schedule::Plan plan;
-    bool is_bounded = false;  // else the bound is its family's, and no memory is known
+    bool is_bounded = false;  // else the bound is of any partition, or its family's, and no memory is known
     bool is_taken = false;    // simulated, or replaced
     double bound = 0;         // of the objective
     core::Seconds time_bound;
@@ -200,6 +200,7 @@ private:
     std::optional<double> least_bound() const;
     std::vector<std::size_t> next_families() const;
     void open_families(const std::vector<std::size_t>& opened);
+    void offload_where_needed(std::size_t i);
     Wave next_wave() const;
     Wave late_wave() const;
     void tighten_all(const std::vector<std::size_t>& loose);
@@ -310,7 +311,7 @@ void Search::bound_families() {
     }
 }
 
-// Every member gets its bounds or a rejection.
+// Every member gets a bound of any partition of it, or a rejection; where memory decides, all bounds.
 void Search::open_families(const std::vector<std::size_t>& opened) {
     // By layout: what its plans share is computed by one thread.
     std::map<std::size_t, std::vector<std::size_t>> by_layout;
@@ -323,23 +324,38 @@ void Search::open_families(const std::vector<std::size_t>& opened) {
     }
     const std::vector<std::pair<std::size_t, std::vector<std::size_t>>> tasks(by_layout.begin(),
                                                                               by_layout.end());
+    const bool bounds_time_first = request_.uses_bounds && request_.objective != Objective::memory;
     core::for_each_in_parallel(tasks.size(), request_.threads, [&](std::size_t t, int) {
-        for (const std::size_t i : tasks[t].second) bound(entries_[i], bounds_[tasks[t].first]->bounds);
-    });
-    std::vector<std::size_t> looked_at;
-    for (const auto& [layout, members] : tasks)
-        looked_at.insert(looked_at.end(), members.begin(), members.end());
-    for (const std::size_t i : looked_at) {
-        if (request_.uses_bounds && entries_[i].stands_for > 1 &&
-            (entries_[i].rejection == Rejection::activations ||
-             (looks_at_every_horizon() && !entries_[i].rejection))) {
-            Entry away = offloaded(entries_[i]);
-            entries_[i].stands_for = 1;
-            entries_.push_back(std::move(away));
-            enter(entries_.size() - 1);
+        Bounds& bounds = bounds_[tasks[t].first]->bounds;
+        for (const std::size_t i : tasks[t].second) {
+            Entry& entry = entries_[i];
+            if (!bounds_time_first) {
+                bound(entry, bounds);
+                continue;
+            }
+            work_.add(1, per_opened_plan);
+            entry.time_bound = std::max(entry.time_bound, bounds.time_of_any_partition(entry.plan));
+            entry.bound = value_of(entry.target, entry.time_bound, core::Bytes(0));
+            entry.rejection = constraint_violated(entry.target, entry.time_bound);
         }
-        enter(i);
-    }
+    });
+    for (const auto& [layout, members] : tasks)
+        for (const std::size_t i : members) {
+            if (!bounds_time_first) offload_where_needed(i);
+            enter(i);
+        }
+}
+
+// Where activations are too much, or every horizon counts, the plan with offload becomes an entry of its own.
+void Search::offload_where_needed(std::size_t i) {
+    if (!request_.uses_bounds || entries_[i].stands_for == 1 ||
+        !(entries_[i].rejection == Rejection::activations ||
+          (looks_at_every_horizon() && !entries_[i].rejection)))
+        return;
+    Entry away = offloaded(entries_[i]);
+    entries_[i].stands_for = 1;
+    entries_.push_back(std::move(away));
+    enter(entries_.size() - 1);
 }
 
 // The plan with its activations offloaded, under a horizon that is still to be chosen. Copies only add to the
@@ -389,8 +405,10 @@ void Search::choose_horizon(Entry& entry) {
 void Search::tighten(Entry& entry) {
     {
         const std::lock_guard lock(bounds_[entry.layout]->guard);
+        if (!entry.is_bounded) return bound(entry, bounds_[entry.layout]->bounds);
         if (entry.is_open) choose_horizon(entry);
         if (entry.rejection) return;
+        work_.add(1, per_tightened_plan);
         const double passes = 2.0 * entry.plan.stages() * entry.plan.micro_batches;
         work_.add(passes <= most_replayed_passes ? passes : 0, per_replayed_pass);
         entry.time_bound =
@@ -595,16 +613,21 @@ Search::Wave Search::late_wave() const {
                       [&](std::size_t a, std::size_t b) { return hurry_key(a) < hurry_key(b); });
     next.taken.erase(last, next.taken.end());
     std::copy_if(next.taken.begin(), next.taken.end(), std::back_inserter(next.loose),
-                 [&](std::size_t i) { return entries_[i].is_open; });
+                 [&](std::size_t i) { return entries_[i].is_open || !entries_[i].is_bounded; });
     next.is_tight = next.loose.empty();
     return next;
 }
 
+// Entries without bounds of their own get them, the others those of their compute order.
 void Search::tighten_all(const std::vector<std::size_t>& loose) {
     for (const std::size_t i : loose) queue_.erase(key_of(i));
+    std::vector<bool> was_bounded;
+    for (const std::size_t i : loose) was_bounded.push_back(entries_[i].is_bounded);
     core::for_each_in_parallel(loose.size(), request_.threads,
                                [&](std::size_t i, int) { tighten(entries_[loose[i]]); });
-    for (const std::size_t i : loose) {
+    for (std::size_t l = 0; l < loose.size(); ++l) {
+        const std::size_t i = loose[l];
+        if (!was_bounded[l]) offload_where_needed(i);
         if (const std::size_t skipped = std::exchange(entries_[i].skipped, 0); skipped > 0)
             result_.account.rejected[Rejection::activations] += skipped;
         enter(i);
@@ -749,6 +772,9 @@ void Search::probe(std::size_t group, core::Diagnostics& diagnostics) {
         return found;
     };
     std::vector<std::size_t> loose = candidates();
+    std::erase_if(loose, [&](std::size_t i) { return entries_[i].is_bounded; });
+    tighten_all(loose);
+    loose = candidates();
     std::erase_if(loose, [&](std::size_t i) { return entries_[i].is_tight; });
     if (loose.size() > tightened_in_a_probe) loose.resize(tightened_in_a_probe);
     tighten_all(loose);
@@ -810,13 +836,14 @@ std::vector<PartitionTask> Search::partition_tasks() const {
             if (entry.rejection != Rejection::stages && entry.plan.layout.pipeline > 1 &&
                 entry.plan.offload == targets_[entry.target].base.offload &&
                 covers_every_partition(entry.plan, graph_.units.size()))
-                tasks.push_back({entry.target, entry.layout, entry.plan, f, families_[f].time_bound});
+                tasks.push_back({entry.target, entry.layout, entry.plan, f, families_[f].time_bound,
+                                 families_[f].time_bound});
         }
     return tasks;
 }
 
 PartitionTask Search::task_of(const RankedPlan& ranked) const {
-    PartitionTask task{ranked.candidate, 0, ranked.plan, 0, {}};
+    PartitionTask task{ranked.candidate, 0, ranked.plan, 0, {}, {}};
     task.plan.partition = {};
     task.plan.offload = targets_[ranked.candidate].base.offload;
     task.plan.activation_loading_horizon = targets_[ranked.candidate].base.activation_loading_horizon;
@@ -830,6 +857,7 @@ PartitionTask Search::task_of(const RankedPlan& ranked) const {
 std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, core::Seconds limit) const {
     const Target& target = targets_[task.target];
     const std::vector<model::OperatorRange> ranges = ranges_of(graph_, task.plan.partition.first_units);
+    bool is_hopeless = false;  // with shorter horizons too
     const auto try_plan = [&](const schedule::Plan& plan) -> std::optional<RankedPlan> {
         {
             const std::lock_guard lock(bounds_[task.layout]->guard);
@@ -846,6 +874,7 @@ std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, 
         std::optional<sim::Evaluation> evaluation =
             sim::evaluate(graph_, target.cluster, plan, unpriced, quick_options(plan, request_.constants));
         count_work(plan, evaluation);
+        is_hopeless = evaluation && evaluation->step_time * Bounds::claimed_share >= limit;
         if (!evaluation || !evaluation->fits) return std::nullopt;
         settle(ranked, std::move(*evaluation));
         return ranked;
@@ -856,7 +885,8 @@ std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, 
         const std::vector<int> horizons = loading_horizons(graph_, target.cluster.instance.device, task.plan);
         schedule::Plan away = task.plan;
         away.offload = request_.offload;
-        for (auto horizon = horizons.rbegin(); horizon != horizons.rend() && !ranked; ++horizon) {
+        for (auto horizon = horizons.rbegin(); horizon != horizons.rend() && !ranked && !is_hopeless;
+             ++horizon) {
             away.activation_loading_horizon = *horizon;
             ranked = try_plan(away);
         }
@@ -927,30 +957,38 @@ void Search::search_partitions() {
     is_settled_ = is_settled;
 }
 
-// What is printed is what smsim says. Bounds were held against values of steps that may have been
-// extrapolated: where one of them was too short, what lies between it and the true one was excluded without a
-// reason, and stays open.
+// What is said of the first plan is what smsim says: its whole step, verified. Bounds were held against
+// values of steps that may have been extrapolated: where one of them was too short, what lies between it and
+// the true one was excluded without a reason, and stays open.
 void Search::simulate_whole() {
     std::vector<RankedPlan>& plans = result_.plans;
-    std::vector<core::Diagnostics> problems(plans.size());
-    std::vector<double> before;
-    for (const RankedPlan& plan : plans) before.push_back(plan.value);
-    core::for_each_in_parallel(plans.size(), request_.threads, [&](std::size_t i, int) {
-        std::optional<sim::Evaluation> whole =
-            sim::evaluate(graph_, targets_[plans[i].candidate].cluster, plans[i].plan, problems[i],
-                          {.constants = request_.constants});
+    std::vector<bool> is_whole(plans.size(), false);
+    for (std::size_t first = 0; first < plans.size() && !is_whole[first];) {
+        RankedPlan& plan = plans[first];
+        const double before = plan.value;
+        core::Diagnostics known;
+        std::optional<sim::Evaluation> whole = sim::evaluate(
+            graph_, targets_[plan.candidate].cluster, plan.plan, known, {.constants = request_.constants});
         core::require(whole.has_value(), "a plan that was simulated can be simulated again");
-        settle(plans[i], std::move(*whole));
-    });
-    for (std::size_t i = 0; i < plans.size(); ++i) {
-        const bool is_allowed = plans[i].evaluation.fits &&
-                                !constraint_violated(plans[i].candidate, plans[i].evaluation.step_time);
-        if (!is_allowed || plans[i].value > before[i] * (1 + rounding)) leave_open(before[i]);
+        settle(plan, std::move(*whole));
+        const bool is_allowed =
+            plan.evaluation.fits && !constraint_violated(plan.candidate, plan.evaluation.step_time);
+        if (!is_allowed || plan.value > before * (1 + rounding)) leave_open(before);
+        is_whole[first] = true;
+        if (!is_allowed) {
+            plans.erase(plans.begin() + static_cast<std::ptrdiff_t>(first));
+            is_whole.erase(is_whole.begin() + static_cast<std::ptrdiff_t>(first));
+            continue;
+        }
+        // It stays the first, or comes behind what is better now.
+        std::size_t place = first;
+        while (place + 1 < plans.size() && is_better(plans[place + 1], plans[place])) {
+            std::swap(plans[place], plans[place + 1]);
+            std::vector<bool>::swap(is_whole[place], is_whole[place + 1]);
+            ++place;
+        }
+        if (place == first) break;
     }
-    std::erase_if(plans, [&](const RankedPlan& plan) {
-        return !plan.evaluation.fits || constraint_violated(plan.candidate, plan.evaluation.step_time);
-    });
-    std::stable_sort(plans.begin(), plans.end(), is_better);
 }
 
 // The nearest of the plans whose state alone is too much, where nothing fits.

@@ -4,7 +4,9 @@
 #include <optional>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "model/segment.h"
+#include "schedule/pass/buckets.h"
 #include "schedule/plan/partition.h"
 #include "sim/cost/framework/framework_lookup.h"
 
@@ -54,7 +56,13 @@ StageCollection::StageCollection(const model::ModelGraph& graph, const cluster::
       device_(device),
       constants_(constants),
       repetition_(graph),
-      tied_(model::tied_parameters(graph)) {}
+      tied_(model::tied_parameters(graph)) {
+    for (const model::Unit& unit : graph.units) {
+        const std::int32_t moved = unit.operators.begin - repetition_.first_like(unit.operators).begin;
+        for (std::int32_t i = unit.operators.begin; i < unit.operators.end; ++i)
+            first_like_.push_back(i - moved);
+    }
+}
 StageCollection::~StageCollection() = default;
 
 StageCollection::Shape& StageCollection::shape_of(const schedule::Plan& plan) {
@@ -175,7 +183,8 @@ const sim::ComputeCost* StageCollection::compute_cost(Shape& shape, const schedu
     if (is_new) {
         core::Diagnostics diagnostics;
         entry->second =
-            sim::ComputeCost::make(graph_of(plan, segment), device_, prices.plan, diagnostics, constants_);
+            sim::ComputeCost::make(graph_of(plan, segment), device_, prices.plan, diagnostics, constants_, 1,
+                                   first_like_.size() == graph_.operators.size() ? &first_like_ : nullptr);
     }
     return entry->second ? &*entry->second : nullptr;
 }
@@ -473,6 +482,49 @@ schedule::StateElements StageCollection::parameter_count(const schedule::Plan& p
     const int tensor = plan.layout.tensor, expert = plan.layout.expert;
     if (expert == 1) return {count.all / tensor, 0};
     return {(count.all - count.experts) / tensor, count.experts / tensor / expert};
+}
+
+// Lowering divides the parameters of a rank among buckets stage by stage: the rest of the model, on other
+// ranks, only tells which of them are tied.
+const std::vector<StageCollection::Bucket>& StageCollection::buckets(const schedule::Plan& plan,
+                                                                     model::OperatorRange stage) {
+    const model::OperatorRange like = repetition_.first_like(stage);
+    const std::lock_guard lock(guard_);
+    const auto [entry, is_new] =
+        buckets_.try_emplace({plan.layout.tensor, plan.layout.expert, plan.sequence_parallel,
+                              plan.shards(schedule::Sharding::parameters), like.begin, like.end});
+    if (!is_new) return entry->second;
+    std::vector<schedule::StageInfo> stages;
+    const auto add = [&](std::int32_t begin, std::int32_t end, int rank) {
+        if (begin == end) return;
+        schedule::StageInfo& info = stages.emplace_back();
+        info.operators = {begin, end};
+        info.rank = rank;
+    };
+    add(0, like.begin, 1);
+    add(like.begin, like.end, 0);
+    add(like.end, static_cast<std::int32_t>(graph_.operators.size()), 1);
+    std::map<std::pair<std::int64_t, bool>, int> counts;
+    for (const schedule::ParameterBucket& bucket : schedule::buckets_of_rank(graph_, plan, stages, 0).buckets)
+        if (bucket.tied_ranks.empty()) ++counts[{bucket.elements, bucket.is_expert}];
+    for (const auto& [what, count] : counts) entry->second.push_back({what.first, what.second, count});
+    return entry->second;
+}
+
+double StageCollection::largest_parameter(const schedule::Plan& plan) const {
+    const model::CostContext context = plan.cost_context();
+    std::int64_t largest = 0;
+    for (const std::int32_t i : core::indices(graph_.parameters))
+        largest = std::max(largest, model::parameter_elements(graph_, model::ParameterId(i), context));
+    return double(largest);
+}
+
+double StageCollection::tied_elements(const schedule::Plan& plan) const {
+    double elements = 0;
+    for (const model::TiedParameter& parameter : tied_)
+        elements += double(model::element_count(graph_.parameter(parameter.parameter).shape)) *
+                    double(parameter.units.size());
+    return elements / plan.layout.tensor;
 }
 
 const std::vector<RankParameters>& StageCollection::rank_parameters(const schedule::Plan& plan,

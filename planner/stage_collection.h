@@ -116,9 +116,20 @@ public:
                                                        const schedule::Schedule& order);
     std::vector<RankParameters> rank_parameters(const schedule::Plan& plan, const schedule::Schedule& order,
                                                 const std::vector<model::OperatorRange>& ranges);
+    // What is reduced and gathered at once of a stage's parameters, those alike together; not the parameters
+    // that other stages use too. It lives as long as the collection.
+    struct Bucket {
+        std::int64_t elements = 0;  // of each, on one tensor-parallel rank
+        bool is_expert = false;     // spread over ranks
+        int count = 0;
+    };
+    const std::vector<Bucket>& buckets(const schedule::Plan& plan, model::OperatorRange stage);
     // Of these operators, before any sharding: a rank's share of the tensor-parallel split, and of experts
     // that are spread over ranks.
     schedule::StateElements parameter_count(const schedule::Plan& plan, model::OperatorRange range);
+    // Elements of the largest parameter, and of those that several units use: a rank's share.
+    double largest_parameter(const schedule::Plan& plan) const;
+    double tied_elements(const schedule::Plan& plan) const;
     // What a stage of these operators keeps of a micro-batch for its backward, at least.
     core::Bytes saved(const schedule::Plan& plan, model::OperatorRange range);
     const model::ModelGraph& graph() const { return graph_; }
@@ -151,6 +162,7 @@ private:
     const cluster::DeviceSpec& device_;
     sim::CostConstants constants_;
     model::Repetition repetition_;
+    std::vector<std::int32_t> first_like_;  // of each operator
     std::vector<model::TiedParameter> tied_;
     std::mutex guard_;  // of the maps below; each shape has its own
     struct ParameterCount {
@@ -158,6 +170,8 @@ private:
     };
     std::map<std::pair<std::int32_t, std::int32_t>, ParameterCount> parameter_counts_;
     std::map<int, model::SegmentGraphs> segment_graphs_;  // by their number
+    // By tensor and expert degree, sequence parallelism, whether parameters are sharded, and operators.
+    std::map<std::tuple<int, int, bool, bool, std::int32_t, std::int32_t>, std::vector<Bucket>> buckets_;
     // tensor, context, expert, micro_batch, recompute, sequence_parallel
     using ShapeKey = std::tuple<int, int, int, int, int, bool>;
     std::map<ShapeKey, std::unique_ptr<Shape>> shapes_;

@@ -10,11 +10,10 @@
 
 namespace planner {
 
-// One step is about a nanosecond of one core, and a second stands for what two cores do in a second; the
-// prices below were measured on one core of an AMD EPYC (2026-11-22) and are rounded. Families and ranks are
-// charged half and a third of what they cost: at full price a search of many thousand devices ended before it
-// had looked at enough plans, and now works up to two and a half times as long as its limit says.
-inline constexpr double steps_a_second = 2e9;
+// One step is about a nanosecond of one core; the prices below were measured on one core of an AMD EPYC
+// (2026-11-23) as shares of whole searches and are rounded. A second of a limit stands for some three of one
+// core: the default limit of 15 seconds ends a search after 40 to 55.
+inline constexpr double steps_a_second = 2.7e9;
 
 class WorkMeter {
 public:
@@ -29,16 +28,18 @@ private:
 };
 
 // Prices in steps.
-inline constexpr double per_family = 600'000;        // the operators of a model, priced for one shape
-inline constexpr double per_bounded_plan = 15'000;   // its memory and its time
-inline constexpr double per_bounded_stage = 3'000;   // ... of each virtual stage
-inline constexpr double per_ordered_pass = 100;      // of a compute order that is made
-inline constexpr double per_replayed_pass = 40;      // of one micro-batch through one stage
-inline constexpr double most_replayed_passes = 1e5;  // longer orders are not replayed for a bound
+inline constexpr double per_family = 1'300'000;       // the operators of a model, priced for one shape
+inline constexpr double per_opened_plan = 15'000;     // bounded whatever its partition
+inline constexpr double per_tightened_plan = 20'000;  // beside its replay
+inline constexpr double per_bounded_plan = 15'000;    // its memory and its time
+inline constexpr double per_bounded_stage = 3'000;    // ... of each virtual stage
+inline constexpr double per_ordered_pass = 100;       // of a compute order that is made
+inline constexpr double per_replayed_pass = 25;       // of one micro-batch through one stage
+inline constexpr double most_replayed_passes = 4e5;   // longer orders are not replayed for a bound
 inline constexpr double per_simulation = 5'000'000;
-inline constexpr double per_simulated_rank = 5'000;  // its groups, and what they share of links
-inline constexpr double per_instruction = 800;       // simulated
-inline constexpr double per_table_entry = 1'500;     // passes of one run of units
-inline constexpr double per_division = 20;           // of units into stages, looked at by tables and walks
+inline constexpr double per_simulated_rank = 12'000;  // its groups, and what they share of links
+inline constexpr double per_instruction = 1'000;      // simulated
+inline constexpr double per_table_entry = 1'500;      // passes of one run of units
+inline constexpr double per_division = 100;           // of units into stages, looked at by tables and walks
 
 }  // namespace planner

@@ -687,7 +687,8 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
     if (!evaluation.fits) evaluation.out_of_memory = result->out_of_memory;
     judge_host_memory(evaluation, task, result->host_memory);
     evaluation.rate = cluster::price(cluster);
-    if (!extrapolation.empty()) evaluation.assumptions.push_back(extrapolation);
+    evaluation.is_extrapolated = !extrapolation.empty();
+    if (evaluation.is_extrapolated) evaluation.assumptions.push_back(extrapolation);
     add_assumptions(evaluation, task, *result);
     if (options.memory_only) return evaluation;
 

@@ -72,6 +72,7 @@ struct Evaluation {
     Breakdown breakdown;
     core::DollarsPerSecond rate;
     std::size_t simulated_instructions = 0;  // of all classes and all runs that this took
+    bool is_extrapolated = false;            // the step follows from shorter ones
     std::vector<std::string> assumptions;
     schedule::Timeline timeline;  // empty unless asked for, like all below
     schedule::MemoryTimeline memory_timeline;

@@ -219,7 +219,8 @@ std::optional<Plan> read_plan(const core::Value& plan_table, const core::Value* 
     read_layout(reader, plan);
     read_batch(reader, plan);
     plan.schedule = reader.string("schedule", plan.schedule);
-    if (reader.has("schedule")) check_schedule_name(plan.schedule, diagnostics, reader.location_of("schedule"));
+    if (reader.has("schedule"))
+        check_schedule_name(plan.schedule, diagnostics, reader.location_of("schedule"));
     plan.active_micro_batches = core::narrow<int>(reader.integer("active_micro_batches", 0, not_negative));
     plan.strict_order = reader.boolean("strict_order", plan.strict_order);
     plan.group_size = core::narrow<int>(reader.integer("group_size", 0, not_negative));

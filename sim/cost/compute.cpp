@@ -1,6 +1,7 @@
 #include "sim/cost/compute.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -221,7 +222,7 @@ core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const
 std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
                                              const cluster::DeviceSpec& device, const schedule::Plan& plan,
                                              core::Diagnostics& diagnostics, const CostConstants& given,
-                                             int ranks_a_node) {
+                                             int ranks_a_node, const std::vector<std::int32_t>* first_like) {
     const core::DataType compute = plan.precision.compute;
     if (!device.peak.contains(compute) || !device.matrix_product.contains(compute)) {
         diagnostics.error(
@@ -302,6 +303,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
     const std::vector<bool> is_after_last_saved = after_last_saved(graph);
     std::size_t measured_count = 0, priced_count = 0;
     bool has_flash = false;
+    std::vector<std::array<ComputePrice, 3>> known(first_like ? graph.operators.size() : 0);
     for (const std::int32_t o : core::indices(graph.operators)) {
         const model::OperatorId op(o);
         const model::Operator& description = graph.op(op);
@@ -315,9 +317,12 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
             const auto found = measured.find(model::signature(graph, op, plain));
             if (found != measured.end()) entry = found->second;
         }
-        ComputePrice of_phase[3];
+        std::array<ComputePrice, 3> of_phase;
+        const bool is_known = first_like && (*first_like)[o] < op.index;
+        if (is_known) of_phase = known[(*first_like)[o]];
         for (const model::Phase phase :
              {model::Phase::forward, model::Phase::backward_input, model::Phase::backward_weight}) {
+            if (is_known) break;
             ComputePrice& price = of_phase[core::position_of(phase)];
             std::vector<model::Kernel> kernels = model::kernels(graph, op, phase, context);
             if (pads_words(graph, description, traits))
@@ -352,6 +357,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
                 }
             }
         }
+        if (first_like) known[o] = of_phase;
         // Launches without work occupy the host only: a third of them in the forward pass.
         if (o + 1 == core::count_of(graph.operators)) {
             const core::Seconds launches =

@@ -47,10 +47,12 @@ struct TensorCollective {
 class ComputeCost {
 public:
     // `ranks_a_node` share its host. A compute precision the device has no figure for, or attention kernels
-    // it cannot run, are diagnostics; nothing is returned then.
+    // it cannot run, are diagnostics; nothing is returned then. `first_like`: of each operator the first that
+    // costs the same (model::Repetition), which is then priced once.
     static std::optional<ComputeCost> make(const model::ModelGraph& graph, const cluster::DeviceSpec& device,
                                            const schedule::Plan& plan, core::Diagnostics& diagnostics,
-                                           const CostConstants& constants = {}, int ranks_a_node = 1);
+                                           const CostConstants& constants = {}, int ranks_a_node = 1,
+                                           const std::vector<std::int32_t>* first_like = nullptr);
 
     ComputePrice price(model::OperatorRange range, schedule::ComputePhase phase) const;
     // The update of `elements` parameters: every state read and written once, no gradient clipping. Where

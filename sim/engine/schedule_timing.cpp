@@ -16,12 +16,8 @@ using schedule::Action;
 using schedule::ActionKind;
 using schedule::Schedule;
 
-constexpr int kinds =
-    5;  // compute kinds; the table of durations has `kinds` entries a stage, then one per overlapped pair
-
-std::int32_t cost_index(const Action& action) {
-    return action.stage * kinds + core::position_of(action.kind);
-}
+constexpr int kinds = 5;  // compute kinds; the table of durations has `kinds` entries a stage and segment,
+                          // then one per overlapped pair
 
 // Index into the ends of a replay: 0 is before everything.
 std::int32_t end_index(core::OptionalIndex step) { return step ? *step + 1 : 0; }
@@ -63,7 +59,16 @@ private:
 
 }  // namespace
 
-ReplayOrder::ReplayOrder(const Schedule& original) : ranks_(original.ranks), stages_(original.stages) {
+std::int32_t ReplayOrder::cost_index(const Action& action) const {
+    return (action.stage * costs_per_stage_ + action.segment) * kinds + core::position_of(action.kind);
+}
+
+std::size_t ReplayOrder::stage_of(const Step& step) const {
+    return std::size_t(step.cost / kinds / costs_per_stage_);
+}
+
+ReplayOrder::ReplayOrder(const Schedule& original)
+    : ranks_(original.ranks), stages_(original.stages), costs_per_stage_(std::max(1, original.passes_per_micro_batch())) {
     const Schedule schedule = compute_only(original);
     core::require(ranks_ < 1 << 16, "a pipeline has fewer than 65,536 ranks");
     first_step_.assign(ranks_, std::nullopt);
@@ -91,7 +96,7 @@ ReplayOrder::ReplayOrder(const Schedule& original) : ranks_(original.ranks), sta
                     const std::pair key{action.stage, cost_index(list[head + 1])};
                     const auto [entry, is_new] = pair_index.try_emplace(key, core::count_of(pairs_));
                     if (is_new) pairs_.push_back(key);
-                    step.cost = stages_ * kinds + entry->second;
+                    step.cost = stages_ * costs_per_stage_ * kinds + entry->second;
                 }
                 const auto number = core::count_of(steps_);
                 producers.made(action, number);
@@ -111,15 +116,17 @@ ReplayOrder::ReplayOrder(const Schedule& original) : ranks_(original.ranks), sta
 
 std::vector<double> ReplayOrder::durations(const ScheduleCosts& costs) const {
     std::vector<double> table;
-    for (int stage = 0; stage < stages_; ++stage) {
-        const StageCost& cost = costs.of(stage);
+    // Costs that do not tell parts apart are of each of them.
+    const bool tells_segments = costs.stages.size() == std::size_t(stages_ * costs_per_stage_);
+    for (int i = 0; i < stages_ * costs_per_stage_; ++i) {
+        const StageCost& cost = costs.of(tells_segments ? i : i / costs_per_stage_);
         const double forward = cost.forward.value, input = cost.backward_input.value,
                      weight = cost.backward_weight.value;
         for (const double duration : {forward, input + weight, input, weight, forward})
             table.push_back(duration);
     }
     for (const auto& [forward_stage, backward] : pairs_)
-        table.push_back(costs.overlap * (costs.of(forward_stage).forward.value + table[backward]));
+        table.push_back(costs.overlap * (table[forward_stage * costs_per_stage_ * kinds] + table[backward]));
     return table;
 }
 
@@ -127,13 +134,21 @@ std::vector<double> ReplayOrder::durations(const ScheduleCosts& costs) const {
 std::vector<double> ReplayOrder::waits_of(const ScheduleCosts& costs) const {
     core::require(!has_pairs_ && core::count_of(costs.transfers) + 1 == stages_,
                   "transfers of their own are of every boundary between stages that run one by one");
-    std::vector<double> waits(stages_ * kinds, 0);
-    for (int stage = 0; stage + 1 < stages_; ++stage) {
-        const double wait = costs.transfers[stage].value;
-        waits[cost_index({.kind = ActionKind::forward, .stage = stage + 1})] = wait;
-        for (const ActionKind kind : {ActionKind::backward, ActionKind::backward_input})
-            waits[cost_index({.kind = kind, .stage = stage})] = wait;
-    }
+    std::vector<double> waits(stages_ * costs_per_stage_ * kinds, 0);
+    for (int stage = 0; stage + 1 < stages_; ++stage)
+        for (int segment = 0; segment < costs_per_stage_; ++segment) {
+            const double wait = costs.transfers[stage].value;
+            const auto set = [&](ActionKind kind, int of_stage) {
+                Action action;
+                action.kind = kind;
+                action.stage = of_stage;
+                action.segment = segment;
+                waits[cost_index(action)] = wait;
+            };
+            set(ActionKind::forward, stage + 1);
+            set(ActionKind::backward, stage);
+            set(ActionKind::backward_input, stage);
+        }
     return waits;
 }
 
@@ -176,6 +191,37 @@ ReplayOrder::Totals ReplayOrder::replay(const ScheduleCosts& costs, std::vector<
         totals.greatest_span = std::max(totals.greatest_span, core::Seconds(rank_end[r] - start));
     }
     return totals;
+}
+
+core::Seconds ReplayOrder::end_of_messages(const ScheduleCosts& costs, const std::vector<double>& ends,
+                                           const std::vector<StageMessages>& messages) const {
+    core::require(!has_pairs_, "passes of overlapped slots begin together");
+    const std::vector<double> table = durations(costs);
+    const auto makes_gradients = [](std::int32_t cost) {
+        const auto kind = static_cast<ActionKind>(cost % kinds);
+        return kind == ActionKind::backward || kind == ActionKind::backward_weight;
+    };
+    std::vector<std::size_t> last(std::size_t(stages_), 0);
+    for (std::size_t i = 0; i < steps_.size(); ++i)
+        if (makes_gradients(steps_[i].cost)) last[stage_of(steps_[i])] = i;
+    std::vector<double> stream(std::size_t(ranks_), 0);
+    double latest = 0;
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+        const std::int32_t cost = steps_[i].cost;
+        const std::size_t stage = stage_of(steps_[i]);
+        const StageMessages& of_stage = messages[stage];
+        double& end = stream[steps_[i].rank];
+        const auto kind = static_cast<ActionKind>(cost % kinds);
+        if (kind == ActionKind::forward) end += of_stage.before_forward.value;
+        if (kind == ActionKind::backward || kind == ActionKind::backward_input)
+            end += of_stage.before_backward.value;
+        if (!makes_gradients(cost)) continue;
+        double after = of_stage.after_backward.value;
+        if (last[stage] == i) after += of_stage.after_last_backward.value;
+        if (after > 0) end = std::max(end, ends[i + 1] - table[std::size_t(cost)]) + after;
+        latest = std::max(latest, end);
+    }
+    return core::Seconds(latest);
 }
 
 namespace {

@@ -23,9 +23,10 @@ struct StageCost {
 };
 
 struct ScheduleCosts {
-    std::vector<StageCost> stages =
-        std::vector<StageCost>(1);  // by virtual stage; one entry is valid for all
-    core::Seconds transfer;         // between different ranks
+    // By virtual stage; one entry is valid for all. Where parts of a sequence differ, by stage and part.
+    // segment.
+    std::vector<StageCost> stages = std::vector<StageCost>(1);
+    core::Seconds transfer;  // between different ranks
     // Instead of it, behind each virtual stage but the last; not for orders with overlapped slots. Empty: all
     // take `transfer`.
     std::vector<core::Seconds> transfers = {};
@@ -67,6 +68,15 @@ public:
     };
     // `ends` is scratch that may be reused between calls; afterwards ends[i + 1] is when step i ended.
     Totals replay(const ScheduleCosts& costs, std::vector<double>& ends) const;
+    // Messages of a virtual stage's passes on a stream of its rank, in the order of the passes: before a pass
+    // may begin, or from its begin on; and what follows its last pass backward.
+    struct StageMessages {
+        core::Seconds before_forward, before_backward, after_backward, after_last_backward;
+    };
+    // After a replay: when the last of the messages has ended, of any rank. Not for orders with overlapped
+    // slots.
+    core::Seconds end_of_messages(const ScheduleCosts& costs, const std::vector<double>& ends,
+                                  const std::vector<StageMessages>& messages) const;
 
 private:
     friend ScheduleTiming time_schedule(const schedule::Schedule& schedule, const ScheduleCosts& costs);
@@ -79,8 +89,10 @@ private:
     };
     std::vector<double> durations(const ScheduleCosts& costs) const;
     std::vector<double> waits_of(const ScheduleCosts& costs) const;
+    std::int32_t cost_index(const schedule::Action& action) const;
+    std::size_t stage_of(const Step& step) const;
 
-    int ranks_ = 0, stages_ = 0;
+    int ranks_ = 0, stages_ = 0, costs_per_stage_ = 1;
     std::vector<Step> steps_;  // topological order
     std::vector<std::int32_t> second_,
         position_;  // of each step: second dependency; index in the rank's compute list
