@@ -68,7 +68,9 @@ std::size_t ReplayOrder::stage_of(const Step& step) const {
 }
 
 ReplayOrder::ReplayOrder(const Schedule& original)
-    : ranks_(original.ranks), stages_(original.stages), costs_per_stage_(std::max(1, original.passes_per_micro_batch())) {
+    : ranks_(original.ranks),
+      stages_(original.stages),
+      costs_per_stage_(std::max(1, original.passes_per_micro_batch())) {
     const Schedule schedule = compute_only(original);
     core::require(ranks_ < 1 << 16, "a pipeline has fewer than 65,536 ranks");
     first_step_.assign(ranks_, std::nullopt);
