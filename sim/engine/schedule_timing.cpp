@@ -119,9 +119,9 @@ ReplayOrder::ReplayOrder(const Schedule& original)
 std::vector<double> ReplayOrder::durations(const ScheduleCosts& costs) const {
     std::vector<double> table;
     // Costs that do not tell parts apart are of each of them.
-    const bool tells_segments = costs.stages.size() == std::size_t(stages_ * costs_per_stage_);
+    const bool tells_parts = costs.stages.size() == std::size_t(stages_ * costs_per_stage_);
     for (int i = 0; i < stages_ * costs_per_stage_; ++i) {
-        const StageCost& cost = costs.of(tells_segments ? i : i / costs_per_stage_);
+        const StageCost& cost = costs.of(tells_parts ? i : i / costs_per_stage_);
         const double forward = cost.forward.value, input = cost.backward_input.value,
                      weight = cost.backward_weight.value;
         for (const double duration : {forward, input + weight, input, weight, forward})
