@@ -70,8 +70,43 @@ std::string describe(const schedule::Plan& plan) {
     return text;
 }
 
+namespace {
+
+// What is compared, then the part of the step that makes it longer or shorter most.
+std::string difference(const RankedPlan& plan, const RankedPlan& other, const char* who,
+                       const std::vector<Target>& targets, Objective objective) {
+    const sim::Evaluation &mine = plan.evaluation, &theirs = other.evaluation;
+    std::string name = describe(other.plan);
+    if (targets.size() > 1)
+        name += fmt::format(" on {} x {}", targets[other.candidate].cluster.nodes,
+                            targets[other.candidate].cluster.instance.name);
+    std::string text = fmt::format("; {} ({}) ", who, name);
+    const std::string steps =
+        fmt::format("{} against {}", core::format(theirs.step_time), core::format(mine.step_time));
+    if (objective == Objective::cost)
+        text += fmt::format("costs {:.4g} USD a step against {:.4g}, and takes {}", other.value, plan.value,
+                            steps);
+    else if (objective == Objective::memory)
+        text += fmt::format("needs {} against {}, and takes {}", core::format(theirs.peak_memory),
+                            core::format(mine.peak_memory), steps);
+    else text += "takes " + steps;
+    const double sign = theirs.step_time >= mine.step_time ? 1 : -1;
+    const auto by = [&](const Part& part) {
+        return sign * (theirs.breakdown.*part.member - mine.breakdown.*part.member).value;
+    };
+    const Part* chief = &parts[0];
+    for (const Part& part : parts)
+        if (by(part) > by(*chief)) chief = &part;
+    if (by(*chief) <= 0) return text;
+    return text + fmt::format(", chiefly {}: {} against {}", chief->name,
+                              core::format(theirs.breakdown.*(chief->member)),
+                              core::format(mine.breakdown.*(chief->member)));
+}
+
+}  // namespace
+
 std::string compare(const RankedPlan& plan, const RankedPlan* other, bool is_winner,
-                    const std::vector<Target>& targets) {
+                    const std::vector<Target>& targets, Objective objective) {
     const sim::Evaluation& mine = plan.evaluation;
     std::string text =
         fmt::format("{:.0f} % of the step is {}", 100 * (mine.breakdown.compute / mine.step_time), "compute");
@@ -92,22 +127,7 @@ std::string compare(const RankedPlan& plan, const RankedPlan* other, bool is_win
     else if (plan.plan.offload == schedule::Offload::disk)
         text += "; disks hold activations that the devices have no room for";
     if (!other) return text + "; no other plan was kept";
-    const sim::Evaluation& theirs = other->evaluation;
-    // What makes the difference: the part that moved most.
-    const Part* moved = &parts[0];
-    for (const Part& part : parts)
-        if (std::abs((theirs.breakdown.*part.member - mine.breakdown.*part.member).value) >
-            std::abs((theirs.breakdown.*(moved->member) - mine.breakdown.*(moved->member)).value))
-            moved = &part;
-    std::string name = describe(other->plan);
-    if (targets.size() > 1)
-        name += fmt::format(" on {} x {}", targets[other->candidate].cluster.nodes,
-                            targets[other->candidate].cluster.instance.name);
-    text += fmt::format(
-        "; {} ({}) takes {} against {}, chiefly {}: {} against {}", is_winner ? "the runner-up" : "the best",
-        name, core::format(theirs.step_time), core::format(mine.step_time), moved->name,
-        core::format(theirs.breakdown.*(moved->member)), core::format(mine.breakdown.*(moved->member)));
-    return text;
+    return text + difference(plan, *other, is_winner ? "the runner-up" : "the best", targets, objective);
 }
 
 }  // namespace planner

@@ -13,9 +13,10 @@ namespace planner {
 // else "compute".
 std::string bound_by(const sim::Evaluation& evaluation);
 
-// One sentence: against the runner-up for the winner, against the winner for the others.
+// One sentence: against the runner-up for the winner, against the winner for the others; by what was asked
+// for, and by the part of the step that makes the slower one slower.
 std::string compare(const RankedPlan& plan, const RankedPlan* other, bool is_winner,
-                    const std::vector<Target>& targets);
+                    const std::vector<Target>& targets, Objective objective);
 
 // "TP8 PP4 DP4 interleaved_1f1b x2, micro-batch 1 x 128, full recomputation".
 std::string describe(const schedule::Plan& plan);

@@ -1020,7 +1020,7 @@ void Search::explain_plans() {
         RankedPlan& plan = result_.plans[i];
         plan.bound_by = bound_by(plan.evaluation);
         const RankedPlan* other = result_.plans.size() < 2 ? nullptr : &result_.plans[i == 0 ? 1 : 0];
-        plan.why = compare(plan, other, i == 0, targets_);
+        plan.why = compare(plan, other, i == 0, targets_, request_.objective);
     }
 }
 
