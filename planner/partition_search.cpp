@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 #include <numeric>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "core/parallel.h"
@@ -14,9 +16,10 @@ namespace {
 
 // Plans walked and partitions simulated before results are looked at; fixed, so that the answer does not
 // depend on the threads.
-constexpr std::size_t looked_at_at_once = 64, walked_at_once = 16, simulated_at_once = 4;
+constexpr std::size_t looked_at_at_once = 64, walked_at_once = 64, simulated_at_once = 4;
 // Partial partitions visited for one plan: less than a tenth of a second.
 constexpr std::size_t most_visited = 40'000;
+constexpr int most_tries_of_a_walk = 5;
 // Two cuts are moved together where there are no more stages than this.
 constexpr std::size_t most_stages_in_pairs = 4;
 
@@ -137,14 +140,26 @@ std::optional<core::Seconds> PartitionSearch::least_of(StageTable& table, const 
     return least < limit ? std::optional(least) : std::nullopt;
 }
 
-PartitionSearch::Options PartitionSearch::options_of(StageTable& table, const PartitionTask& task,
-                                                     double best) const {
-    PartitionSpace space(table, task.plan);
-    Options options = space.below(means_.limit(task.target, best), most_visited);
-    means_.work->add(1, per_bounded_plan);
-    means_.work->add(space.divisions(), per_division);
-    means_.work->add(space.replayed_passes(), per_replayed_pass);
-    return options;
+// Where there are too many partitions below the limit, those below as much of it as a few halvings find.
+PartitionSearch::Walk PartitionSearch::walk(StageTable& table, const PartitionTask& task, core::Seconds least,
+                                            double best) const {
+    core::Seconds limit = means_.limit(task.target, best), looked_at = limit;
+    Walk walk{{}, least};
+    for (int tries = 0; tries < most_tries_of_a_walk; ++tries) {
+        PartitionSpace space(table, task.plan);
+        std::optional<std::vector<PartitionOption>> options = space.below(looked_at, most_visited);
+        means_.work->add(1, per_bounded_plan);
+        means_.work->add(space.divisions(), per_division);
+        means_.work->add(space.replayed_passes(), per_replayed_pass);
+        if (options) {
+            walk = {std::move(*options), looked_at};
+            if (looked_at == limit) break;
+        } else {
+            limit = looked_at;
+        }
+        looked_at = (walk.complete_below + limit) / 2;
+    }
+    return walk;
 }
 
 void PartitionSearch::for_each_of(const Tasks& tasks, const std::vector<std::size_t>& wave,
@@ -190,8 +205,15 @@ std::vector<PartitionSearch::OpenTask> PartitionSearch::find_open(const Tasks& t
             else ++account_.excluded;
         }
     }
+    // Families by the least bound of their tasks, and those of one family together: they share a table.
+    std::map<std::size_t, core::Seconds> of_family;
+    for (const OpenTask& task : open) {
+        const auto [entry, is_new] = of_family.try_emplace(tasks[task.task].family, task.least);
+        entry->second = std::min(entry->second, task.least);
+    }
     std::stable_sort(open.begin(), open.end(), [&](const OpenTask& a, const OpenTask& b) {
-        return std::pair(a.least, tasks[a.task].family) < std::pair(b.least, tasks[b.task].family);
+        const std::size_t family = tasks[a.task].family, other = tasks[b.task].family;
+        return std::tuple(of_family[family], family, a.least) < std::tuple(of_family[other], other, b.least);
     });
     return open;
 }
@@ -215,18 +237,17 @@ std::optional<RankedPlan> PartitionSearch::find_better(const std::vector<Partiti
                 least.push_back(open[i].least);
             }
         }
-        std::vector<Options> found(wave.size());
+        std::vector<Walk> found(wave.size());
         for_each_of(tasks, wave, [&](StageTable& table, std::size_t i) {
-            found[i] = options_of(table, tasks[wave[i]], best);
+            found[i] = walk(table, tasks[wave[i]], least[i], best);
         });
         std::vector<Option> options;
         for (std::size_t i = 0; i < wave.size(); ++i) {
-            if (!found[i]) {
-                leave_open(least[i], tasks[wave[i]].target);
-                continue;
-            }
-            ++account_.walked;
-            for (PartitionOption& option : *found[i]) options.push_back({wave[i], std::move(option)});
+            const std::size_t target = tasks[wave[i]].target;
+            if (found[i].complete_below < means_.limit(target, best))
+                leave_open(found[i].complete_below, target);
+            else ++account_.walked;
+            for (PartitionOption& option : found[i].options) options.push_back({wave[i], std::move(option)});
         }
         std::stable_sort(options.begin(), options.end(), [](const Option& a, const Option& b) {
             return a.partition.bound < b.partition.bound;

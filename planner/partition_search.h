@@ -69,9 +69,12 @@ private:
     std::optional<core::Seconds> bound_unless_beaten(const PartitionTask& task, double best) const;
     std::optional<core::Seconds> least_of(StageTable& table, const PartitionTask& task, double best) const;
     std::vector<OpenTask> find_open(const Tasks& tasks, double best);
-    // Partitions whose bound is below the limit; nothing where they are too many.
-    using Options = std::optional<std::vector<PartitionOption>>;
-    Options options_of(StageTable& table, const PartitionTask& task, double best) const;
+    // All partitions whose bound is below this.
+    struct Walk {
+        std::vector<PartitionOption> options;
+        core::Seconds complete_below;
+    };
+    Walk walk(StageTable& table, const PartitionTask& task, core::Seconds least, double best) const;
     // Calls `look(table, i)` for the tasks of the wave; those of one family share a table and a thread.
     void for_each_of(const Tasks& tasks, const std::vector<std::size_t>& wave,
                      const std::function<void(StageTable&, std::size_t)>& look) const;

@@ -40,7 +40,7 @@ inline constexpr double most_replayed_passes = 4e5;   // longer orders are not r
 inline constexpr double per_simulation = 5'000'000;
 inline constexpr double per_simulated_rank = 12'000;  // its groups, and what they share of links
 inline constexpr double per_instruction = 1'000;      // simulated
-inline constexpr double per_table_entry = 1'500;      // passes of one run of units
+inline constexpr double per_table_entry = 5'000;      // passes of one run of units
 inline constexpr double per_division = 100;           // of units into stages, looked at by tables and walks
 
 }  // namespace planner
