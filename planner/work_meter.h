@@ -12,8 +12,8 @@ namespace planner {
 
 // One step is about a nanosecond of one core; the prices below were measured on one core of an AMD EPYC
 // (2026-11-23) as shares of whole searches and are rounded. A second of a limit stands for some three to
-// six of one core: the default limit of 15 seconds ends a search after 58 (405B on 16,384 GPUs) to 92 (175B
-// on 128).
+// seven of one core: the default limit of 15 seconds ends a search after 49 (405B on 16,384 GPUs) to 110
+// (175B on 128).
 inline constexpr double steps_a_second = 2.7e9;
 
 class WorkMeter {
