@@ -57,6 +57,12 @@ GroupKind shard_group(const schedule::Plan& plan, bool is_expert) {
     return plan.effective_shard_degree() < plan.layout.data ? GroupKind::shard : GroupKind::data;
 }
 
+Bounds::PassesByStage addresses_of(const std::vector<Bounds::StagePasses>& passes) {
+    Bounds::PassesByStage addresses;
+    for (const Bounds::StagePasses& stage : passes) addresses.push_back(&stage);
+    return addresses;
+}
+
 }  // namespace
 
 struct Bounds::Caches {
@@ -229,8 +235,8 @@ core::Bytes Bounds::state(const schedule::Plan& plan, model::OperatorRange range
     return state.parameters + state.gradients + state.optimizer;
 }
 
-core::Bytes Bounds::saved(const schedule::Plan& plan, model::OperatorRange range) {
-    return stages_.saved(plan, range);
+core::Bytes Bounds::saved(const schedule::Plan& plan, model::OperatorRange range, int segment) {
+    return stages_.saved(plan, range, segment);
 }
 
 bool Bounds::offloads_anything(const schedule::Plan& plan) {
@@ -462,19 +468,21 @@ bool Bounds::never_fits(const schedule::Plan& plan) {
     double state = this->state(plan, all).value;
     const schedule::Schedule* order = orders_.order(plan);
     const double room = device.memory.value;
-    if (!order || order->stages != order->ranks || plan.passes_per_micro_batch() > 1)
-        return state > room * plan.layout.pipeline;
+    if (!order || order->stages != order->ranks) return state > room * plan.layout.pipeline;
     // The state goes where a byte of activations costs most, as they are there of most micro-batches; what
     // is left takes the activations.
     std::vector<double> in_flight = micro_batches_kept(plan);
     std::sort(in_flight.rbegin(), in_flight.rend());
-    double kept = 0;  // of one micro-batch
+    double kept = 0;  // of one micro-batch, or of one segment
     for (const double most : in_flight) {
         const double taken = std::min(state, room);
         state -= taken;
         kept += (room - taken) / (most * (1 + device.fragmentation));
     }
-    return state > 0 || stages_.saved(plan, all).value > kept;
+    core::Bytes saved = stages_.saved(plan, all);
+    for (int segment = 1; segment < plan.passes_per_micro_batch(); ++segment)
+        saved = std::min(saved, stages_.saved(plan, all, segment));
+    return state > 0 || saved.value > kept;
 }
 
 Bounds::StagePasses Bounds::stage_passes(const schedule::Plan& plan, const schedule::Schedule& order,
@@ -509,16 +517,26 @@ Bounds::StagePasses Bounds::stage_passes(const schedule::Plan& plan, const sched
     return passes;
 }
 
+// Of the collection's partition.
+std::vector<Bounds::StagePasses> Bounds::all_passes(const schedule::Plan& plan,
+                                                    const schedule::Schedule& order) {
+    const bool splits = splits_backward(order);
+    const std::vector<model::OperatorRange>& ranges = *stages_.stages(plan);
+    std::vector<StagePasses> stages;
+    for (const std::int32_t s : core::indices(ranges))
+        stages.push_back(stage_passes(plan, order, splits, s, ranges[s]));
+    return stages;
+}
+
 // Every rank waits for the first micro-batch, works on all, and the last one goes back to the first stage.
 core::Seconds Bounds::time_of_passes(const schedule::Plan& plan, const schedule::Schedule& order,
                                      const std::vector<model::OperatorRange>& ranges,
-                                     const std::vector<core::Seconds>& copies) {
+                                     const PassesByStage& stages, const std::vector<core::Seconds>& copies) {
     const std::size_t p = order.ranks;
     std::vector<core::Seconds> busy(p), weight(p), host(p), fill(p), drain(p), compute(p), crowding(p);
     std::vector<double> share(p, 0);
     std::vector<bool> is_seen(p, false);
     core::Seconds forward_so_far, backward_so_far;
-    const bool splits = splits_backward(order);
     for (int s = 0; s < order.stages; ++s) {
         const std::size_t rank = schedule::rank_of_stage(order, s);
         if (!is_seen[rank]) {
@@ -526,7 +544,7 @@ core::Seconds Bounds::time_of_passes(const schedule::Plan& plan, const schedule:
             fill[rank] = forward_so_far;
             drain[rank] = backward_so_far;
         }
-        const StagePasses passes = stage_passes(plan, order, splits, s, ranges[s]);
+        const StagePasses& passes = *stages[s];
         forward_so_far += passes.forward;
         backward_so_far += passes.backward;
         busy[rank] += passes.busy;
@@ -555,14 +573,20 @@ core::Seconds Bounds::time_of_passes(const schedule::Plan& plan, const schedule:
 core::Seconds Bounds::time(const schedule::Plan& plan) {
     const schedule::Schedule* order = timed_order(plan);
     if (!order) return core::Seconds(0);
-    std::vector<core::Seconds> copies(order->ranks);
+    const std::vector<StagePasses> stages = all_passes(plan, *order);
+    return time(plan, *order, addresses_of(stages));
+}
+
+core::Seconds Bounds::time(const schedule::Plan& plan, const schedule::Schedule& order,
+                           const PassesByStage& stages) {
+    std::vector<core::Seconds> copies(order.ranks);
     if (plan.offload != schedule::Offload::none)
-        copies = copy_times(plan, *order, stages_.activations(plan, *order));
-    core::Seconds bound =
-        time_of_passes(plan, *order, *stages_.stages(plan), copies) + after_passes(plan, *order);
+        copies = copy_times(plan, order, stages_.activations(plan, order));
+    const std::vector<model::OperatorRange>& ranges = *stages_.stages(plan);
+    core::Seconds bound = time_of_passes(plan, order, ranges, stages, copies) + after_passes(plan, order);
     if (plan.layout.data > 1)
-        bound = std::max(bound, data_parallel_time(plan, *order, *stages_.stages(plan),
-                                                   stages_.rank_parameters(plan, *order)));
+        bound =
+            std::max(bound, data_parallel_time(plan, order, ranges, stages_.rank_parameters(plan, order)));
     return bound * claimed_share;
 }
 
@@ -718,16 +742,14 @@ core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const sched
 }
 
 core::Seconds Bounds::replayed(const schedule::Plan& plan, const schedule::Schedule& order,
-                               const std::vector<model::OperatorRange>& ranges, core::Seconds transfer) {
+                               const std::vector<model::OperatorRange>& ranges, const PassesByStage& stages,
+                               core::Seconds transfer) {
     const sim::ReplayOrder* whole = plan.layout.pipeline > 1 ? orders_.whole_order(plan) : nullptr;
     if (!whole) return core::Seconds(0);
     sim::ScheduleCosts costs;
     costs.stages.clear();
-    const bool splits = splits_backward(order);
-    for (const std::int32_t s : core::indices(ranges)) {
-        const StagePasses passes = stage_passes(plan, order, splits, s, ranges[s]);
-        costs.stages.insert(costs.stages.end(), passes.replayed.begin(), passes.replayed.end());
-    }
+    for (const StagePasses* stage : stages)
+        costs.stages.insert(costs.stages.end(), stage->replayed.begin(), stage->replayed.end());
     costs.transfer = transfer;
     std::vector<double> ends;
     const core::Seconds passes = whole->replay(costs, ends).makespan;
@@ -741,24 +763,31 @@ core::Seconds Bounds::replayed(const schedule::Plan& plan, const schedule::Sched
 }
 
 core::Seconds Bounds::time_of_order(const schedule::Plan& plan) {
-    const core::Seconds bound = time(plan);
+    const schedule::Schedule* order = timed_order(plan);
+    if (!order) return core::Seconds(0);
+    const std::vector<StagePasses> passes = all_passes(plan, *order);
+    const PassesByStage stages = addresses_of(passes);
+    const core::Seconds bound = time(plan, *order, stages);
     if (bound.value <= 0) return bound;
-    const schedule::Schedule& order = *orders_.order(plan);
-    const core::Seconds passes = replayed(plan, order, *stages_.stages(plan), transfer_time(plan, order));
-    return std::max(bound, (passes + after_passes(plan, order)) * claimed_share);
+    const core::Seconds end =
+        replayed(plan, *order, *stages_.stages(plan), stages, transfer_time(plan, *order));
+    return std::max(bound, (end + after_passes(plan, *order)) * claimed_share);
 }
 
 core::Seconds Bounds::time_of_order(const schedule::Plan& plan,
-                                    const std::vector<model::OperatorRange>& ranges) {
+                                    const std::vector<model::OperatorRange>& ranges,
+                                    const PassesByStage& stages, core::Seconds limit) {
     const schedule::Schedule* order = timed_order(plan);
     if (!order) return core::Seconds(0);
     const std::vector<RankParameters> parameters = stages_.rank_parameters(plan, *order, ranges);
-    const core::Seconds transfer = transfer_time(plan, *order, stages_.smallest_boundary(plan));
     const std::vector<core::Seconds> no_copies(order->ranks);
-    const core::Seconds passes =
-        std::max(time_of_passes(plan, *order, ranges, no_copies), replayed(plan, *order, ranges, transfer));
-    core::Seconds bound = passes + after_passes(plan, *order, ranges, parameters);
+    const core::Seconds after = after_passes(plan, *order, ranges, parameters);
+    core::Seconds bound = time_of_passes(plan, *order, ranges, stages, no_copies) + after;
     if (plan.layout.data > 1) bound = std::max(bound, data_parallel_time(plan, *order, ranges, parameters));
+    if (bound * claimed_share < limit) {
+        const core::Seconds transfer = transfer_time(plan, *order, stages_.smallest_boundary(plan));
+        bound = std::max(bound, replayed(plan, *order, ranges, stages, transfer) + after);
+    }
     return bound * claimed_share;
 }
 

@@ -82,9 +82,6 @@ public:
     // The same, at least the time of the plan's own compute order, and of the reductions that begin with the
     // last backward pass of each stage: tighter, and dearer by a replay of the order.
     core::Seconds time_of_order(const schedule::Plan& plan);
-    // The same of a partition that is not the collection's.
-    core::Seconds time_of_order(const schedule::Plan& plan, const std::vector<model::OperatorRange>& ranges);
-
     // Copies of offloaded activations of such a partition; zero where they stay.
     core::Seconds time_of_copies(const schedule::Plan& plan, const std::vector<model::OperatorRange>& ranges);
 
@@ -97,19 +94,25 @@ public:
     };
     StagePasses stage_passes(const schedule::Plan& plan, const schedule::Schedule& order, bool splits,
                              int stage, model::OperatorRange range);
+    using PassesByStage = std::vector<const StagePasses*>;
+    // The least time of a partition that is not the collection's, whose stages make these passes; where a
+    // part of it already takes the limit, that part.
+    core::Seconds time_of_order(const schedule::Plan& plan, const std::vector<model::OperatorRange>& ranges,
+                                const PassesByStage& stages, core::Seconds limit);
     // Is there too little memory on all ranks together for the state of the model, and for the activations
     // that they keep, however both are divided among them? Then no partition fits.
     bool never_fits(const schedule::Plan& plan);
-    // Micro-batches whose activations a rank keeps at most, under the plan's order; of one stage a rank.
+    // Micro-batches, or segments of them, whose activations a rank keeps at most, under the plan's order; of
+    // one stage a rank.
     const std::vector<double>& micro_batches_kept(const schedule::Plan& plan);
     // The first run of operators that costs what this one does, and the parameters of one, a rank's share.
     model::OperatorRange first_like(model::OperatorRange range) { return stages_.first_like(range); }
     schedule::StateElements elements(const schedule::Plan& plan, model::OperatorRange range) {
         return stages_.parameter_count(plan, range);
     }
-    // Of a stage of these operators, at least.
+    // Of a stage of these operators, at least; saved is of one segment of a micro-batch.
     core::Bytes state(const schedule::Plan& plan, model::OperatorRange range);
-    core::Bytes saved(const schedule::Plan& plan, model::OperatorRange range);
+    core::Bytes saved(const schedule::Plan& plan, model::OperatorRange range, int segment);
     // Memory of a rank for state and activations, of which the latter take more by the share that is lost.
     core::Bytes room(const schedule::Plan& plan, int pipeline_rank);
     double fragmentation() const { return 1 + cluster_.instance.device.fragmentation; }
@@ -156,11 +159,15 @@ private:
                           const std::vector<schedule::StateElements>& elements,
                           const std::function<core::Bytes(std::size_t)>& activations);
     // `copies` of each rank.
+    std::vector<StagePasses> all_passes(const schedule::Plan& plan, const schedule::Schedule& order);
     core::Seconds time_of_passes(const schedule::Plan& plan, const schedule::Schedule& order,
-                                 const std::vector<model::OperatorRange>& ranges,
+                                 const std::vector<model::OperatorRange>& ranges, const PassesByStage& stages,
                                  const std::vector<core::Seconds>& copies);
     core::Seconds replayed(const schedule::Plan& plan, const schedule::Schedule& order,
-                           const std::vector<model::OperatorRange>& ranges, core::Seconds transfer);
+                           const std::vector<model::OperatorRange>& ranges, const PassesByStage& stages,
+                           core::Seconds transfer);
+    core::Seconds time(const schedule::Plan& plan, const schedule::Schedule& order,
+                       const PassesByStage& stages);
     core::Seconds after_passes(const schedule::Plan& plan, const schedule::Schedule& order);
     core::Seconds after_passes(const schedule::Plan& plan, const schedule::Schedule& order,
                                const std::vector<model::OperatorRange>& ranges,

@@ -66,7 +66,7 @@ bool PartitionSearch::improve(RankedPlan& ranked, const PartitionTask& task) {
             for (std::vector<std::int32_t>& cuts :
                  neighbours(ranked.plan.partition.first_units, graph_.units.size())) {
                 if (!known.insert(cuts).second) continue;
-                const core::Seconds bound = space.bound_of(cuts);
+                const core::Seconds bound = space.bound_of(cuts, limit);
                 if (bound < limit) options.push_back({0, {bound, std::move(cuts)}});
             }
         }

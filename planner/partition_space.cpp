@@ -4,6 +4,8 @@
 #include <limits>
 #include <tuple>
 
+#include "core/index/integers.h"
+
 namespace planner {
 
 namespace {
@@ -14,6 +16,9 @@ constexpr double most_passes = 2e7;
 // its forward pass, nor is recomputation longer than that: once a stage takes this many times the limit, no
 // longer one is below it.
 constexpr double hopeless = 1.5;
+
+// Of device and host, in seconds.
+double longer(const StageTable::Passes& passes) { return std::max(passes.busy, passes.host).value; }
 }  // namespace
 
 bool covers_every_partition(const schedule::Plan& plan, std::size_t units) {
@@ -83,30 +88,26 @@ const schedule::StateElements& StageTable::elements(const schedule::Plan& plan, 
 const StageTable::Passes& StageTable::of(Row& row, const schedule::Plan& plan,
                                          const schedule::Schedule& order, bool splits, int stage,
                                          std::size_t begin, std::size_t end) {
-    std::optional<Passes>& entry = row[first_like(begin, end)];
-    if (!entry) {
-        ++made_;
-        const Bounds::StagePasses passes =
-            bounds_.stage_passes(plan, order, splits, stage, operators(begin, end));
-        entry = Passes{passes.busy.value, passes.weight.value, passes.host.value, passes.forward.value,
-                       passes.backward.value};
-    }
+    const Passes*& entry = row[first_like(begin, end)];
+    if (!entry)
+        entry =
+            &passes_.emplace_back(bounds_.stage_passes(plan, order, splits, stage, operators(begin, end)));
     return *entry;
 }
 
 double StageTable::saved(const schedule::Plan& plan, std::size_t begin, std::size_t end) {
-    const std::size_t units = graph_.units.size();
-    Saved& saved = saved_[{plan.micro_batch, core::position_of(plan.recompute), plan.sequence_parallel}];
-    if (saved.before.empty()) {
-        const std::int32_t last = graph_.units.back().operators.end;
-        saved.before.assign(units + 1, 0);
-        saved.behind.assign(units + 1, 0);
-        for (std::size_t u = 0; u < units; ++u) {
-            saved.before[u + 1] = bounds_.saved(plan, {0, graph_.units[u].operators.end}).value;
-            saved.behind[u] = bounds_.saved(plan, {graph_.units[u].operators.begin, last}).value;
-        }
+    const std::size_t first = first_like(begin, end);
+    const int segments = plan.passes_per_micro_batch();
+    std::vector<std::optional<double>>& known =
+        saved_[{plan.micro_batch, core::position_of(plan.recompute), plan.sequence_parallel, segments}];
+    if (known.empty()) known.resize(first_like_.size());
+    std::optional<double>& least = known[first];
+    const bool is_known = least.has_value();
+    for (int segment = 0; !is_known && segment < segments; ++segment) {
+        const double of_segment = bounds_.saved(plan, operators(begin, end), segment).value;
+        least = segment == 0 ? of_segment : std::min(*least, of_segment);
     }
-    return saved.before[units] - saved.before[begin] - saved.behind[end];
+    return *least;
 }
 
 // State of each stage, and its activations of as many micro-batches as its rank keeps.
@@ -115,7 +116,7 @@ bool PartitionSpace::fits(std::size_t stage, std::size_t begin, std::size_t end)
     const schedule::StateFootprint footprint =
         schedule::state_footprint(table_.elements(plan_, begin, end), plan_);
     const double state = (footprint.parameters + footprint.gradients + footprint.optimizer).value;
-    return state + in_flight_[stage] * std::max(0.0, table_.saved(plan_, begin, end)) <= room_[stage];
+    return state + in_flight_[stage] * table_.saved(plan_, begin, end) <= room_[stage];
 }
 
 // Backwards over the stages, after what must have passed before each of them.
@@ -130,10 +131,10 @@ void PartitionSpace::tabulate_needs(double limit) {
             for (std::size_t j = i + 1; j + (stages - s - 1) <= units_; ++j) {
                 ++divisions_;
                 const StageTable::Passes& p = passes(static_cast<int>(s), i, j);
-                if (std::max(p.busy, p.host) >= limit * hopeless) break;
-                if (forward[s][i] + std::max(p.busy, p.host) >= limit || !fits(s, i, j)) continue;
-                forward[s + 1][j] = std::min(forward[s + 1][j], forward[s][i] + p.forward);
-                backward[s + 1][j] = std::min(backward[s + 1][j], backward[s][i] + p.backward);
+                if (longer(p) >= limit * hopeless) break;
+                if (forward[s][i] + longer(p) >= limit || !fits(s, i, j)) continue;
+                forward[s + 1][j] = std::min(forward[s + 1][j], forward[s][i] + p.forward.value);
+                backward[s + 1][j] = std::min(backward[s + 1][j], backward[s][i] + p.backward.value);
             }
         }
     needs_[stages][units_] = 0;
@@ -145,9 +146,9 @@ void PartitionSpace::tabulate_needs(double limit) {
                 ++divisions_;
                 const StageTable::Passes& p = passes(static_cast<int>(s), i, j);
                 const double rank =
-                    forward[s][i] + std::max(p.busy, p.host) + std::max(0.0, backward[s][i] - p.weight);
+                    forward[s][i] + longer(p) + std::max(0.0, backward[s][i] - p.weight.value);
                 if (rank >= limit) {
-                    if (std::max(p.busy, p.host) >= limit * hopeless) break;
+                    if (longer(p) >= limit * hopeless) break;
                     continue;
                 }
                 if (!fits(s, i, j)) continue;
@@ -164,7 +165,7 @@ PartitionSpace::PartitionSpace(StageTable& table, const schedule::Plan& plan)
     if (!order_ || std::cmp_less(units_, order_->stages)) return;
     splits_ = splits_backward(*order_);
     for (int s = 0; s < order_->stages; ++s) rows_.push_back(&table_.row(plan_, *order_, splits_, s));
-    if (order_->stages != order_->ranks || plan_.passes_per_micro_batch() > 1) return;
+    if (order_->stages != order_->ranks) return;
     in_flight_ = table_.bounds().micro_batches_kept(plan_);
     for (double& kept : in_flight_) kept *= table_.bounds().fragmentation();
     for (int rank = 0; rank < order_->ranks; ++rank) room_.push_back(table_.bounds().room(plan_, rank).value);
@@ -175,8 +176,16 @@ double PartitionSpace::Rank::bound() const {
     return fill + std::max(busy, host) + std::max(0.0, drain - weight);
 }
 
-core::Seconds PartitionSpace::bound_of(const std::vector<std::int32_t>& first_units) const {
-    return table_.bounds().time_of_order(plan_, ranges_of(table_.graph(), first_units));
+core::Seconds PartitionSpace::bound_of(const std::vector<std::int32_t>& first_units,
+                                       core::Seconds limit) const {
+    if (!order_) return core::Seconds(0);
+    Bounds::PassesByStage stages;
+    for (std::size_t s = 0; s < first_units.size(); ++s) {
+        const bool is_last = s + 1 == first_units.size();
+        stages.push_back(&passes(core::narrow<int>(s), std::size_t(first_units[s]),
+                                 is_last ? units_ : std::size_t(first_units[s + 1])));
+    }
+    return table_.bounds().time_of_order(plan_, ranges_of(table_.graph(), first_units), stages, limit);
 }
 
 core::Seconds PartitionSpace::least(core::Seconds limit) {
@@ -202,16 +211,16 @@ void PartitionSpace::visit(int stage, std::size_t begin, double forward, double 
             rank.fill = forward;
             rank.drain = backward;
         }
-        rank.busy += p.busy;
-        rank.weight += p.weight;
-        rank.host += p.host;
-        if (std::max(p.busy, p.host) >= limit_ * hopeless) break;
+        rank.busy += p.busy.value;
+        rank.weight += p.weight.value;
+        rank.host += p.host.value;
+        if (longer(p) >= limit_ * hopeless) break;
         if (rank.fill + std::max(rank.busy, rank.host) >= limit_) continue;
         if (!needs_.empty() && (rank.bound() >= limit_ || needs_[s + 1][end] >= limit_)) continue;
         if (!fits(s, begin, end)) continue;
         if (left > 0) {
             if (++visited_ > most_) break;
-            visit(stage + 1, end, forward + p.forward, backward + p.backward);
+            visit(stage + 1, end, forward + p.forward.value, backward + p.backward.value);
             continue;
         }
         const bool is_beaten =
@@ -241,7 +250,7 @@ std::optional<std::vector<PartitionOption>> PartitionSpace::below(core::Seconds 
     visit(0, 0, 0, 0);
     if (visited_ > most_) return std::nullopt;
     replayed_passes_ += double(found_.size()) * passes_a_replay;
-    for (PartitionOption& option : found_) option.bound = bound_of(option.first_units);
+    for (PartitionOption& option : found_) option.bound = bound_of(option.first_units, limit);
     std::erase_if(found_, [&](const PartitionOption& option) { return option.bound >= limit; });
     std::stable_sort(found_.begin(), found_.end(),
                      [](const PartitionOption& a, const PartitionOption& b) { return a.bound < b.bound; });

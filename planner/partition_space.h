@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -33,19 +34,16 @@ struct PartitionOption {
 class StageTable {
 public:
     StageTable(const model::ModelGraph& graph, Bounds& bounds) : graph_(graph), bounds_(bounds) {}
-    struct Passes {  // Bounds::StagePasses, in seconds
-        double busy, weight, host, forward, backward;
-    };
-    using Row = std::vector<std::optional<Passes>>;  // by run of units; runs alike share the first's
+    using Passes = Bounds::StagePasses;
+    using Row = std::vector<const Passes*>;  // by run of units; runs alike share the first's; null: not made
     Row& row(const schedule::Plan& plan, const schedule::Schedule& order, bool splits, int stage);
     const Passes& of(Row& row, const schedule::Plan& plan, const schedule::Schedule& order, bool splits,
                      int stage, std::size_t begin, std::size_t end);
-    // Bytes that a run of units keeps of a micro-batch for its backward, at least: all that the model keeps
-    // but for what the units before and behind the run would keep alone.
+    // Bytes that a run of units keeps of a micro-batch, or of any segment of it, for its backward, at least.
     double saved(const schedule::Plan& plan, std::size_t begin, std::size_t end);
     // Of a run of units, a rank's share (Bounds::elements).
     const schedule::StateElements& elements(const schedule::Plan& plan, std::size_t begin, std::size_t end);
-    std::size_t entries() const { return made_; }  // passes priced so far
+    std::size_t entries() const { return passes_.size(); }  // passes priced so far
     Bounds& bounds() { return bounds_; }
     const model::ModelGraph& graph() const { return graph_; }
 
@@ -61,14 +59,12 @@ private:
     const model::ModelGraph& graph_;
     Bounds& bounds_;
     std::map<Key, Row> rows_;
-    struct Saved {
-        std::vector<double> before, behind;  // each unit; of all units at the ends
-    };
-    std::map<std::tuple<int, int, bool>, Saved>
-        saved_;  // by micro-batch, recomputation, sequence parallelism
+    std::deque<Passes> passes_;
+    // By micro-batch, recomputation, sequence parallelism and number of segments; by such first runs as
+    // below.
+    std::map<std::tuple<int, int, bool, int>, std::vector<std::optional<double>>> saved_;
     std::vector<std::optional<std::size_t>> first_like_;  // by run of units: the first run that is like it
     std::vector<std::optional<schedule::StateElements>> elements_;  // of such first runs
-    std::size_t made_ = 0;
 };
 
 // The plan without offload: copies only add to a step.
@@ -82,8 +78,8 @@ public:
     // Partitions whose bound is below `limit`, by their bounds, then as they come; nothing where they, or the
     // partial ones behind them, are more than `most`. Each bound is that of the plan's own order.
     std::optional<std::vector<PartitionOption>> below(core::Seconds limit, std::size_t most);
-    // The same bound of one partition.
-    core::Seconds bound_of(const std::vector<std::int32_t>& first_units) const;
+    // The same bound of one partition, or a part of it that is no less than the limit.
+    core::Seconds bound_of(const std::vector<std::int32_t>& first_units, core::Seconds limit) const;
     // So far: runs of units looked at as stages, and passes of orders replayed.
     double divisions() const { return double(divisions_); }
     double replayed_passes() const { return replayed_passes_; }

@@ -50,10 +50,10 @@ constexpr double rounding = 1e-9;
 // Fitting plans are looked for among so many of least memory; the others need more.
 constexpr std::size_t most_fitting_tries = 8;
 
-// Micro-batches that a candidate is simulated with: five rounds over the pipeline. Longer steps are
+// Micro-batches that a candidate is simulated with, at most: eight rounds over the pipeline. Longer steps are
 // extrapolated where that is exact (sim::EvaluateOptions), shorter ones simulated whole.
 int simulated_micro_batches(const schedule::Plan& plan) {
-    constexpr int least = 8, rounds = 5;
+    constexpr int least = 8, rounds = 8;
     return std::max(least, rounds * plan.layout.pipeline);
 }
 

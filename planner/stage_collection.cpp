@@ -161,10 +161,10 @@ const schedule::ActivationFootprint& StageCollection::footprint(Shape& shape, co
     return entry->second = schedule::activation_footprint(graph_of(plan, segment), like, bounding);
 }
 
-core::Bytes StageCollection::saved(const schedule::Plan& plan, model::OperatorRange range) {
+core::Bytes StageCollection::saved(const schedule::Plan& plan, model::OperatorRange range, int segment) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
-    return footprint(shape, plan, range, 0).saved;
+    return footprint(shape, plan, range, segment).saved;
 }
 
 StageCollection::Prices& StageCollection::prices_of(Shape& shape, const schedule::Plan& plan) {

@@ -130,8 +130,8 @@ public:
     // Elements of the largest parameter, and of those that several units use: a rank's share.
     double largest_parameter(const schedule::Plan& plan) const;
     double tied_elements(const schedule::Plan& plan) const;
-    // What a stage of these operators keeps of a micro-batch for its backward, at least.
-    core::Bytes saved(const schedule::Plan& plan, model::OperatorRange range);
+    // What a stage of these operators keeps of one segment of a micro-batch for its backward, at least.
+    core::Bytes saved(const schedule::Plan& plan, model::OperatorRange range, int segment = 0);
     const model::ModelGraph& graph() const { return graph_; }
     // Of any boundary between two units.
     core::Bytes smallest_boundary(const schedule::Plan& plan);

@@ -10,10 +10,9 @@
 
 namespace planner {
 
-// One step is about a nanosecond of one core; the prices below were measured on one core of an AMD EPYC
-// (2026-11-23) as shares of whole searches and are rounded. A second of a limit stands for some three to
-// seven of one core: the default limit of 15 seconds ends a search after 49 (405B on 16,384 GPUs) to 110
-// (175B on 128).
+// The prices below were measured on one core of an AMD EPYC (2026-11-23) as shares of whole searches and are
+// rounded, so that a second of a limit stands for some two seconds of one core, about one of a machine with
+// two: the default limit of 15 seconds ends a search after 30 (405B on 16,384 GPUs) to 40 (175B on 128).
 inline constexpr double steps_a_second = 2.7e9;
 
 class WorkMeter {
@@ -29,7 +28,7 @@ private:
 };
 
 // Prices in steps.
-inline constexpr double per_family = 1'300'000;       // the operators of a model, priced for one shape
+inline constexpr double per_family = 1'100'000;       // the operators of a model, priced for one shape
 inline constexpr double per_opened_plan = 15'000;     // bounded whatever its partition
 inline constexpr double per_tightened_plan = 20'000;  // beside its replay
 inline constexpr double per_bounded_plan = 15'000;    // its memory and its time
@@ -38,9 +37,9 @@ inline constexpr double per_ordered_pass = 100;       // of a compute order that
 inline constexpr double per_replayed_pass = 25;       // of one micro-batch through one stage
 inline constexpr double most_replayed_passes = 4e5;   // longer orders are not replayed for a bound
 inline constexpr double per_simulation = 5'000'000;
-inline constexpr double per_simulated_rank = 12'000;  // its groups, and what they share of links
-inline constexpr double per_instruction = 1'000;      // simulated
-inline constexpr double per_table_entry = 5'000;      // passes of one run of units
-inline constexpr double per_division = 100;           // of units into stages, looked at by tables and walks
+inline constexpr double per_simulated_rank = 3'500;  // its groups, and what they share of links
+inline constexpr double per_instruction = 900;       // simulated
+inline constexpr double per_table_entry = 5'000;     // passes of one run of units
+inline constexpr double per_division = 100;          // of units into stages, looked at by tables and walks
 
 }  // namespace planner
