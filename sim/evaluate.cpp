@@ -72,7 +72,8 @@ struct Task {
     const cluster::Cluster& cluster;
     const schedule::Plan& plan;
     const EvaluateOptions& options;
-    CostModels* costs;  // null: memory only
+    CostModels* costs;             // null: memory only
+    ContentionFinder* contention;  // null where costs are
     bool blocks_on_transfers = false;
     FrameworkMemory framework;
     core::Bytes available;  // of one rank
@@ -318,7 +319,7 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
         // Where a core does the copying, links are not what ranks wait for.
         const bool shares_links = simulate_options.has_concurrent_streams &&
                                   program.plan.layout.ranks() > 1 && task.options.shares_links;
-        if (shares_links) contention = find_contention(program, task.costs->communication, true);
+        if (shares_links) contention = task.contention->find(program);
         if (const Run* known = known_run(task, micro_batches, priced, contention)) return *known;
         if (task.options.lowered) alone = priced;
         if (shares_links) {
@@ -446,30 +447,44 @@ int period_of(const schedule::Plan& plan) {
     return std::lcm(std::max(1, plan.layout.pipeline), std::max(1, plan.group_size));
 }
 
-// Lowers three short steps, a period apart; when the last two differ as the first two do, in every
-// instruction's end, the schedule has reached its steady state and the rest is a straight line (makespan is
-// eventually linear in micro-batches: max-plus algebra, Baccelli et al., Synchronization and Linearity,
-// 1992). Otherwise nothing.
+// Lowers short steps, a period apart; when two differ as the two before them do, in every instruction's end,
+// the schedule has reached its steady state and the rest is a straight line (makespan is eventually linear in
+// micro-batches: max-plus algebra, Baccelli et al., Synchronization and Linearity, 1992). Nothing where that
+// does not happen up to `most`.
 std::optional<Run> run_extrapolated(const Task& task, int total, int most, std::string& how) {
     constexpr int steps_of_a_line = 3;
+    // Of the whole step's micro-batches, in all short steps: more would gain little.
+    constexpr double most_of_the_whole = 0.75;
     const int period = period_of(task.plan);
     if (total <= most || most < steps_of_a_line * period) return std::nullopt;
-    const int third = most - (most - total % period) % period;  // congruent to the total
-    const int first = third - 2 * period;
-    if (first < 1) return std::nullopt;
     core::Diagnostics unneeded;  // a count the schedule does not allow: the whole step is simulated instead
     LoweredPrograms* const known = task.options.lowered;
-    const bool was_straight = known && known->is_straight;
-    const std::optional<Run> a = was_straight ? std::nullopt : run(task, first, unneeded);
-    const std::optional<Run> b = was_straight || a ? run(task, first + period, unneeded) : std::nullopt;
-    std::optional<Run> c = b ? run(task, third, unneeded) : std::nullopt;
-    if (!c || (!was_straight && (!are_straight(*a, *b, *c) || (task.costs && !repeats(*a, *b, *c)))))
-        return std::nullopt;
-    if (known) known->is_straight = true;
-    how = fmt::format(
-        "{} micro-batches follow from {}, {} and {} on a straight line: the schedule is in its steady state",
-        total, first, first + period, third);
-    return extrapolate(*b, std::move(*c), static_cast<double>(total - third) / period);
+    const bool was_straight = known && known->straight_at;
+    // The shortest has a round of micro-batches and more; all are congruent to the total.
+    int count = was_straight ? *known->straight_at - period : period + total % period;
+    std::vector<Run> runs;  // the last ones
+    int simulated = 0;
+    for (; count <= most; count += period) {
+        simulated += count;
+        if (!was_straight && simulated > most_of_the_whole * total) return std::nullopt;
+        std::optional<Run> next = run(task, count, unneeded);
+        if (!next) return std::nullopt;
+        runs.push_back(std::move(*next));
+        const std::size_t last = runs.size() - 1;
+        if (was_straight ? last == 1
+                         : last == 2 && are_straight(runs[0], runs[1], runs[2]) &&
+                               (!task.costs || repeats(runs[0], runs[1], runs[2]))) {
+            if (known) known->straight_at = count;
+            how = fmt::format(
+                "{} micro-batches follow from {}, {} and {} on a straight line: the schedule is "
+                "in its steady state",
+                total, count - 2 * period, count - period, count);
+            return extrapolate(runs[last - 1], std::move(runs[last]),
+                               static_cast<double>(total - count) / period);
+        }
+        if (last == 2) runs.erase(runs.begin());
+    }
+    return std::nullopt;
 }
 
 void judge_memory(Evaluation& evaluation) {
@@ -662,11 +677,14 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
     if (options.memory_only) costs.reset();
     const int ranks_on_a_device = (plan.layout.ranks() + cluster.device_count() - 1) / cluster.device_count();
     std::size_t simulated_instructions = 0;
+    std::optional<ContentionFinder> finder;
+    if (costs) finder.emplace(costs->communication, true);
     const Task task{graph,
                     cluster,
                     plan,
                     options,
                     costs ? &*costs : nullptr,
+                    finder ? &*finder : nullptr,
                     costs && framework_traits(plan.framework, options.constants).blocks_on_transfers,
                     framework_memory(plan.framework, options.constants),
                     cluster.instance.device.memory / ranks_on_a_device,

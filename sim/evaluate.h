@@ -98,8 +98,9 @@ struct LoweredPrograms {
         std::shared_ptr<const SimulatedProgram> simulated;
     };
     std::vector<Entry> entries;
-    // Three steps were on a straight line once: two say where it goes.
-    bool is_straight = false;
+    // Micro-batches of the longest of three steps that were on a straight line once: two of them say where it
+    // goes.
+    std::optional<int> straight_at;
 };
 
 struct EvaluateOptions {

@@ -4,9 +4,10 @@
 #include "sim/cost/contention.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
-#include <optional>
-#include <tuple>
+#include <numeric>
+#include <span>
 #include <utility>
 
 #include "core/index/integers.h"
@@ -25,176 +26,229 @@ struct Draft {
     std::int64_t user = 0;        // communications of one user follow one another
 };
 
-class Finder {
-public:
-    Finder(const schedule::Program& program, CommunicationCost& costs, bool is_folded)
-        : program_(program), costs_(costs), is_folded_(is_folded) {}
+// Instructions of a class that are priced alike; few, so a list is searched.
+struct Kind {
+    std::size_t class_index;
+    InstructionKind kind;
+    schedule::CollectiveKind collective;
+    schedule::GroupKind group;
+    schedule::Stream stream;
+    core::OptionalIndex peer, tied_bucket;
+    core::Bytes bytes;  // of a send those that each rank sends itself
+    bool operator==(const Kind&) const = default;
+};
 
-    Contention find() {
-        const std::size_t performers = is_folded_ ? program_.classes.size() : program_.class_of_rank.size();
-        for (std::size_t c = 0; c < program_.classes.size(); ++c) {
-            std::vector<core::OptionalIndex>& kinds = result_.kind_of.emplace_back();
-            kinds.reserve(program_.classes[c].instructions.size());
-            known_.clear();
-            for (const Instruction& instruction : program_.classes[c].instructions)
-                kinds.push_back(kind_of(c, instruction, performers));
+Draft with_shares(Draft draft, core::Bytes bytes) {
+    if (draft.streaming.value <= 0) draft.busy.clear();
+    for (LinkShare& link : draft.busy)
+        link.busy = std::min(1.0, link.busy * bytes.value / draft.streaming.value);
+    return draft;
+}
+
+}  // namespace
+
+class ContentionFinder::Finder {
+public:
+    Finder(CommunicationCost& costs, bool is_folded) : costs_(costs), is_folded_(is_folded) {}
+
+    Contention find(const schedule::Program& program) {
+        Contention result;
+        std::vector<Kind> kinds;
+        for (std::size_t c = 0; c < program.classes.size(); ++c) {
+            std::vector<core::OptionalIndex>& of_class = result.kind_of.emplace_back();
+            of_class.reserve(program.classes[c].instructions.size());
+            const std::size_t first = kinds.size();
+            for (const Instruction& instruction : program.classes[c].instructions)
+                of_class.push_back(kind_of(program, c, instruction, first, kinds));
         }
-        keep_contended(performers);
-        return std::move(result_);
+        if (!is_found_ || kinds != kinds_) {
+            kinds_ = std::move(kinds);
+            find_shared(program);
+            is_found_ = true;
+        }
+        result.links = links_;
+        result.communications = communications_;
+        result.communication_of = communication_of_;
+        for (std::vector<core::OptionalIndex>& of_class : result.kind_of)
+            for (core::OptionalIndex& kind : of_class)
+                if (kind && !is_kept_[*kind]) kind = std::nullopt;
+        return result;
     }
 
 private:
-    // Instructions of a class that are priced alike; few, so a list is searched.
-    struct PricedKind {
-        InstructionKind kind;
-        schedule::CollectiveKind collective;
-        schedule::GroupKind group;
-        schedule::Stream stream;
-        core::OptionalIndex peer, tied_bucket;
-        double bytes;
-        std::int32_t index;
-    };
-
-    core::OptionalIndex kind_of(std::size_t class_index, const Instruction& instruction,
-                                std::size_t performers) {
+    // `first` is the first kind of the class.
+    core::OptionalIndex kind_of(const schedule::Program& program, std::size_t class_index,
+                                const Instruction& instruction, std::size_t first,
+                                std::vector<Kind>& kinds) const {
         if (instruction.kind != InstructionKind::send && instruction.kind != InstructionKind::collective)
             return std::nullopt;
-        const schedule::RankProgram& list = program_.classes[class_index];
-        const bool is_send = instruction.kind == InstructionKind::send;
-        const std::vector<std::int32_t>& tied = tied_ranks_of(list, instruction);
-        const core::Bytes bytes =
-            is_send ? costs_.sent(instruction.bytes, instruction.payload) : instruction.bytes;
-        const core::OptionalIndex bucket = tied.empty() ? core::OptionalIndex() : instruction.bucket;
-        for (const PricedKind& known : known_)
-            if (known.kind == instruction.kind && known.bytes == bytes.value &&
-                known.stream == instruction.stream && known.tied_bucket == bucket &&
-                (is_send ? known.peer == instruction.peer
-                         : known.collective == instruction.collective && known.group == instruction.group))
-                return known.index;
-        const auto index = core::count_of(result_.communication_of);
-        known_.push_back({instruction.kind, instruction.collective, instruction.group, instruction.stream,
-                          instruction.peer, bucket, bytes.value, index});
-        std::vector<core::OptionalIndex>& by_performer = result_.communication_of.emplace_back(performers);
+        Kind wanted{class_index, instruction.kind, {}, {}, instruction.stream, {}, {}, instruction.bytes};
+        if (instruction.kind == InstructionKind::send) {
+            wanted.peer = instruction.peer;
+            wanted.bytes = costs_.sent(instruction.bytes, instruction.payload);
+        } else {
+            wanted.collective = instruction.collective;
+            wanted.group = instruction.group;
+            if (!tied_ranks_of(program.classes[class_index], instruction).empty())
+                wanted.tied_bucket = instruction.bucket;
+        }
+        std::size_t index = first;
+        while (index < kinds.size() && !(kinds[index] == wanted)) ++index;
+        if (index == kinds.size()) kinds.push_back(wanted);
+        return core::narrow<std::int32_t>(index);
+    }
+
+    void find_shared(const schedule::Program& program) {
+        const std::size_t performers = is_folded_ ? program.classes.size() : program.class_of_rank.size();
+        drafts_.clear();
+        communication_of_.clear();
+        for (const Kind& kind : kinds_) add_drafts(program, kind, performers);
+        keep_contended(performers);
+    }
+
+    // What the kind takes of links: of all ranks of its class, or of each group or rank.
+    void add_drafts(const schedule::Program& program, const Kind& kind, std::size_t performers) {
+        std::vector<core::OptionalIndex>& by_performer = communication_of_.emplace_back(performers);
+        const schedule::RankProgram& list = program.classes[kind.class_index];
+        static const std::vector<std::int32_t> untied;
+        const std::vector<std::int32_t>& tied =
+            kind.tied_bucket ? list.buckets[*kind.tied_bucket].tied_ranks : untied;
+        const bool is_send = kind.kind == InstructionKind::send;
         const std::int64_t streams = schedule::stream_count;
-        const std::int64_t stream = core::position_of(instruction.stream);
-        const core::Seconds priced = is_send ? costs_.transfer(list.pipeline, *instruction.peer,
-                                                               instruction.bytes, instruction.payload)
-                                             : costs_.collective(instruction.collective, instruction.group,
-                                                                 instruction.bytes, list.pipeline, tied);
-        if (priced.value <= 0) return index;  // a group of one
+        const std::int64_t stream = core::position_of(kind.stream);
+        const core::Seconds priced =
+            is_send ? costs_.transfer_between(list.pipeline, *kind.peer).cost.of(kind.bytes)
+                    : costs_.collective(kind.collective, kind.group, kind.bytes, list.pipeline, tied);
+        if (priced.value <= 0) return;  // a group of one
         if (is_folded_) {
-            Draft draft = is_send ? transfer(costs_.transfer_between(list.pipeline, *instruction.peer), bytes)
-                                  : collective(costs_.choice(instruction.collective, instruction.group,
-                                                             instruction.bytes, list.pipeline, tied),
-                                               instruction.bytes);
+            Draft draft =
+                is_send
+                    ? transfer(costs_.transfer_between(list.pipeline, *kind.peer), kind.bytes)
+                    : collective(costs_.choice(kind.collective, kind.group, kind.bytes, list.pipeline, tied),
+                                 kind.bytes);
             draft.priced = priced;
-            draft.user = static_cast<std::int64_t>(class_index) * streams + stream;
-            by_performer[class_index] = add(std::move(draft));
-            return index;
+            draft.user = std::int64_t(kind.class_index) * streams + stream;
+            by_performer[kind.class_index] = add(std::move(draft));
+            return;
         }
         std::map<int, core::OptionalIndex> of_leader;
-        for (std::size_t rank = 0; rank < performers; ++rank) {
-            if (std::cmp_not_equal(program_.class_of_rank[rank], class_index)) continue;
-            const int global = static_cast<int>(rank);
+        for (const std::int32_t rank : core::indices(program.class_of_rank)) {
+            if (std::cmp_not_equal(program.class_of_rank[rank], kind.class_index)) continue;
             if (is_send) {
-                Draft draft = transfer(costs_.transfer_of(global, *instruction.peer), bytes);
+                Draft draft = transfer(costs_.transfer_of(rank, *kind.peer), kind.bytes);
                 draft.priced = priced;
-                draft.user = static_cast<std::int64_t>(rank) * streams + stream;
+                draft.user = rank * streams + stream;
                 by_performer[rank] = add(std::move(draft));
                 continue;
             }
-            const int leader = costs_.leader(instruction.group, global, tied);
+            const int leader = costs_.leader(kind.group, rank, tied);
             const auto [entry, is_new] = of_leader.try_emplace(leader);
             if (is_new) {
-                Draft draft = collective(costs_.choice_of(instruction.collective, instruction.group,
-                                                          instruction.bytes, global, tied),
-                                         instruction.bytes);
+                Draft draft = collective(
+                    costs_.choice_of(kind.collective, kind.group, kind.bytes, rank, tied), kind.bytes);
                 draft.priced = priced;
-                draft.user = static_cast<std::int64_t>(leader) * streams + stream;
+                draft.user = leader * streams + stream;
                 entry->second = add(std::move(draft));
             }
             by_performer[rank] = entry->second;
         }
-        return index;
     }
 
     static Draft transfer(const CommunicationCost::Transfer& transfer, core::Bytes bytes) {
         const core::Seconds streaming(transfer.cost.seconds_per_byte * bytes.value);
-        return shares({transfer.cost.latency, streaming, {}, bytes, transfer.links}, bytes);
+        return with_shares({transfer.cost.latency, streaming, {}, bytes, transfer.links}, bytes);
     }
-    Draft collective(const Candidate& candidate, core::Bytes bytes) {
+    Draft collective(const Candidate& candidate, core::Bytes bytes) const {
         const CommunicationTime time = time_of(candidate, bytes);
         const core::Bytes own = bytes * costs_.bytes_of_a_group(candidate);
-        return shares({time.latency, time.streaming, {}, own, candidate.links}, bytes);
-    }
-    static Draft shares(Draft draft, core::Bytes bytes) {
-        if (draft.streaming.value <= 0) draft.busy.clear();
-        for (LinkShare& link : draft.busy)
-            link.busy = std::min(1.0, link.busy * bytes.value / draft.streaming.value);
-        return draft;
+        return with_shares({time.latency, time.streaming, {}, own, candidate.links}, bytes);
     }
 
     std::int32_t add(Draft draft) {
         drafts_.push_back(std::move(draft));
-        return static_cast<std::int32_t>(drafts_.size() - 1);
+        return core::count_of(drafts_) - 1;
     }
 
     void keep_contended(std::size_t performers) {
         // By link: the communications that use it, each with its share of the link's rate.
-        std::vector<std::vector<std::pair<std::int32_t, double>>> users(costs_.link_count());
+        using User = std::pair<std::int32_t, double>;
+        std::vector<std::size_t> first(costs_.link_count() + 1, 0);
+        for (const Draft& draft : drafts_)
+            for (const LinkShare& link : draft.busy) ++first[std::size_t(link.link) + 1];
+        std::partial_sum(first.begin(), first.end(), first.begin());
+        std::vector<User> users(first.back());
+        std::vector<std::size_t> end(first.begin(), first.end() - 1);
         for (const std::int32_t d : core::indices(drafts_))
-            for (const LinkShare& link : drafts_[d].busy) users[link.link].emplace_back(d, link.busy);
-        std::map<std::vector<std::pair<std::int32_t, double>>, std::int32_t> distinct;
+            for (const LinkShare& link : drafts_[d].busy)
+                users[end[std::size_t(link.link)]++] = {d, link.busy};
+        const auto before = [](std::span<const User> a, std::span<const User> b) {
+            return std::ranges::lexicographical_compare(a, b);
+        };
+        std::map<std::span<const User>, std::int32_t, decltype(before)> distinct(before);
         std::vector<std::vector<ResourceUse>> uses(drafts_.size());
-        std::map<std::int64_t, double> most_of_user;
         constexpr double full = 1 + 1e-9;  // a link's rate, with what sums of shares round up
-        for (std::vector<std::pair<std::int32_t, double>>& list : users) {
-            if (list.size() < 2) continue;
-            most_of_user.clear();
-            for (const auto& [draft, share] : list) {
-                double& most = most_of_user[drafts_[draft].user];
-                most = std::max(most, share);
-            }
-            double sum = 0;
-            for (const auto& [user, share] : most_of_user) sum += share;
-            if (most_of_user.size() < 2 || sum <= full) continue;
+        std::span<const User> last;        // links side by side often have the same users
+        for (std::size_t link = 0; link < end.size(); ++link) {
+            const std::span<const User> list(users.data() + first[link], users.data() + end[link]);
+            if (list.size() < 2 || std::ranges::equal(list, last)) continue;
+            last = list;
+            if (!is_contended(list, full)) continue;
             const auto [entry, is_new] = distinct.try_emplace(list, core::count_of(distinct));
             if (is_new)
                 for (const auto& [draft, share] : list) uses[draft].push_back({entry->second, share});
         }
-        result_.links = distinct.size();
+        links_ = distinct.size();
+        communications_.clear();
         std::vector<core::OptionalIndex> kept(drafts_.size());
         for (std::size_t d = 0; d < drafts_.size(); ++d) {
             if (uses[d].empty()) continue;
-            kept[d] = core::count_of(result_.communications);
+            kept[d] = core::count_of(communications_);
             const core::BytesPerSecond rate = drafts_[d].bytes / drafts_[d].streaming;
-            result_.communications.push_back({drafts_[d].latency, drafts_[d].streaming, drafts_[d].priced,
-                                              std::move(uses[d]), core::gigabytes_per_second(1) / rate});
+            communications_.push_back({drafts_[d].latency, drafts_[d].streaming, drafts_[d].priced,
+                                       std::move(uses[d]), core::gigabytes_per_second(1) / rate});
         }
-        std::vector<bool> is_kept(result_.communication_of.size(), false);
-        for (std::size_t k = 0; k < is_kept.size(); ++k)
+        is_kept_.assign(communication_of_.size(), false);
+        for (std::size_t k = 0; k < is_kept_.size(); ++k)
             for (std::size_t p = 0; p < performers; ++p) {
-                core::OptionalIndex& communication = result_.communication_of[k][p];
+                core::OptionalIndex& communication = communication_of_[k][p];
                 if (communication) communication = kept[*communication];
-                is_kept[k] = is_kept[k] || communication;
+                is_kept_[k] = is_kept_[k] || communication;
             }
-        for (std::vector<core::OptionalIndex>& kinds : result_.kind_of)
-            for (core::OptionalIndex& kind : kinds)
-                if (kind && !is_kept[*kind]) kind = std::nullopt;
     }
 
-    const schedule::Program& program_;
+    // Can several users, each with one communication at a time, ask for more than the link has?
+    bool is_contended(std::span<const std::pair<std::int32_t, double>> users, double full) {
+        most_of_user_.clear();
+        for (const auto& [draft, share] : users) {
+            double& most = most_of_user_[drafts_[draft].user];
+            most = std::max(most, share);
+        }
+        double sum = 0;
+        for (const auto& [user, share] : most_of_user_) sum += share;
+        return most_of_user_.size() >= 2 && sum > full;
+    }
+
     CommunicationCost& costs_;
     bool is_folded_;
-    Contention result_;
-    std::vector<PricedKind> known_;
     std::vector<Draft> drafts_;
+    std::map<std::int64_t, double> most_of_user_;
+    // Of the last Program.
+    bool is_found_ = false;
+    std::vector<Kind> kinds_;
+    std::size_t links_ = 0;
+    std::vector<Communication> communications_;
+    std::vector<std::vector<core::OptionalIndex>> communication_of_;
+    std::vector<bool> is_kept_;
 };
 
-}  // namespace
+ContentionFinder::ContentionFinder(CommunicationCost& costs, bool is_folded)
+    : finder_(std::make_unique<Finder>(costs, is_folded)) {}
+ContentionFinder::~ContentionFinder() = default;
+
+Contention ContentionFinder::find(const schedule::Program& program) { return finder_->find(program); }
 
 Contention find_contention(const schedule::Program& program, CommunicationCost& costs, bool is_folded) {
-    return Finder(program, costs, is_folded).find();
+    return ContentionFinder(costs, is_folded).find(program);
 }
 
 }  // namespace sim

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -36,8 +37,22 @@ struct Contention {
     bool is_empty() const { return communications.empty(); }
 };
 
-// Folded: a class's communication is that of all its ranks at once, as priced. Unfolded: every group and
-// every pair of ranks has its own.
+// Finds the contention of Programs of one plan, one after another: what they communicate is mostly the same,
+// however many micro-batches they have. Folded: a class's communication is that of all its ranks at once, as
+// priced. Unfolded: every group and every pair of ranks has its own.
+class ContentionFinder {
+public:
+    // `costs` must outlive it.
+    ContentionFinder(CommunicationCost& costs, bool is_folded);
+    ~ContentionFinder();
+    Contention find(const schedule::Program& program);
+
+private:
+    class Finder;
+    std::unique_ptr<Finder> finder_;
+};
+
+// Of one Program.
 Contention find_contention(const schedule::Program& program, CommunicationCost& costs, bool is_folded);
 
 }  // namespace sim

@@ -39,9 +39,23 @@ CommunicationCost::CommunicationCost(const schedule::Plan& plan, const cluster::
                                      host_time(cluster.instance.device.architecture, constants))),
       most_live_elements_(framework_memory(plan.framework, constants).live_parameter_elements),
       cluster_(cluster),
+      has_whole_nodes_(plan.layout.order.starts_with('P') &&
+                       plan.layout.tensor * plan.layout.data % cluster::ranks_of_a_node(cluster) == 0 &&
+                       plan.layout.ranks() <= cluster::ranks_of_a_node(cluster) * cluster.nodes),
       collective_network_(cluster, nccl_nvlink_efficiency(cluster.instance.device),
                           network_terms(cluster, constants, traits_)),
       transfer_network_(cluster, std::nullopt, network_terms(cluster, constants, traits_)) {}
+
+CommunicationCost::Participants CommunicationCost::first_like(Participants participants) const {
+    if (has_whole_nodes_ && participants.tied_ranks.empty() &&
+        participants.group != schedule::GroupKind::tied_stages)
+        participants.pipeline = 0;
+    return participants;
+}
+
+int CommunicationCost::nodes_before(int pipeline) const {
+    return pipeline * (plan_.layout.tensor * plan_.layout.data / cluster::ranks_of_a_node(cluster_));
+}
 
 std::vector<int> CommunicationCost::members(const Participants& participants,
                                             schedule::RankCoordinates at) const {
@@ -268,14 +282,23 @@ const Candidate& CommunicationCost::choose(const Participants& participants, cor
 
 const Candidate& CommunicationCost::choice(CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes,
                                            int pipeline, const std::vector<std::int32_t>& tied_ranks) {
-    return choose({kind, group, pipeline, tied_ranks}, bytes);
+    const Participants participants{kind, group, pipeline, tied_ranks}, like = first_like(participants);
+    const Candidate& chosen = choose(like, bytes);
+    if (like.pipeline == pipeline) return chosen;
+    const auto [entry, is_new] = moved_.try_emplace(std::pair(participants, &chosen));
+    if (is_new) {
+        entry->second = chosen;
+        entry->second.links =
+            collective_network_.moved(std::move(entry->second.links), nodes_before(pipeline));
+    }
+    return entry->second;
 }
 
 core::Seconds CommunicationCost::collective(CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes,
                                             int pipeline, const std::vector<std::int32_t>& tied_ranks) {
-    const Participants participants{kind, group, pipeline, tied_ranks};
+    const Participants participants = first_like({kind, group, pipeline, tied_ranks});
     const auto [entry, is_new] = prices_.try_emplace(std::pair(participants, bytes.value));
-    if (is_new && members(participants, {0, 0, pipeline}).size() > 1)
+    if (is_new && members(participants, {0, 0, participants.pipeline}).size() > 1)
         entry->second = time_of(choose(participants, bytes), bytes).total();
     return entry->second;
 }
@@ -341,7 +364,11 @@ std::string CommunicationCost::algorithm(CollectiveKind kind, schedule::GroupKin
 
 const CommunicationCost::Transfer& CommunicationCost::transfer_between(int from, int to) {
     const auto [entry, is_new] = transfers_.try_emplace(std::pair(from, to));
-    if (is_new) {
+    if (is_new && has_whole_nodes_ && std::min(from, to) > 0) {
+        const int before = std::min(from, to);
+        const Transfer& first = transfer_between(from - before, to - before);
+        entry->second = {first.cost, transfer_network_.moved(first.links, nodes_before(before))};
+    } else if (is_new) {
         const schedule::ParallelLayout& layout = plan_.layout;
         std::vector<Flow> flows;
         for (int data = 0; data < layout.data; ++data)

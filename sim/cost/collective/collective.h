@@ -99,6 +99,9 @@ private:
         auto operator<=>(const Participants&) const = default;
     };
 
+    // Groups of the first pipeline coordinate that are like these, on other nodes; else these.
+    Participants first_like(Participants participants) const;
+    int nodes_before(int pipeline) const;
     std::int32_t device_of(int rank) const;
     std::vector<int> members(const Participants& participants, schedule::RankCoordinates at) const;
     Groups groups(const Participants& participants) const;
@@ -115,10 +118,13 @@ private:
     core::Seconds list_entry_;       // host time of one entry of a list that is gathered into
     double most_live_elements_ = 0;  // gathered parameters that stay for reuse; zero = no limit is known
     const cluster::Cluster& cluster_;
+    // Has every pipeline coordinate whole nodes of its own? All then communicate alike.
+    bool has_whole_nodes_ = false;
     Network collective_network_, transfer_network_;
     std::map<Participants, std::vector<Candidate>> candidates_;
-    std::map<std::pair<Participants, double>, core::Seconds> prices_;  // by bytes
-    std::optional<LinearCost> host_copies_[2];                         // out, back
+    std::map<std::pair<Participants, const Candidate*>, Candidate> moved_;  // to other nodes
+    std::map<std::pair<Participants, double>, core::Seconds> prices_;       // by bytes
+    std::optional<LinearCost> host_copies_[2];                              // out, back
     std::map<std::pair<int, int>, Transfer> transfers_, own_transfers_;
     std::map<std::pair<Participants, int>, std::vector<Candidate>>
         own_candidates_;  // by lowest rank of the group

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "cluster/synthetic.h"
+#include "core/index/integers.h"
 
 namespace sim {
 
@@ -133,6 +135,13 @@ std::vector<LinkShare> Network::take_links() {
     }
     touched_.clear();
     return result;
+}
+
+std::vector<LinkShare> Network::moved(std::vector<LinkShare> links, int nodes) const {
+    const auto slots = core::narrow<std::int32_t>(cluster_.instance.links.size() * 2 * std::size_t(nodes));
+    const std::int32_t devices = cluster_.instance.devices * nodes;
+    for (LinkShare& share : links) share.link += std::cmp_less(share.link, first_memory_) ? slots : -devices;
+    return links;
 }
 
 double Network::most_bytes(const std::vector<LinkShare>& links) const {

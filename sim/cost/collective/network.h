@@ -74,6 +74,8 @@ public:
     // What the flows keep busy, by link; the most loaded is what price() says.
     std::vector<LinkShare> links(std::span<const Flow> flows);
     std::vector<LinkShare> links(std::span<const LoadedRoute> routes);
+    // The same on nodes so many further on.
+    std::vector<LinkShare> moved(std::vector<LinkShare> links, int nodes) const;
     // Links and memories, numbered alike in every Network of one cluster.
     std::size_t link_count() const { return load_.size(); }
     // Over the link with the most bytes, for each byte of the payload.
