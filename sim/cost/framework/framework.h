@@ -45,7 +45,9 @@ struct FrameworkTraits {
     double wide_elementwise = 1;  // mixed precision by graph rewriting: norms, activations, dropout and
                                   // softmax in fp32 with casts around them
     ImageLayout image_layout = ImageLayout::channels_last;
-    bool fuses_pointwise = false;  // additions apply the relu after them
+    bool tunes_convolutions = true;  // the library's fastest algorithm is looked for; false: its default one,
+                                     // which saves no multiplications (XLA without autotuning)
+    bool fuses_pointwise = false;    // additions apply the relu after them
     bool fuses_norm_relu_in_half_only =
         false;                            // where the fused kernel is cuDNN's: half precision, channels last
     bool casts_fp8_weights_once = false;  // a step: kept for its further micro-batches
