@@ -120,6 +120,10 @@ struct FrameworkTraits {
     bool pads_products = false;  // any product whose rows do not begin on 16 bytes is padded: compilers
 };
 
+// Sharded parameters that the framework gathers once in a pipeline are whole through the step, and their
+// gradients are: what stays sharded is optimizer state. Gives the plan that sharding; true where it changed.
+bool keep_gathered(const FrameworkTraits& traits, schedule::Plan& plan);
+
 // What a plan leaves to the framework: type of gradient reduction, overlap, bucket size, form of the loss.
 // For plans that only name their framework.
 void adopt(const FrameworkTraits& traits, schedule::Plan& plan, bool has_experts = false);
