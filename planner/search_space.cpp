@@ -6,6 +6,7 @@
 #include "model/segment.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/partition.h"
+#include "sim/cost/framework/framework_lookup.h"
 #include "sim/cost/kernel/attention.h"
 
 namespace planner {
@@ -60,7 +61,8 @@ struct ShardingChoice {
     int degree;  // 0 = all replicas
 };
 
-std::vector<ShardingChoice> sharding_choices(const schedule::ParallelLayout& layout, int devices_per_node) {
+std::vector<ShardingChoice> sharding_choices(const schedule::ParallelLayout& layout, int devices_per_node,
+                                             bool keeps_gathered) {
     using schedule::Sharding;
     const int data = layout.data, tensor = layout.tensor;
     std::vector<ShardingChoice> choices{{Sharding::none, 0}};
@@ -70,6 +72,8 @@ std::vector<ShardingChoice> sharding_choices(const schedule::ParallelLayout& lay
     const int in_node = tensor < devices_per_node ? std::min(data, devices_per_node / tensor) : 1;
     const bool overlaps_experts = in_node % layout.expert != 0 && layout.expert % in_node != 0;
     for (Sharding sharding : {Sharding::optimizer, Sharding::gradients, Sharding::parameters}) {
+        // The plan of sharded optimizer state under another name (sim::keep_gathered).
+        if (sharding == Sharding::parameters && keeps_gathered && layout.pipeline > 1) continue;
         choices.push_back({sharding, 0});
         if (in_node > 1 && in_node < data && data % in_node == 0 && !overlaps_experts)
             choices.push_back({sharding, in_node});
@@ -161,7 +165,8 @@ std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cl
         request.base.attention != model::AttentionImplementation::flash &&
         std::any_of(graph.operators.begin(), graph.operators.end(),
                     [](const model::Operator& op) { return op.in_attention_core; });
-    const bool cuts = cuts_sequences(graph);
+    const bool cuts = cuts_sequences(graph),
+               keeps_gathered = sim::framework_traits(request.base.framework).gathers_once_in_pipelines;
     for (const schedule::ParallelLayout& layout :
          legal_layouts(graph, cluster.device_count(), request.global_batch)) {
         const int per_replica = request.global_batch / layout.replicas();
@@ -182,7 +187,8 @@ std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cl
                     plan.schedule = choice.name;
                     plan.segments = choice.segments;
                     plan.virtual_stages = choice.virtual_stages;
-                    for (ShardingChoice sharding : sharding_choices(layout, cluster.instance.devices)) {
+                    for (ShardingChoice sharding :
+                         sharding_choices(layout, cluster.instance.devices, keeps_gathered)) {
                         plan.sharding = sharding.sharding;
                         plan.shard_degree = sharding.degree;
                         plans.push_back(plan);

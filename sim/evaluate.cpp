@@ -656,6 +656,15 @@ bool complete(schedule::Plan& plan, const model::ModelGraph& graph, const cluste
     return partition.has_value();
 }
 
+// What a plan leaves to its framework, and what is assumed by that.
+std::vector<std::string> run_as_the_framework_does(schedule::Plan& plan, const FrameworkTraits& traits) {
+    if (!keep_gathered(traits, plan)) return {};
+    return {
+        fmt::format("{} gathers parameters once a step in pipelines: sharding = parameters is simulated as "
+                    "that of optimizer state",
+                    traits.title)};
+}
+
 }  // namespace
 
 std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster::Cluster& cluster,
@@ -665,6 +674,9 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
     const std::size_t errors_before = diagnostics.error_count();
     check_framework(plan.framework, diagnostics);
     if (diagnostics.error_count() > errors_before) return std::nullopt;
+    const FrameworkTraits traits = framework_traits(plan.framework, options.constants);
+    Evaluation evaluation;
+    evaluation.assumptions = run_as_the_framework_does(plan, traits);
     core::Diagnostics unpriced;
     std::optional<CostModels> costs =
         options.memory_only && !plan.partition.first_units.empty()
@@ -684,8 +696,8 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
                     plan,
                     options,
                     costs ? &*costs : nullptr,
-                    finder ? &*finder : nullptr,
-                    costs && framework_traits(plan.framework, options.constants).blocks_on_transfers,
+finder ? &*finder : nullptr,
+                    costs && traits.blocks_on_transfers,
                     framework_memory(plan.framework, options.constants),
                     cluster.instance.device.memory / ranks_on_a_device,
                     &simulated_instructions};
@@ -697,7 +709,6 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
     if (!result) result = run(task, plan.micro_batches, diagnostics);
     if (!result) return std::nullopt;
 
-    Evaluation evaluation;
     evaluation.simulated_instructions = simulated_instructions;
     evaluation.available_memory = task.available;
     evaluation.memory = result->memory;

@@ -39,7 +39,8 @@ TensorId residual_block(GraphBuilder& builder, TensorId x, std::int64_t planes, 
     TensorId branch;
     if (is_bottleneck) {
         // torchvision strides in the 3x3 convolution (ResNet v1.5), the paper in the first 1x1.
-        branch = relu(builder, "relu1", conv_norm(builder, "conv1", x, planes * d.width_factor, 1, 1));
+        const std::int64_t reduced = d.widens_reduction ? planes * d.width_factor : planes;
+        branch = relu(builder, "relu1", conv_norm(builder, "conv1", x, reduced, 1, 1));
         branch =
             relu(builder, "relu2", conv_norm(builder, "conv2", branch, planes * d.width_factor, 3, stride));
         branch = conv_norm(builder, "conv3", branch, outputs, 1, 1);

@@ -12,6 +12,8 @@ struct ResnetDescription {
     std::string name, family = "resnet";
     std::int64_t depth = 50;        // 18, 34 (basic blocks), 50, 101, 152 (bottlenecks)
     std::int64_t width_factor = 1;  // of the bottleneck's inner convolutions: 2 in wide_resnet50_2
+    bool widens_reduction = true;   // ... of the 1x1 that leads to the 3x3 too (torchvision); false: the 3x3
+                                    // alone (alpa-projects/alpa, alpa/model/wide_resnet.py)
     std::int64_t image_size = 224, channels = 3, classes = 1000;
     std::int64_t base_channels = 64;  // of the first stage; each further one doubles it
     bool has_small_stem =

@@ -184,6 +184,7 @@ std::optional<ModelGraph> resnet(TableReader& reader, const std::string& name) {
     const std::size_t errors = diagnostics.error_count();
     d.depth = reader.required_integer("depth", {1, 1000});
     d.width_factor = reader.integer("width_factor", 1, {1, 64});
+    d.widens_reduction = reader.boolean("widens_reduction", true);
     d.image_size = reader.required_integer("image_size", {32, image_range.greatest});
     d.channels = reader.integer("channels", 3, {1, 1 << 10});
     d.classes = reader.integer("classes", 1000, class_range);

@@ -11,6 +11,7 @@
 #include "schedule/plan/explicit_order.h"
 #include "schedule/plan/memory.h"
 #include "schedule/schedule_text.h"
+#include "sim/cost/framework/framework_lookup.h"
 #include "sim/cost/pricing.h"
 #include "sim/evaluate.h"
 
@@ -127,9 +128,11 @@ std::optional<OrderProblem> order_problem(const model::ModelGraph& graph, const 
     }
     const std::optional<sim::Evaluation> fixed =
         sim::evaluate(graph, cluster, plan, diagnostics, {.keeps_timeline = false, .memory_only = true});
+    if (!fixed) return std::nullopt;
+    sim::keep_gathered(sim::framework_traits(plan.framework), plan);
     plan.micro_batches = 2;
     std::optional<sim::CostModels> costs = sim::make_cost_models(graph, cluster, plan, diagnostics);
-    if (!fixed || !costs) return std::nullopt;
+    if (!costs) return std::nullopt;
     OrderProblem problem;
     problem.ranks = plan.layout.pipeline;
     problem.chunks = plan.virtual_stages;

@@ -33,15 +33,16 @@ core::Seconds streaming_time(core::Bytes bytes, const cluster::DeviceSpec& devic
 
 core::Seconds convolution_time(const model::Kernel& kernel, model::Phase phase,
                                const cluster::DeviceSpec& device, core::DataType compute,
-                               const CostConstants& constants) {
+                               const CostConstants& constants, bool is_tuned) {
     const cluster::MatrixProductCurve& curve = device.matrix_product.at(compute);
     // Machines with measured products (CPUs) run convolutions as products.
     if (!curve.points.empty() || !device.architecture.starts_with("sm"))
         return product_time(kernel, device, compute, constants);
-    // Newer libraries and sustained load are those of half precision in every format.
-    const double efficiency = convolution_efficiency(kernel, phase, device, compute) *
+    // Newer libraries and sustained load are those of half precision in every format. What newer libraries
+    // gained are further algorithms to choose from: their default one is that of the first.
+    const double efficiency = convolution_efficiency(kernel, phase, device, compute, is_tuned) *
                               sustained_rate(device, core::DataType::fp16, constants) *
-                              constants.convolution_rate;
+                              (is_tuned ? constants.convolution_rate : 1.0);
     const core::Seconds streaming =
         (kernel.read + kernel.written) /
         (device.memory_bandwidth * convolution_memory_efficiency(device, compute));
@@ -200,7 +201,8 @@ core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const
             return product_time(kernel, device, compute, constants);
         }
         case model::KernelKind::convolution: {
-            core::Seconds time = convolution_time(kernel, phase, device, compute, constants);
+            core::Seconds time =
+                convolution_time(kernel, phase, device, compute, constants, traits.tunes_convolutions);
             // What is converted is once read and once written. Half precision: operands and result; tf32
             // has kernels that write the result as it is wanted (cuDNN 8's "nhwckrsc_nchw").
             if (converts_layout(traits.image_layout, compute))

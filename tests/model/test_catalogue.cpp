@@ -37,6 +37,34 @@ TEST_CASE("every catalogue entry builds a sound graph and counts its published p
     }
 }
 
+TEST_CASE("a wide ResNet whose 3x3 convolutions alone are wider counts its own parameters") {
+    // A bottleneck of f planes and width 2 is 4f x f (1x1), f x 2f (3x3) and 2f x 4f (1x1): 4 + 18 + 8 = 30
+    // f^2, where torchvision's is 8 + 36 + 8 = 52 f^2. Blocks by stage: 3, 4, 6 and 3, each stage twice as
+    // wide as the one before.
+    const auto parameters = [](bool widens_reduction) {
+        model::LoadOptions options;
+        core::Diagnostics diagnostics;
+        const auto table = core::parse_toml(
+            "family = \"resnet\"\ndepth = 50\nimage_size = 224\nbase_channels = 160\nwidth_factor = 2\n"
+            "classes = 1024\n" +
+                std::string(widens_reduction ? "" : "widens_reduction = false\n"),
+            "wide.toml", diagnostics);
+        REQUIRE(table);
+        const auto graph = model::load_model(*table, options, diagnostics);
+        INFO(core::format(diagnostics));
+        REQUIRE(graph);
+        return static_cast<double>(model::parameter_count(*graph));
+    };
+    // Scale and shift of the norms differ too: 2 f a block.
+    const double squares = 160.0 * 160.0 * (3 + 4 * 4 + 6 * 16 + 3 * 64), planes = 160.0 * (3 + 8 + 24 + 24);
+    // First blocks of the stages after the first have an input of 2f channels instead of 4f, the first of all
+    // one of f: the 1x1 that reads it is f (2f) narrower for each plane it writes.
+    const double first = 160.0 * 160.0 * (3 * 1 + 2 * (4 + 16 + 64));
+    CHECK(parameters(true) - parameters(false) == 22 * squares - first + 2 * planes);
+    // alpa-projects/alpa, benchmark/alpa/suite_paper_wresnet.py calls it "250M".
+    CHECK(parameters(false) == Approx(250e6).epsilon(0.02));
+}
+
 TEST_CASE("every name of the shared list is in the catalogue with its published count") {
     std::ifstream file(SHARED_DIR "/reference/models.csv");
     if (!file) {

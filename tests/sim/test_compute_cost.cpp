@@ -171,6 +171,34 @@ TEST_CASE("shallow batched products before Ampere fill and drain their tiles as 
     REQUIRE(arithmetic(4096, 8) == Approx(8 * arithmetic(4096, 1)));
 }
 
+TEST_CASE("without a search for the fastest algorithm a 3x3 convolution in fp32 saves no multiplications") {
+    cluster::DeviceSpec device = round_device();
+    device.architecture = "sm70";
+    device.matrix_product[DataType::fp32] = {0.85, 0.8, core::microseconds(4), {}};
+    model::Kernel kernel;
+    kernel.kind = model::KernelKind::convolution;
+    kernel.kernel_x = kernel.kernel_y = 3;
+    kernel.stride = 1;
+    kernel.flops = core::Flops(1e12);
+    for (const model::Phase phase :
+         {model::Phase::forward, model::Phase::backward_input, model::Phase::backward_weight}) {
+        sim::FrameworkTraits traits;
+        const auto rate = [&](bool is_tuned) {
+            traits.tunes_convolutions = is_tuned;
+            return 1e12 / sim::kernel_time(kernel, phase, device, DataType::fp32, traits).value;
+        };
+        // Winograd's tiles of 4x4 do a 3x3 with 16 multiplications instead of 36 (arXiv 1509.09308).
+        CHECK(rate(true) > 10e12);
+        CHECK(rate(true) < 2.25 * 10e12);
+        CHECK(rate(false) < 10e12);
+        // Other sizes have no such algorithm either way.
+        model::Kernel pointwise = kernel;
+        pointwise.kernel_x = pointwise.kernel_y = 1;
+        traits.tunes_convolutions = false;
+        CHECK(1e12 / sim::kernel_time(pointwise, phase, device, DataType::fp32, traits).value < 10e12);
+    }
+}
+
 TEST_CASE("a memory-bound kernel takes launch and its bytes at streaming bandwidth") {
     model::Kernel kernel;
     kernel.read = core::Bytes(3e6);

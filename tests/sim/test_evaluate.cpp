@@ -37,6 +37,46 @@ sim::Evaluation evaluate(const model::ModelGraph& graph, const cluster::Cluster&
 
 }  // namespace
 
+TEST_CASE(
+    "a plan whose framework gathers once in pipelines is priced with parameters whole through the step") {
+    // torchtitan's profile says so, FSDP's does not. 2 bytes a parameter of a stage are then held whole, not
+    // a fourth of them, and gathered once, not for every micro-batch.
+    const model::ModelGraph graph = load_graph("gpt2");
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
+    const auto evaluated = [&](const char* framework, int pipeline, schedule::Sharding sharding) {
+        schedule::Plan plan = plan_of(8 / pipeline, 1, pipeline, 8);
+        plan.framework = framework;
+        plan.sharding = sharding;
+        plan.precision = {.compute = core::DataType::bf16,
+                          .parameters = core::DataType::bf16,
+                          .gradients = core::DataType::bf16,
+                          .has_master_parameters = true};
+        return evaluate(graph, cluster, plan);
+    };
+    const auto says_so = [](const sim::Evaluation& evaluation) {
+        return std::ranges::any_of(evaluation.assumptions, [](const std::string& line) {
+            return line.find("gathers parameters once a step in pipelines") != std::string::npos;
+        });
+    };
+    using schedule::Sharding;
+    const sim::Evaluation once = evaluated("torchtitan", 2, Sharding::parameters),
+                          whole = evaluated("torchtitan", 2, Sharding::optimizer),
+                          every_time = evaluated("pytorch-fsdp", 2, Sharding::parameters);
+    CHECK(once.step_time.value == whole.step_time.value);
+    CHECK(once.peak_memory.value == whole.peak_memory.value);
+    CHECK(says_so(once));
+    CHECK_FALSE(says_so(whole));
+    CHECK_FALSE(says_so(every_time));
+    // Half of the 124 million parameters and at least three quarters of their 2 bytes, against gathered
+    // layers.
+    CHECK(once.memory.front().parameters > every_time.memory.front().parameters * 1.5);
+    // Without a pipeline it is FSDP as everybody knows it.
+    const sim::Evaluation plain = evaluated("torchtitan", 1, Sharding::parameters);
+    CHECK_FALSE(says_so(plain));
+    CHECK(plain.memory.front().parameters <
+          evaluated("torchtitan", 1, Sharding::optimizer).memory.front().parameters);
+}
+
 TEST_CASE("the parts of the breakdown add up to the step on every kind of plan, none negative") {
     const model::ModelGraph graph = load_graph("gpt2");
     const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 2);

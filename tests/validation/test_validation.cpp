@@ -10,33 +10,40 @@
 #include "validation/published_run.h"
 #include "validation/validate.h"
 
-TEST_CASE("published measurements are predicted, every row, within a few per cent") {
+TEST_CASE("published measurements are predicted, every row, within a few per cent, and fit") {
     const std::string folder = std::string(SHARED_DIR) + "/measurements/";
-    if (!std::filesystem::exists(folder + "calibration.csv")) {
+    if (!std::filesystem::exists(folder + "calibration_2.csv")) {
         WARN("skipped: " << folder << " is not there");
         return;
     }
     core::Diagnostics diagnostics;
-    const auto runs = core::load_csv(folder + "calibration.csv", validation::run_columns(), diagnostics);
-    const auto clusters = core::load_csv(folder + "clusters.csv", validation::cluster_columns(), diagnostics);
-    const auto sweeps = core::load_csv(folder + "sweeps.csv", {"sweep_id", "ids"}, diagnostics);
-    REQUIRE((runs && clusters && sweeps));
-    const auto validation = validation::validate(*runs, *clusters, &*sweeps, diagnostics);
+    auto runs = core::load_csv(folder + "calibration.csv", validation::run_columns(), diagnostics);
+    const auto later = core::load_csv(folder + "calibration_2.csv", validation::run_columns(), diagnostics);
+    const auto clusters =
+        core::load_csv(folder + "clusters_2.csv", validation::cluster_columns(), diagnostics);
+    REQUIRE((runs && later && clusters));
+    REQUIRE(runs->header == later->header);
+    runs->rows.insert(runs->rows.end(), later->rows.begin(), later->rows.end());
+    const auto validation = validation::validate(*runs, *clusters, nullptr, diagnostics);
     REQUIRE(validation.has_value());
     REQUIRE(validation->rows.size() == runs->rows.size());
+    std::size_t not_fitting = 0;
     for (const validation::ScoredRow& row : validation->rows) {
         INFO(row.id << ": " << row.reason);
         CHECK(row.status == validation::PredictionStatus::ok);
         CHECK(row.predicted.value > 0);
+        if (row.reason.find("predicted not to fit") != std::string::npos) ++not_fitting;
     }
-    // docs/accuracy.md has the figures of the day; these leave room for changes that trade groups against
-    // each other.
-    CHECK(validation->macro_mape < 0.085);
+    // They all ran. docs/accuracy.md names those that should not have.
+    CHECK(static_cast<double>(not_fitting) <= 0.01 * static_cast<double>(runs->rows.size()));
+    // docs/accuracy.md has the figures of the day; these leave a little room for changes that trade groups
+    // against each other.
+    CHECK(validation->macro_mape < 0.062);
     REQUIRE(validation->memory_mape.has_value());
     CHECK(*validation->memory_mape < 0.06);
     for (const validation::GroupScore& group : validation->groups) {
         INFO(group.group);
-        CHECK(group.mape < 0.22);
+        CHECK(group.mape < 0.125);
     }
 }
 

@@ -2,6 +2,14 @@
 
 namespace sim {
 
+bool keep_gathered(const FrameworkTraits& traits, schedule::Plan& plan) {
+    if (!traits.gathers_once_in_pipelines || plan.layout.pipeline == 1 ||
+        plan.sharding != schedule::Sharding::parameters)
+        return false;
+    plan.sharding = schedule::Sharding::optimizer;
+    return true;
+}
+
 void adopt(const FrameworkTraits& traits, schedule::Plan& plan, bool has_experts) {
     plan.overlaps_gradient_reduction = traits.overlaps_reduction;
     plan.overlaps_parameter_gathering = traits.overlaps_parameter_gathering;
@@ -18,10 +26,7 @@ void adopt(const FrameworkTraits& traits, schedule::Plan& plan, bool has_experts
                           .parameters = core::DataType::fp32,
                           .gradients = core::DataType::fp32,
                           .has_master_parameters = false};
-    // Parameters that stay whole through a step, and gradients that do, are those of sharded optimizer state.
-    if (traits.gathers_once_in_pipelines && plan.layout.pipeline > 1 &&
-        plan.sharding == schedule::Sharding::parameters)
-        plan.sharding = schedule::Sharding::optimizer;
+    keep_gathered(traits, plan);
     plan.gradient_bucket = traits.bucket;
     plan.fused_cross_entropy = traits.has_fused_loss;
     if (traits.reduction) plan.precision.gradients = *traits.reduction;

@@ -45,7 +45,9 @@ struct FrameworkTraits {
     double wide_elementwise = 1;  // mixed precision by graph rewriting: norms, activations, dropout and
                                   // softmax in fp32 with casts around them
     ImageLayout image_layout = ImageLayout::channels_last;
-    bool fuses_pointwise = false;  // additions apply the relu after them
+    bool tunes_convolutions = true;  // the library's fastest algorithm is looked for; false: its default one,
+                                     // which saves no multiplications (XLA without autotuning)
+    bool fuses_pointwise = false;    // additions apply the relu after them
     bool fuses_norm_relu_in_half_only =
         false;                            // where the fused kernel is cuDNN's: half precision, channels last
     bool casts_fp8_weights_once = false;  // a step: kept for its further micro-batches
@@ -117,6 +119,10 @@ struct FrameworkTraits {
         1;  // the vocabulary is padded to a multiple of this times the tensor-parallel degree
     bool pads_products = false;  // any product whose rows do not begin on 16 bytes is padded: compilers
 };
+
+// Sharded parameters that the framework gathers once in a pipeline are whole through the step, and their
+// gradients are: what stays sharded is optimizer state. Gives the plan that sharding; true where it changed.
+bool keep_gathered(const FrameworkTraits& traits, schedule::Plan& plan);
 
 // What a plan leaves to the framework: type of gradient reduction, overlap, bucket size, form of the loss.
 // For plans that only name their framework.

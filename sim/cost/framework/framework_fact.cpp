@@ -52,6 +52,9 @@ std::span<const FrameworkFact> framework_facts() {
          true},
         {"kernels", "image_layout", &T::image_layout,
          "how tensors of images lie; where channels come first they are converted for tensor cores"},
+        {"kernels", "tunes_convolutions", &T::tunes_convolutions,
+         "the fastest algorithm of a convolution is looked for; false: the library's default, without "
+         "Winograd"},
         {"kernels", "fuses_norm_relu_in_half_only", &T::fuses_norm_relu_in_half_only,
          "has_fused_norm_relu holds for half precision only, as cuDNN's kernel does"},
         {"kernels", "fuses_pointwise", &T::fuses_pointwise, "additions apply the relu after them"},

@@ -51,12 +51,14 @@ Class class_of(const model::Kernel& kernel) {
 }  // namespace
 
 double convolution_efficiency(const model::Kernel& kernel, model::Phase phase,
-                              const cluster::DeviceSpec& device, core::DataType compute) {
+                              const cluster::DeviceSpec& device, core::DataType compute, bool is_tuned) {
     const bool is_turing = device.architecture == "sm75";
     const Table& table = compute == core::DataType::fp32 ? (is_turing ? t4_full : v100_full)
                          : is_turing                     ? t4_half
                                                          : v100_half;
-    const double measured = table[class_of(kernel)][core::position_of(phase)];
+    const Class kind = class_of(kernel);
+    const double measured =
+        table[kind == three_by_three && !is_tuned ? other : kind][core::position_of(phase)];
     return has_table(device) ? measured : measured * carried(device, compute);
 }
 
