@@ -34,12 +34,10 @@ public:
         std::vector<Hook> hooks;
         if (!is_first) hooks.push_back({this, end_unit});
         const std::int32_t next = recipe.is_forward() ? unit + 1 : unit - 1;
-        Buckets own = gathers(context, unit);
-        if (!is_first || !own.empty()) {
-            hooks.push_back({this, is_first ? begin_first_unit : begin_unit, {}, std::move(own)});
-            if (next >= 0 && next < count && draft_.plan.overlaps_parameter_gathering)
-                hooks.push_back({this, prefetch, {}, gathers(context, next)});
-        }
+        // A first unit that reads nothing still lets the next one be gathered ahead.
+        hooks.push_back({this, is_first ? begin_first_unit : begin_unit, {}, gathers(context, unit)});
+        if (next >= 0 && next < count && draft_.plan.overlaps_parameter_gathering)
+            hooks.push_back({this, prefetch, {}, gathers(context, next)});
         recipe.append(std::move(hooks));
     }
 
