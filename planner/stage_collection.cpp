@@ -6,7 +6,7 @@
 #include "core/diagnostics.h"
 #include "core/index/integers.h"
 #include "model/segment.h"
-#include "schedule/pass/buckets.h"
+#include "schedule/pass/stage_recipes.h"
 #include "schedule/plan/partition.h"
 #include "sim/cost/framework/framework_lookup.h"
 
@@ -197,13 +197,7 @@ const StageCollection::Passes& StageCollection::passes(Shape& shape, const sched
         prices_of(shape, plan)
             .passes.try_emplace({like.begin, like.end, {plan.passes_per_micro_batch(), segment}});
     if (!is_new) return entry->second;
-    schedule::Plan alone = plan;
-    alone.sharding = schedule::Sharding::none;
-    alone.offload = schedule::Offload::none;
-    schedule::StageInfo info;
-    info.operators = like;
-    const schedule::RankBuckets no_buckets;
-    const schedule::RecipeMaker maker(graph_of(plan, segment), alone, 0, info, no_buckets);
+    const schedule::StageRecipes recipes(plan, graph_of(plan, segment), like);
     const sim::ComputeCost* compute = compute_cost(shape, plan, segment);
     const auto collective_of = [](const schedule::Step& step) {
         return Collective{{step.collective, step.group, step.payload, step.phase, step.operators},
@@ -211,25 +205,23 @@ const StageCollection::Passes& StageCollection::passes(Shape& shape, const sched
     };
     const auto add = [&](const schedule::Recipe& recipe, PassCost& cost,
                          std::vector<Collective>& collectives) {
-        for (const schedule::StepGroup& group : recipe)
-            for (const schedule::Step& step : group.steps) {
-                if (step.kind == schedule::Step::Kind::collective && !step.starts_early)
-                    collectives.push_back(collective_of(step));
-                if (step.kind != schedule::Step::Kind::compute || !compute) continue;
-                const sim::ComputePrice price = compute->price(step.operators, step.phase);
-                cost.device += price.device + price.blocked;
-                cost.host += price.host + price.blocked;
-            }
+        for (const schedule::Step& step : recipe) {
+            if (step.kind == schedule::Step::Kind::collective && !step.starts_early)
+                collectives.push_back(collective_of(step));
+            if (step.kind != schedule::Step::Kind::compute || !compute) continue;
+            const sim::ComputePrice price = compute->price(step.operators, step.phase);
+            cost.device += price.device + price.blocked;
+            cost.host += price.host + price.blocked;
+        }
     };
     Passes& made = entry->second;
-    add(maker.forward(), made.cost.forward, made.collectives.forward);
-    const schedule::Recipe backward = maker.backward(schedule::ComputePhase::backward, {}, {});
+    add(recipes.of(schedule::ComputePhase::forward), made.cost.forward, made.collectives.forward);
+    const schedule::Recipe backward = recipes.of(schedule::ComputePhase::backward);
     add(backward, made.cost.backward, made.collectives.backward);
-    for (const schedule::StepGroup& group : backward)
-        for (const schedule::Step& step : group.steps)
-            if (step.kind == schedule::Step::Kind::collective && step.starts_early)
-                made.collectives.beside_backward.push_back(collective_of(step));
-    add(maker.backward(schedule::ComputePhase::backward_input, {}, {}), made.cost.backward_input,
+    for (const schedule::Step& step : backward)
+        if (step.kind == schedule::Step::Kind::collective && step.starts_early)
+            made.collectives.beside_backward.push_back(collective_of(step));
+    add(recipes.of(schedule::ComputePhase::backward_input), made.cost.backward_input,
         made.collectives.backward_input);
     return made;
 }
@@ -314,8 +306,8 @@ std::vector<Leaving> leaving_of(const schedule::ActivationFootprint& footprint) 
 }
 
 // Number of layers of a stage whose activations are offloaded in each of its passes
-// (schedule/pass/rank/offload.h), by stage and micro-batch. Layers run backward in reverse, so the first ones
-// wait longest. A task of a rank is a pass through one layer.
+// (schedule/pass/axis/offload.cpp), by stage and micro-batch. Layers run backward in reverse, so the first
+// ones wait longest. A task of a rank is a pass through one layer.
 class UnitsLeaving {
 public:
     UnitsLeaving(const schedule::Schedule& order, int rank, int horizon,

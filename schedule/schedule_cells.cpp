@@ -1,13 +1,17 @@
 #include "schedule/schedule_cells.h"
 
+#include <utility>
+
 #include "core/index/integers.h"
 
 namespace schedule {
 
 bool CellIndex::contains(const Action& action) const {
-    return action.stage >= 0 && action.stage < stages_ && action.micro_batch >= 0 &&
-           action.micro_batch < micro_batches_ && action.segment >= 0 && action.segment < parts_ &&
-           action.direction >= 0 && action.direction < directions_;
+    const auto is_below = [](int number, std::size_t count) {
+        return number >= 0 && std::cmp_less(number, count);
+    };
+    return is_below(action.stage, stages_) && is_below(action.micro_batch, micro_batches_) &&
+           is_below(action.segment, parts_) && is_below(action.direction, directions_);
 }
 
 CellPositions::CellPositions(const Schedule& schedule) {

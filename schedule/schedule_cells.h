@@ -20,12 +20,11 @@ public:
           parts_(schedule.passes_per_micro_batch()),
           directions_(schedule.directions) {}
 
-    std::size_t size() const { return std::size_t{1} * directions_ * stages_ * micro_batches_ * parts_; }
+    std::size_t size() const { return directions_ * stages_ * micro_batches_ * parts_; }
     bool contains(const Action& action)
         const;  // stage, micro-batch, segment and direction within the schedule's counts
     std::size_t of(int direction, int stage, int micro_batch, int segment) const {
-        return ((std::size_t{1} * direction * stages_ + stage) * micro_batches_ + micro_batch) * parts_ +
-               segment;
+        return ((direction * stages_ + stage) * micro_batches_ + micro_batch) * parts_ + segment;
     }
     std::size_t of(const Action& action) const {
         return of(action.direction, action.stage, action.micro_batch, action.segment);
@@ -35,7 +34,7 @@ public:
     }
 
 private:
-    int stages_, micro_batches_, parts_, directions_;
+    std::size_t stages_, micro_batches_, parts_, directions_;
 };
 
 // Position of every compute and transfer cell in its rank's list; -1 = none, the first when there are

@@ -10,6 +10,7 @@
 
 #include "core/diagnostics.h"
 #include "core/index/integers.h"
+#include "schedule/schedule_cells.h"
 
 namespace schedule {
 
@@ -212,8 +213,7 @@ std::optional<Schedule> parse_schedule(const std::string& text, const std::strin
     // stage and micro-batch.
     std::size_t cells = 0;
     for (const std::vector<Action>& list : schedule.actions) cells += list.size();
-    const std::size_t expected =
-        std::size_t{1} * schedule.stages * schedule.micro_batches * schedule.segments * schedule.directions;
+    const std::size_t expected = CellIndex(schedule).size();
     if (expected > 64 * cells + 4096) {
         diagnostics.error(
             {file_name, 0, 0}, "",

@@ -10,7 +10,7 @@
 #include "core/diagnostics.h"
 #include "core/index/integers.h"
 #include "schedule/pass/lower.h"
-#include "schedule/pass/recipe.h"
+#include "schedule/pass/stage_recipes.h"
 #include "schedule/plan/memory.h"
 #include "schedule/plan/partition.h"
 #include "sim/cost/framework/device_memory.h"
@@ -318,31 +318,23 @@ std::optional<schedule::Partition> choose_by_peak(std::vector<schedule::Partitio
 
 std::vector<UnitPrice> unit_prices(const schedule::Plan& plan, const model::ModelGraph& graph,
                                    CostModels& costs) {
-    schedule::Plan alone = plan;
-    alone.sharding = schedule::Sharding::none;
-    alone.offload = schedule::Offload::none;
-    const schedule::RankBuckets no_buckets;
     std::vector<UnitPrice> prices;
     for (const model::Unit& unit : graph.units) {
-        schedule::StageInfo info;
-        info.operators = unit.operators;
-        const schedule::RecipeMaker maker(graph, alone, 0, info, no_buckets);
+        const schedule::StageRecipes recipes(plan, graph, unit.operators);
         const auto add = [&](const schedule::Recipe& recipe, UnitPass& pass) {
-            for (const schedule::StepGroup& group : recipe)
-                for (const schedule::Step& step : group.steps) {
-                    if (step.kind == schedule::Step::Kind::collective && !step.starts_early)
-                        pass.device +=
-                            costs.communication.collective(step.collective, step.group, step.bytes, 0);
-                    if (step.kind != schedule::Step::Kind::compute) continue;
-                    const ComputePrice price = costs.compute.price(step.operators, step.phase);
-                    pass.device += price.device + price.blocked;
-                    pass.host += price.host + price.blocked;
-                }
+            for (const schedule::Step& step : recipe) {
+                if (step.kind == schedule::Step::Kind::collective && !step.starts_early)
+                    pass.device += costs.communication.collective(step.collective, step.group, step.bytes, 0);
+                if (step.kind != schedule::Step::Kind::compute) continue;
+                const ComputePrice price = costs.compute.price(step.operators, step.phase);
+                pass.device += price.device + price.blocked;
+                pass.host += price.host + price.blocked;
+            }
         };
         UnitPrice& price = prices.emplace_back();
-        add(maker.forward(), price.forward);
-        add(maker.backward(schedule::ComputePhase::backward, {}, {}), price.backward);
-        add(maker.backward(schedule::ComputePhase::backward_input, {}, {}), price.backward_input);
+        add(recipes.of(schedule::ComputePhase::forward), price.forward);
+        add(recipes.of(schedule::ComputePhase::backward), price.backward);
+        add(recipes.of(schedule::ComputePhase::backward_input), price.backward_input);
     }
     return prices;
 }

@@ -4,7 +4,10 @@
 #include <filesystem>
 #include <ostream>
 
+#include <fmt/core.h>
+
 #include "apps/command.h"
+#include "apps/lint.h"
 #include "apps/options.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
@@ -46,15 +49,10 @@ int lint(const std::string& own, bool as_json, std::ostream& out, std::ostream& 
     const std::vector<std::string> files = linted_files(own);
     const sim::FrameworkCatalogue catalogue = sim::FrameworkCatalogue::read(files, diagnostics);
     if (const int code = show(diagnostics, as_json, out, err); code != good) return code;
-    if (as_json) {
-        core::Value document;
-        document["files"] = core::Value(files);
-        document["errors"] = core::Value::array();
-        out << core::to_json(document) << '\n';
-    } else {
-        out << catalogue.profiles().size() << " profiles in " << files.size()
-            << " files: every fact has its source and date\n";
-    }
+    show_clean(files,
+               fmt::format("{} profiles in {} files: every fact has its source and date",
+                           catalogue.profiles().size(), files.size()),
+               as_json, out);
     return good;
 }
 

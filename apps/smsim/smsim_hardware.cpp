@@ -2,7 +2,10 @@
 
 #include <ostream>
 
+#include <fmt/core.h>
+
 #include "apps/command.h"
+#include "apps/lint.h"
 #include "apps/options.h"
 #include "cluster/describe.h"
 #include "cluster/profile/load.h"
@@ -45,14 +48,8 @@ int run_hardware_command(const std::vector<std::string>& arguments, std::ostream
         }
         for (const std::string& file : files) cluster::lint_profile(file, diagnostics);
         if (const int code = show(diagnostics, as_json, out, err); code != good) return code;
-        if (as_json) {
-            core::Value document;
-            document["files"] = core::Value(files);
-            document["errors"] = core::Value::array();
-            out << core::to_json(document) << '\n';
-        } else {
-            out << files.size() << " profiles: every figure has its source and date\n";
-        }
+        show_clean(files, fmt::format("{} profiles: every figure has its source and date", files.size()),
+                   as_json, out);
         return good;
     }
     if (!name.empty()) {

@@ -21,80 +21,6 @@ using schedule::Instruction;
 using schedule::InstructionKind;
 using schedule::PayloadKind;
 
-// Tells planning what an operator touches, and clears what it left uncleared.
-class CudaBackend::WatchedOperators : public OperatorKernels {
-public:
-    explicit WatchedOperators(CudaBackend& backend) : backend_(backend) {}
-
-    void forward(model::OperatorId op, const Operands& x, const MicroBatchPosition& position) const override {
-        note(x);
-        backend_.write(x.output.data());
-        backend_.write(x.saved_context.data());
-        backend_.operators_at_work().forward(op, x, position);
-    }
-    void backward_input(model::OperatorId op, const Operands& x, ConstTensorView dy,
-                        const std::vector<TensorView>& dx,
-                        const MicroBatchPosition& position) const override {
-        note(x);
-        backend_.read(x.output.data());
-        if (backend_.graph_.op(op).kind == model::OperatorKind::experts)
-            backend_.write(x.saved_context.data());
-        else backend_.read(x.saved_context.data());
-        if (backend_.graph_.op(op).kind != model::OperatorKind::cross_entropy) backend_.read(dy.data());
-        for (const TensorView& gradient : dx) backend_.write(gradient.data());
-        backend_.write(x.dkeys.data());
-        backend_.operators_at_work().backward_input(op, x, dy, dx, position);
-        for (const TensorView& gradient : dx)
-            backend_.clear(backend_.pending_zeros_.cut_around(gradient.data()));
-    }
-    void backward_weight(model::OperatorId op, const Operands& x, ConstTensorView dy,
-                         const std::vector<TensorView>& dparameters) const override {
-        note(x);
-        backend_.read(x.saved_context.data());
-        backend_.read(dy.data());
-        for (const TensorView& gradient : dparameters) backend_.write(gradient.data());
-        backend_.operators_at_work().backward_weight(op, x, dy, dparameters);
-    }
-    void choices(model::OperatorId router, const Operands& x, TensorView all) const override {
-        backend_.read(x.output.data());
-        backend_.write(all.data());
-        backend_.operators_at_work().choices(router, x, all);
-    }
-    void pack_keys(model::OperatorId attention, ConstTensorView packed, TensorView piece) const override {
-        backend_.read(packed.data());
-        backend_.write(piece.data());
-        backend_.operators_at_work().pack_keys(attention, packed, piece);
-    }
-    void order_keys(model::OperatorId attention, ConstTensorView pieces, TensorView keys) const override {
-        backend_.read(pieces.data());
-        backend_.write(keys.data());
-        backend_.operators_at_work().order_keys(attention, pieces, keys);
-    }
-    void split_key_gradients(model::OperatorId attention, ConstTensorView dkeys,
-                             TensorView pieces) const override {
-        backend_.read(dkeys.data());
-        backend_.write(pieces.data());
-        backend_.operators_at_work().split_key_gradients(attention, dkeys, pieces);
-    }
-    void add_key_gradients(model::OperatorId attention, ConstTensorView piece,
-                           TensorView dpacked) const override {
-        backend_.read(piece.data());
-        backend_.write(dpacked.data());
-        backend_.operators_at_work().add_key_gradients(attention, piece, dpacked);
-    }
-
-private:
-    void note(const Operands& x) const {
-        for (const TensorView& input : x.inputs) backend_.read(input.data());
-        for (const ConstTensorView& parameter : x.parameters) backend_.read(parameter.data());
-        backend_.read(x.keys.data());
-        for (const KeyValues& segment : x.earlier) backend_.read(segment.first.data());
-        for (const KeyValues& segment : x.earlier_gradients) backend_.write(segment.first.data());
-        backend_.read(x.later_gradient.data());
-    }
-    CudaBackend& backend_;
-};
-
 CudaBackend::CudaBackend(const schedule::Program& program, const model::SegmentGraphs& graphs,
                          const RunOptions& options, int rank, std::shared_ptr<Machine> machine,
                          std::shared_ptr<Exchange> exchange, std::shared_ptr<const RunPlan> plan,
@@ -112,13 +38,16 @@ CudaBackend::CudaBackend(const schedule::Program& program, const model::SegmentG
       exchange_(*exchange_keeper_),
       plan_(std::move(plan)),
       settings_(settings),
-      activities_(activities) {
+      activities_(activities),
+      exchanges_(program, graph_, rank, machine_, exchange_, messages_,
+                 {DeviceUpdates::scales_loss(program.plan), settings.rehearses, settings.expert_room}, *this),
+      updates_(program, machine_, exchanges_, *this),
+      offload_(machine_, *this) {
     for (const std::int32_t i : core::indices(graph_.operators))
         if (graph_.operators[i].attributes.probability > 0) {
             key_row_[i] = dropping_.size();
             dropping_.push_back(i);
         }
-    loss_scale_ = initial_loss_scale();
     const schedule::RankCoordinates coordinates = schedule::coordinates_of(program.plan.layout, rank);
     const auto tables = std::make_shared<const AttentionTables>(graph_, program.plan.cost_context(),
                                                                 coordinates.tensor, machine_);
@@ -126,8 +55,6 @@ CudaBackend::CudaBackend(const schedule::Program& program, const model::SegmentG
         operators_.push_back(std::make_unique<Operators>(
             segment, program.plan, coordinates.tensor, coordinates.data % program.plan.layout.context,
             schedule::trains(program), tables, machine_, static_cast<ExecutionContext&>(*this)));
-    watched_ = std::make_unique<WatchedOperators>(*this);
-    make_groups();
     if (plans()) {
         learnt_.messages = messages_;
         planner_ = std::make_shared<ArenaPlanner>(list_, messages_.has_channels);
@@ -135,8 +62,8 @@ CudaBackend::CudaBackend(const schedule::Program& program, const model::SegmentG
     } else {
         take_memory();
     }
-    loss_sum_ = static_cast<float*>(blocks_->take(alignment));
-    norms_ = static_cast<float*>(blocks_->take(alignment));
+    auto* const loss = static_cast<float*>(blocks_->take(alignment));
+    updates_.take_sums(loss, static_cast<float*>(blocks_->take(alignment)));
     if (plans()) return;
     std::vector<char> is_awaited(list_.instructions.size(), 0);
     for (std::uint32_t i = 0; i < list_.instructions.size(); ++i) {
@@ -157,9 +84,8 @@ CudaBackend::~CudaBackend() {
     if (plans()) return;
     settle();  // to give memory back waits for the device, and so for launches that wait for other ranks
     machine_.release(memory_);
-    disk_.reset();
+    offload_.release();
     machine_.release_host(staging_);
-    if (offloaded_) machine_.release_host(offloaded_);
     if (fetched_) machine_.release_host(fetched_);
     machine_.release_host(step_block_);
 }
@@ -170,7 +96,7 @@ void CudaBackend::settle() {
     exchange_.abort();
 }
 
-const OperatorKernels& CudaBackend::operators() const { return *watched_; }
+const OperatorKernels& CudaBackend::operators() const { return watched_; }
 
 Operators& CudaBackend::operators_at_work() const {
     const std::int32_t micro_batch = operators_.size() > 1 ? instruction().micro_batch : 0;
@@ -212,11 +138,12 @@ void CudaBackend::take_memory() {
     factors_ = reinterpret_cast<StepFactors*>(device_block_);
     keys_ = reinterpret_cast<std::uint64_t*>(device_block_ + keys_offset_);
     for (const auto& [slot, at] : slots) scratch_[slot] = memory_ + at;
+    std::map<TableKey, DeviceUpdates::RangeTable> placed;
     for (const auto& [key, at] : tables)
-        tables_[key] = {reinterpret_cast<DeviceRange*>(memory_ + at.first),
-                        reinterpret_cast<UpdateChunk*>(memory_ + at.second), plan_->tables.at(key).chunks,
-                        false};
-    norm_partials_ = reinterpret_cast<float*>(memory_ + partials);
+        placed[key] = {reinterpret_cast<DeviceRange*>(memory_ + at.first),
+                       reinterpret_cast<UpdateChunk*>(memory_ + at.second), plan_->tables.at(key).chunks,
+                       false};
+    updates_.take_tables(std::move(placed), reinterpret_cast<float*>(memory_ + partials));
     std::size_t staging = alignment;
     for (const std::size_t bytes : plan_->staging) {
         staging_offsets_.push_back(staging);
@@ -225,23 +152,32 @@ void CudaBackend::take_memory() {
     staging_ = static_cast<char*>(machine_.allocate_host(staging));
     if (plan_->fetched > 0)
         fetched_ = static_cast<float*>(machine_.allocate_host(plan_->fetched * sizeof(float)));
-    take_offload_memory();
+    std::optional<Stream> disk;
+    if (plan_->offload.most > 0 && program_.plan.offload == schedule::Offload::disk && !settings_.rehearses)
+        disk = stream_of(lanes_.count);
+    offload_.take_memory(plan_->offload, program_.plan.offload, disk, rank_);
     step_block_ = static_cast<char*>(machine_.allocate_host(step_block_bytes_ + alignment));
-    loss_host_ = reinterpret_cast<float*>(step_block_ + step_block_bytes_);
-    norms_host_ = loss_host_ + 1;
+    static_assert(DeviceUpdates::host_numbers * sizeof(float) <= alignment);
+    updates_.take_host(reinterpret_cast<float*>(step_block_ + step_block_bytes_));
 }
 
 RunPlan CudaBackend::planned() const {
     RunPlan plan = learnt_;
     plan.arena = planner_->plan();
+    plan.tables = updates_.learnt();
+    plan.offload = offload_.learnt();
     return plan;
 }
 
-void CudaBackend::read(const void* address) {
+void CudaBackend::reads(const void* address) {
     if (plans()) planner_->read(address);
 }
-void CudaBackend::write(void* address) {
+void CudaBackend::writes(void* address) {
     if (plans()) planner_->write(address);
+}
+
+void CudaBackend::overwrites(void* data, std::size_t bytes) {
+    for (PendingZeros* zeros : {&pending_zeros_, &gradient_zeros_}) zeros->cut(data, bytes);
 }
 
 Stream CudaBackend::stream() { return stream_of(lane(instruction_)); }
@@ -291,7 +227,7 @@ void CudaBackend::clear_zeros(void* data, std::size_t bytes) {
 
 void CudaBackend::clear(const std::vector<PendingZeros::Piece>& pieces) {
     for (const PendingZeros::Piece& piece : pieces) {
-        write(piece.begin);
+        writes(piece.begin);
         machine_.fill_zero(stream(), piece.begin, piece.bytes);
     }
 }
@@ -316,9 +252,8 @@ bool CudaBackend::begin_step(std::int64_t step) {
         return false;
     }
     arena_->begin_step();
-    if (disk_) disk_->begin_step();
+    offload_.begin_step();
     operator_marks_.clear();
-    has_agreed_ = false;
     reads_done_ = 0;
     fill_step_block(step);
     host_begin_ = Clock::now();
@@ -336,8 +271,7 @@ bool CudaBackend::begin_step(std::int64_t step) {
     if (is_capturing_) machine_.begin_capture(origin);
     machine_.record(step_begin_, origin);
     machine_.upload(origin, device_block_, step_block_, step_block_bytes_);
-    machine_.fill_zero(origin, loss_sum_, sizeof(float));
-    machine_.fill_zero(origin, norms_, norm_count * sizeof(float));
+    updates_.begin_step(origin);
     // All streams start from here.
     const Event start = stream_ends_[static_cast<std::size_t>(schedule::Stream::compute)];
     machine_.record(start, origin);
@@ -348,7 +282,7 @@ bool CudaBackend::begin_step(std::int64_t step) {
 
 void CudaBackend::begin(std::uint32_t index) {
     instruction_ = index;
-    std::erase_if(on_their_way_, [&](const auto& one) { return one.first <= index; });
+    exchanges_.begin(index);
     if (plans()) {
         planner_->begin(index);
         return;
@@ -367,7 +301,7 @@ void CudaBackend::begin(std::uint32_t index) {
 
 void CudaBackend::end(std::uint32_t index) {
     operators_at_work().fusion().settle();
-    if (!counted_.empty()) count_squares();
+    updates_.end_instruction();
     clear(pending_zeros_.cut_all());
     if (is_last_instruction()) clear(gradient_zeros_.cut_all());
     if (plans()) return;
@@ -377,19 +311,18 @@ void CudaBackend::end(std::uint32_t index) {
 }
 
 void CudaBackend::end_step(std::vector<InstructionTime>& times) {
-    on_their_way_.clear();
+    exchanges_.end_step();
     if (plans()) return;
     const Stream origin = machine_.stream(schedule::Stream::compute);
     if (!is_replayed_) {
-        if (schedule::trains(program_) && !has_agreed_) agree_on_gradients();  // a stage without parameters
+        updates_.end_step();
         for (int lane = 0; lane < stream_count(); ++lane) {
             if (stream_of(lane) == origin) continue;
             const Event event = stream_ends_[lane];
             machine_.record(event, stream_of(lane));
             machine_.wait(origin, event);
         }
-        machine_.download(origin, loss_host_, loss_sum_, sizeof(float));
-        machine_.download(origin, norms_host_, norms_, norm_count * sizeof(float));
+        updates_.download(origin);
         if (is_capturing_) {
             machine_.end_capture(origin);
             machine_.launch_captured(origin);
@@ -407,8 +340,7 @@ void CudaBackend::end_step(std::vector<InstructionTime>& times) {
     wait_for(finished);
     check_disk();
     ++performed_;
-    loss_ = loss_host_[0];
-    adapt_loss_scale();
+    updates_.finish();
     const auto moment = [&](Event event) {
         return host_begin_ + std::chrono::duration_cast<Clock::duration>(
                                  std::chrono::duration<double>(machine_.between(step_begin_, event).value));
@@ -473,7 +405,7 @@ void CudaBackend::end_operator(std::int32_t op, model::Phase phase) {
 }
 
 void CudaBackend::fill_zero(void* data, std::size_t bytes) {
-    write(data);
+    writes(data);
     if (!has_begun_) return machine_.fill_zero(machine_.stream(schedule::Stream::compute), data, bytes);
     operators_at_work().fusion().forget(data, bytes);
     (instruction().kind == InstructionKind::zero_gradients ? gradient_zeros_ : pending_zeros_)
@@ -481,16 +413,16 @@ void CudaBackend::fill_zero(void* data, std::size_t bytes) {
 }
 
 void CudaBackend::copy(void* to, const void* from, std::size_t bytes) {
-    read(from);
-    write(to);
-    for (PendingZeros* zeros : {&pending_zeros_, &gradient_zeros_}) zeros->cut(to, bytes);  // overwritten
+    reads(from);
+    writes(to);
+    overwrites(to, bytes);
     clear_zeros(const_cast<void*>(from), bytes);
     machine_.copy(stream(), to, from, bytes);
 }
 
 void CudaBackend::accumulate(ConstTensorView x, TensorView y) {
-    read(x.data());
-    write(y.data());
+    reads(x.data());
+    writes(y.data());
     clear_zeros(const_cast<void*>(x.data()), x.bytes());
     const bool takes_over = takes_over_zeros(y.data(), x.bytes());
     machine_.kernels().scale(stream(), type_of(x.type()), x.elements(), 1.0f, x.data(), y.data(),
@@ -499,7 +431,7 @@ void CudaBackend::accumulate(ConstTensorView x, TensorView y) {
 
 void CudaBackend::read_data(Buffer& into, core::DataType type,
                             std::function<void(std::int64_t step, void* host)> write_data) {
-    write(into.data());
+    writes(into.data());
     const std::size_t number = reads_done_++;
     if (plans()) {
         if (number >= learnt_.staging.size()) learnt_.staging.push_back(into.bytes());
@@ -543,6 +475,31 @@ void CudaBackend::download(ConstTensorView from, std::span<float> values) {
     std::vector<char> raw(values.size() * size_of(type_of(from.type())));
     machine_.download_now(raw.data(), from.data(), raw.size());
     from_precision(from.type(), raw.data(), values);
+}
+
+void CudaBackend::fill_step_block(std::int64_t step) {
+    std::memset(step_block_, 0, step_block_bytes_);
+    const std::vector<StepFactors> factors = updates_.factors(step);
+    std::memcpy(step_block_, factors.data(), factors.size() * sizeof(StepFactors));
+    // A library's random numbers begin with the key of a micro-batch's first sample; ranks with other heads
+    // of the same samples go on elsewhere: 2^40 scores further.
+    auto* key = reinterpret_cast<std::uint64_t*>(step_block_ + keys_offset_);
+    const schedule::Plan& plan = program_.plan;
+    const int replica = schedule::coordinates_of(plan.layout, rank_).data / plan.layout.context;
+    for (const std::int32_t op : dropping_)
+        for (int k = 0; k < program_.whole_micro_batches(); ++k)
+            for (int i = 0; i < plan.micro_batch; ++i)
+                *key++ = mask_key(options_.seed, step, op,
+                                  options_.sample_offset +
+                                      global_sample(step, replica, plan.layout.replicas(),
+                                                    program_.whole_micro_batches(), plan.micro_batch, k, i));
+    *key = static_cast<std::uint64_t>(schedule::coordinates_of(plan.layout, rank_).tensor) << 40;
+}
+
+void CudaBackend::check_disk() const {
+    if (const auto failure = offload_.failure())
+        throw core::MachineError(fmt::format("rank {}: {}, in step {}, in: {}", rank_, failure->words, step_,
+                                             activities_[failure->instruction]));
 }
 
 core::Bytes CudaBackend::overhead() const {

@@ -5,7 +5,7 @@
 #include "core/diagnostics.h"
 #include "core/index/integers.h"
 #include "model/segment.h"
-#include "schedule/pass/rank/rank_lowering.h"
+#include "schedule/pass/rank_lowering.h"
 #include "schedule/pass/unroll.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/explicit_order.h"

@@ -93,11 +93,17 @@ void check_sharded_parameters(const Schedule& schedule, const ScheduleLimits& li
 
 namespace {
 
+// Of all directions.
+std::size_t count_of_stages(const Schedule& schedule) {
+    const std::size_t directions = schedule.directions;
+    return directions * schedule.stages;
+}
+
 // One update at most per stage and step, after the reduction, after the last backward.
 void check_synchronous_update(const Schedule& schedule, std::vector<Violation>& violations) {
     const CellPositions positions(schedule);
     const CellIndex index(schedule);
-    const std::size_t states = std::size_t{1} * schedule.stages * schedule.directions;
+    const std::size_t states = count_of_stages(schedule);
     std::vector<int> last_backward(states, -1), reduced_at(states, -1), updated_at(states, -1);
     bool has_reduction = false, has_update = false;
     for (const std::vector<Action>& list : schedule.actions)
@@ -148,7 +154,7 @@ void check_synchronous_update(const Schedule& schedule, std::vector<Violation>& 
 void check_weight_versions(const Schedule& schedule, std::vector<Violation>& violations) {
     for (int rank = 0; rank < schedule.ranks; ++rank) {
         const std::vector<Action>& list = schedule.actions[rank];
-        std::vector<int> newest(std::size_t{1} * schedule.stages * schedule.directions, 0);
+        std::vector<int> newest(count_of_stages(schedule), 0);
         std::vector<std::multiset<int>> kept(newest.size());
         const CellIndex index(schedule);
         std::vector<int> version(index.size(), 0);

@@ -2,13 +2,13 @@
 
 #include <optional>
 
-#include "cluster/profile/load.h"
 #include "core/diagnostics.h"
 #include "model/load.h"
 #include "planner/certificate.h"
 #include "planner/partition_space.h"
 #include "planner/search.h"
 #include "planner/search_space.h"
+#include "tests/planner/questions.h"
 
 using namespace planner;
 
@@ -25,11 +25,7 @@ Case question(const char* model, const char* instance, int batch, std::optional<
     model::LoadOptions load;
     load.sequence_length = tokens;
     Case made{*model::load_model(model, load, diagnostics), {}, {}};
-    Target target;
-    target.cluster.instance = *cluster::load_instance(instance, diagnostics);
-    target.cluster.nodes = 1;
-    target.base = default_plan(target.cluster.instance.device);
-    made.targets.push_back(target);
+    made.targets.push_back(target_of(instance, 1));
     made.request.global_batch = batch;
     return made;
 }

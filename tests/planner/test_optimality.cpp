@@ -15,6 +15,7 @@
 #include "schedule/plan/plan_file.h"
 #include "tests/cluster/instances.h"
 #include "tests/model/catalogue.h"
+#include "tests/planner/questions.h"
 
 using namespace planner;
 
@@ -52,10 +53,8 @@ Question small_question(core::Random& random) {
     }
     if (family == "llama") table["ffn"] = 1024;
     Question question{graph_of(table), {}, {}};
-    Target target;
-    target.cluster = nodes_of(one_of<std::string>(random, {"g4dn.12xlarge", "p3.8xlarge", "g5.12xlarge"}), 1);
-    target.base = default_plan(target.cluster.instance.device);
-    question.targets.push_back(std::move(target));
+    question.targets.push_back(
+        target_of(one_of<std::string>(random, {"g4dn.12xlarge", "p3.8xlarge", "g5.12xlarge"}), 1));
     question.request.global_batch = one_of<int>(random, {2, 4});
     question.request.most_virtual_stages = 2;
     question.request.offload = schedule::Offload::none;
@@ -63,21 +62,7 @@ Question small_question(core::Random& random) {
     return question;
 }
 
-model::ModelGraph mixture() {
-    core::Value table = core::Value::table();
-    table["family"] = "mixtral";
-    table["name"] = "mixture";
-    for (const auto& [key, value] : {std::pair{"layers", 8},
-                                     {"hidden", 512},
-                                     {"heads", 8},
-                                     {"ffn", 1024},
-                                     {"vocabulary", 32000},
-                                     {"sequence_length", 512},
-                                     {"experts", 8},
-                                     {"experts_per_token", 2}})
-        table[key] = value;
-    return graph_of(table);
-}
+model::ModelGraph mixture() { return mixture_of({.layers = 8, .vocabulary = 32000}); }
 
 // Of the objective; infinite where the plan is none or does not fit.
 double value_of(const Question& question, const schedule::Plan& plan) {

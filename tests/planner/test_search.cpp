@@ -13,34 +13,11 @@
 #include "schedule/plan/partition.h"
 #include "tests/cluster/instances.h"
 #include "tests/model/catalogue.h"
+#include "tests/planner/questions.h"
 
 namespace {
 
-// Eight experts, two a token.
-model::ModelGraph mixture(std::int64_t tokens) {
-    core::Value table;
-    table["family"] = "mixtral";
-    table["name"] = "small mixture";
-    for (const auto& [key, value] : {std::pair{"hidden", 512},
-                                     {"ffn", 1024},
-                                     {"layers", 4},
-                                     {"heads", 8},
-                                     {"kv_heads", 4},
-                                     {"vocabulary", 4096},
-                                     {"experts", 8},
-                                     {"experts_per_token", 2}})
-        table[key] = value;
-    table["sequence_length"] = tokens;
-    table["max_positions"] = tokens;
-    return graph_of(table);
-}
-
-planner::Target target(const char* instance, int nodes) {
-    planner::Target candidate;
-    candidate.cluster = nodes_of(instance, nodes);
-    candidate.base = planner::default_plan(candidate.cluster.instance.device);
-    return candidate;
-}
+model::ModelGraph mixture(std::int64_t tokens) { return mixture_of({.tokens = tokens, .key_heads = 4}); }
 
 std::size_t sum_of(const planner::SearchAccount& account) {
     std::size_t sum = account.evaluated + account.pruned + account.unvisited;
@@ -93,14 +70,14 @@ TEST_CASE("a mixture too large for whole copies is spread over the ranks of the 
     planner::SearchRequest request;
     request.global_batch = 64;
     core::Diagnostics diagnostics;
-    const auto result = planner::search_plans(graph, {target("p4d.24xlarge", 8)}, request, diagnostics);
+    const auto result = planner::search_plans(graph, {target_of("p4d.24xlarge", 8)}, request, diagnostics);
     REQUIRE_FALSE(result.plans.empty());
     CHECK(result.plans.front().plan.layout.expert > 1);
 }
 
 TEST_CASE("every plan of a space uses all devices, makes the global batch and is named once") {
     const auto graph = load_graph("gpt2", 128);
-    const auto candidate = target("p3.16xlarge", 1);
+    const auto candidate = target_of("p3.16xlarge", 1);
     const auto plans = planner::legal_plans(
         graph, candidate.cluster, {.global_batch = 16, .base = candidate.base, .most_virtual_stages = 3});
     REQUIRE(plans.size() > 100);
@@ -142,7 +119,7 @@ TEST_CASE("no plan of segments of sequences needs less memory or less time than 
           std::tuple{"gpt2", 1024, "g4dn.12xlarge", 8}, std::tuple{"mixture", 4096, "p4d.24xlarge", 8}}) {
         const bool is_mixture = std::string(name) == "mixture";
         const auto graph = is_mixture ? mixture(tokens) : load_graph(name, tokens);
-        const auto candidate = target(instance, 1);
+        const auto candidate = target_of(instance, 1);
         planner::OrderCollection orders;
         planner::StageCollection stages(graph, candidate.cluster.instance.device);
         planner::Bounds bounds(candidate.cluster, orders, stages);
@@ -180,7 +157,7 @@ TEST_CASE("the bounds of a plan do not depend on which plans were asked about be
           std::tuple{"gpt2", 510, "p3.16xlarge", 16, "pytorch", schedule::Offload::host},
           std::tuple{"gpt2", 1023, "p3.16xlarge", 16, "megatron-lm-2023", schedule::Offload::none}}) {
         const auto graph = std::string(name) == "mixture" ? mixture(tokens) : load_graph(name, tokens);
-        auto candidate = target(instance, 1);
+        auto candidate = target_of(instance, 1);
         candidate.base.framework = framework;
         const auto plans = planner::legal_plans(
             graph, candidate.cluster,
@@ -236,7 +213,7 @@ TEST_CASE("no plan needs less memory or less time than its bounds say") {
           std::tuple{"mixture", 8192, "p4d.24xlarge", 1, 8, Offload::host}}) {
         const bool is_mixture = std::string(name) == "mixture";
         const auto graph = is_mixture ? mixture(tokens) : load_graph(name, tokens);
-        const auto candidate = target(instance, nodes);
+        const auto candidate = target_of(instance, nodes);
         planner::OrderCollection orders;
         planner::StageCollection stages(graph, candidate.cluster.instance.device);
         planner::Bounds bounds(candidate.cluster, orders, stages);
@@ -277,7 +254,7 @@ TEST_CASE("no plan needs less memory or less time than its bounds say") {
 
 TEST_CASE("pruning by bounds finds the very plan that simulating everything finds") {
     const auto graph = load_graph("gpt2", 128);
-    const std::vector<planner::Target> targets = {target("p3.8xlarge", 1)};
+    const std::vector<planner::Target> targets = {target_of("p3.8xlarge", 1)};
     for (const auto objective :
          {planner::Objective::speed, planner::Objective::memory, planner::Objective::cost}) {
         planner::SearchRequest request;
@@ -316,7 +293,7 @@ TEST_CASE(
         table[key] = value;
     const auto graph = graph_of(table);
     const auto tight = [](double gibibytes) {
-        planner::Target candidate = target("g5.12xlarge", 1);
+        planner::Target candidate = target_of("g5.12xlarge", 1);
         candidate.cluster.instance.device.memory = core::gibibytes(gibibytes);
         return candidate;
     };
@@ -355,14 +332,14 @@ TEST_CASE("every candidate ends in exactly one place of the account") {
         request.global_batch = batch;
         request.most_virtual_stages = 2;
         core::Diagnostics diagnostics;
-        const auto result = planner::search_plans(graph, {target(instance, 1)}, request, diagnostics);
+        const auto result = planner::search_plans(graph, {target_of(instance, 1)}, request, diagnostics);
         CHECK(sum_of(result.account) == result.account.space);
     }
 }
 
 TEST_CASE("the answer does not depend on the number of threads") {
     const auto graph = load_graph("gpt2", 256);
-    const std::vector<planner::Target> targets = {target("p3.16xlarge", 1)};
+    const std::vector<planner::Target> targets = {target_of("p3.16xlarge", 1)};
     std::optional<planner::SearchResult> first;
     for (const int threads : {1, 2, 5}) {
         planner::SearchRequest request;
@@ -388,7 +365,7 @@ TEST_CASE("the answer does not depend on the number of threads") {
 TEST_CASE(
     "a search that its limit ends answers the same whatever the number of threads, and counts all plans") {
     const auto graph = load_graph("gpt2-xl", 1024);
-    const std::vector<planner::Target> targets = {target("p4d.24xlarge", 2)};
+    const std::vector<planner::Target> targets = {target_of("p4d.24xlarge", 2)};
     std::optional<planner::SearchResult> first;
     for (const int threads : {1, 2, 3}) {
         planner::SearchRequest request;
@@ -423,12 +400,12 @@ TEST_CASE("a model that cannot fit leaves the shortfall of the plan that came ne
     planner::SearchRequest request;
     request.global_batch = 8;
     core::Diagnostics diagnostics;
-    const auto result = planner::search_plans(graph, {target("g4dn.xlarge", 1)}, request, diagnostics);
+    const auto result = planner::search_plans(graph, {target_of("g4dn.xlarge", 1)}, request, diagnostics);
     CHECK(result.plans.empty());
     REQUIRE(result.shortfall.has_value());
     // 174.6 billion parameters in fp16 with fp32 master and two Adam moments: 2 + 2 + 4 + 8 = 16 bytes each.
     CHECK(result.shortfall->state.value ==
           Approx(16.0 * static_cast<double>(model::parameter_count(graph))).epsilon(1e-3));
     CHECK(result.shortfall->needed > result.shortfall->available);
-    CHECK_FALSE(planner::find_fitting_plan(graph, target("g4dn.xlarge", 1), 8));
+    CHECK_FALSE(planner::find_fitting_plan(graph, target_of("g4dn.xlarge", 1), 8));
 }

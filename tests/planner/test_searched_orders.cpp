@@ -8,6 +8,7 @@
 #include "schedule/plan/explicit_order.h"
 #include "tests/cluster/instances.h"
 #include "tests/model/catalogue.h"
+#include "tests/planner/questions.h"
 
 using namespace planner;
 
@@ -16,9 +17,7 @@ namespace {
 SearchResult search(bool searches_orders, Objective objective) {
     core::Diagnostics diagnostics;
     const model::ModelGraph graph = load_graph("gpt2-xl");
-    Target target;
-    target.cluster = nodes_of("g4dn.12xlarge", 2);
-    target.base = default_plan(target.cluster.instance.device);
+    Target target = target_of("g4dn.12xlarge", 2);
     target.base.attention = model::AttentionImplementation::fused_softmax;
     SearchRequest request;
     request.objective = objective;

@@ -1,5 +1,5 @@
-// What libraries beside NCCL offer for a collective. One file a library in sim/cost/library/, one line in the
-// registry; the names are schedule::communication_libraries().
+// What libraries beside NCCL offer for a collective. One file a library in sim/cost/collective/library/, one
+// line in the registry; the names are schedule::communication_libraries().
 #pragma once
 
 #include <optional>

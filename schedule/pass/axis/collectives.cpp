@@ -1,4 +1,4 @@
-#include "schedule/pass/rank/collectives.h"
+#include "schedule/pass/axis/collectives.h"
 
 namespace schedule {
 
@@ -8,12 +8,12 @@ Stream stream_of(GroupKind group) { return group == GroupKind::tensor ? Stream::
 
 }  // namespace
 
-std::uint32_t append_collective(InstructionList& list, const Plan& plan, const RankProgram& rank,
-                                std::int32_t bucket, const BucketCollective& collective,
+std::uint32_t append_collective(RankDraft& draft, std::int32_t bucket, const BucketCollective& collective,
                                 std::uint32_t after) {
-    const ParameterBucket& b = rank.buckets[bucket];
+    const ParameterBucket& b = draft.buckets.buckets[bucket];
+    const Precision& precision = draft.plan.precision;
     const core::Bytes size = core::size_of(
-        collective.payload == PayloadKind::parameter ? plan.precision.parameters : plan.precision.gradients);
+        collective.payload == PayloadKind::parameter ? precision.parameters : precision.gradients);
     Instruction instruction;
     instruction.kind = InstructionKind::collective;
     instruction.stream = stream_of(collective.group);
@@ -24,12 +24,12 @@ std::uint32_t append_collective(InstructionList& list, const Plan& plan, const R
     instruction.on_shard = collective.on_shard;
     instruction.stage = b.stage;
     instruction.bytes = (collective.on_shard ? b.padded_elements / b.pieces : b.padded_elements) * size;
-    list.wait_for(after);
-    return list.append(instruction);
+    draft.list.wait_for(after);
+    return draft.list.append(instruction);
 }
 
-std::uint32_t append_sum(InstructionList& list, const RankProgram& rank, GroupKind group, PayloadKind payload,
-                         core::Bytes bytes, std::uint32_t after, core::OptionalIndex bucket) {
+std::uint32_t append_sum(RankDraft& draft, GroupKind group, PayloadKind payload, core::Bytes bytes,
+                         std::uint32_t after, core::OptionalIndex bucket) {
     Instruction sum;
     sum.kind = InstructionKind::collective;
     sum.stream = stream_of(group);
@@ -38,9 +38,9 @@ std::uint32_t append_sum(InstructionList& list, const RankProgram& rank, GroupKi
     sum.payload = payload;
     sum.bytes = bytes;
     sum.bucket = bucket;
-    if (bucket) sum.stage = rank.buckets[*bucket].stage;
-    list.wait_for(after);
-    return list.append(sum);
+    if (bucket) sum.stage = draft.buckets.buckets[*bucket].stage;
+    draft.list.wait_for(after);
+    return draft.list.append(sum);
 }
 
 }  // namespace schedule

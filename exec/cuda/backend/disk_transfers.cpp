@@ -1,5 +1,5 @@
 // What the host's threads do with the file is in order on a stream of its own.
-#include "exec/cuda/disk_transfers.h"
+#include "exec/cuda/backend/disk_transfers.h"
 
 #include <exception>
 

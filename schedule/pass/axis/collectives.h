@@ -4,9 +4,7 @@
 #include <cstdint>
 
 #include "core/optional_index.h"
-#include "schedule/pass/instruction_list.h"
-#include "schedule/plan/plan.h"
-#include "schedule/program/program.h"
+#include "schedule/pass/rank_draft.h"
 
 namespace schedule {
 
@@ -17,11 +15,11 @@ struct BucketCollective {
     PayloadKind payload = PayloadKind::parameter_gradient;
     bool on_shard = false;
 };
-std::uint32_t append_collective(InstructionList& list, const Plan& plan, const RankProgram& rank,
-                                std::int32_t bucket, const BucketCollective& collective, std::uint32_t after);
+std::uint32_t append_collective(RankDraft& draft, std::int32_t bucket, const BucketCollective& collective,
+                                std::uint32_t after);
 
 // Adds up a few numbers of every member. `bucket`: the one that they belong to, if any.
-std::uint32_t append_sum(InstructionList& list, const RankProgram& rank, GroupKind group, PayloadKind payload,
-                         core::Bytes bytes, std::uint32_t after, core::OptionalIndex bucket = {});
+std::uint32_t append_sum(RankDraft& draft, GroupKind group, PayloadKind payload, core::Bytes bytes,
+                         std::uint32_t after, core::OptionalIndex bucket = {});
 
 }  // namespace schedule

@@ -1,0 +1,51 @@
+// Context parallelism. Keys and values are gathered before an attention, forward and again before its
+// backward, and the gradients of what was gathered are scattered after it. A router's balance loss is of all
+// tokens: how many chose each expert is added up before its backward.
+#include "model/operators/cost.h"
+#include "model/operators/rank_share.h"
+#include "schedule/pass/axis/axes.h"
+
+namespace schedule {
+
+namespace {
+
+class ContextParallelism : public LoweringPass {
+public:
+    explicit ContextParallelism(RankDraft& draft)
+        : LoweringPass(draft), context_(draft.plan.cost_context()) {}
+
+    void cut(OperatorCuts& cuts) override {
+        if (!cuts.is_forward() && cuts.phase() == ComputePhase::backward_weight) return;
+        const model::ModelGraph& graph = *draft_.graph;
+        for (std::int32_t i = cuts.range().begin; i < cuts.range().end; ++i) {
+            const model::Operator& op = graph.operators[i];
+            const auto step = [&](CollectiveKind kind, PayloadKind payload, ComputePhase phase,
+                                  core::Bytes bytes) {
+                return collective_step({i, i + 1}, kind, GroupKind::context, payload, phase, bytes);
+            };
+            if (model::gathers_keys(op, context_)) {
+                const core::Bytes bytes = model::gathered_key_bytes(graph, op, context_);
+                const ComputePhase phase = cuts.is_forward() ? cuts.phase() : ComputePhase::recompute;
+                cuts.before(i, step(CollectiveKind::all_gather, PayloadKind::activation, phase, bytes));
+                if (!cuts.is_forward())
+                    cuts.after(i, step(CollectiveKind::reduce_scatter, PayloadKind::activation_gradient,
+                                       cuts.phase(), bytes));
+            }
+            if (!cuts.is_forward() && model::sums_choices(op, context_))
+                cuts.before(i, step(CollectiveKind::all_reduce, PayloadKind::activation_gradient,
+                                    cuts.phase(), model::choices_bytes(op)));
+        }
+    }
+
+private:
+    const model::CostContext context_;
+};
+
+}  // namespace
+
+std::unique_ptr<LoweringPass> context_parallelism(RankDraft& draft) {
+    if (draft.plan.layout.context == 1) return nullptr;
+    return std::make_unique<ContextParallelism>(draft);
+}
+
+}  // namespace schedule

@@ -1,0 +1,41 @@
+// What tests of the planner ask about: places to train, and a small mixture of experts.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "planner/search.h"
+#include "planner/search_space.h"
+#include "tests/cluster/instances.h"
+#include "tests/model/catalogue.h"
+
+// Nodes of an instance type, with the plan that a search begins from there.
+inline planner::Target target_of(const std::string& instance, int nodes) {
+    planner::Target target;
+    target.cluster = nodes_of(instance, nodes);
+    target.base = planner::default_plan(target.cluster.instance.device);
+    return target;
+}
+
+// Eight experts, two a token, in layers of 512 x 1,024 with eight heads.
+struct SmallMixture {
+    std::int64_t layers = 4, tokens = 512, vocabulary = 4096, key_heads = 8;
+};
+inline model::ModelGraph mixture_of(const SmallMixture& size) {
+    core::Value table = core::Value::table();
+    table["family"] = "mixtral";
+    table["name"] = "small mixture";
+    for (const auto& [key, value] : {std::pair<const char*, std::int64_t>{"hidden", 512},
+                                     {"ffn", 1024},
+                                     {"layers", size.layers},
+                                     {"heads", 8},
+                                     {"kv_heads", size.key_heads},
+                                     {"vocabulary", size.vocabulary},
+                                     {"sequence_length", size.tokens},
+                                     {"max_positions", size.tokens},
+                                     {"experts", 8},
+                                     {"experts_per_token", 2}})
+        table[key] = value;
+    return graph_of(table);
+}
