@@ -696,7 +696,7 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
                     plan,
                     options,
                     costs ? &*costs : nullptr,
-finder ? &*finder : nullptr,
+                    finder ? &*finder : nullptr,
                     costs && traits.blocks_on_transfers,
                     framework_memory(plan.framework, options.constants),
                     cluster.instance.device.memory / ranks_on_a_device,
