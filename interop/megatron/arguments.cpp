@@ -1,4 +1,4 @@
-#include "interop/megatron_arguments.h"
+#include "interop/megatron/arguments.h"
 
 #include <algorithm>
 #include <charconv>

@@ -1,4 +1,4 @@
-#include "interop/megatron_model.h"
+#include "interop/megatron/model.h"
 
 #include <algorithm>
 #include <charconv>
