@@ -11,6 +11,7 @@
 #include "interop/expression.h"
 #include "interop/import_place.h"
 #include "interop/python_literal.h"
+#include "interop/sagemaker/example_scripts.h"
 #include "interop/targets.h"
 #include "schedule/pipeline/registry.h"
 
@@ -284,6 +285,7 @@ std::optional<schedule::PlanFile> read_smp_v1(const std::string& text, const std
         checkpointing && is_true(*checkpointing))
         read->recompute = schedule::Recompute::full;
     place.file.plan = *read;
+    read_example_hyperparameters(block, options, place.file);
     return place.file;
 }
 

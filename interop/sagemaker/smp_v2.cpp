@@ -9,6 +9,7 @@
 #include "interop/expression.h"
 #include "interop/import_place.h"
 #include "interop/python_literal.h"
+#include "interop/sagemaker/example_scripts.h"
 #include "interop/source_text.h"
 #include "interop/targets.h"
 
@@ -225,6 +226,7 @@ std::optional<schedule::PlanFile> read_smp_v2(const std::string& text, const std
     if (checkpointing && is_true(*checkpointing)) plan.recompute = schedule::Recompute::full;
     if (const core::Value* bf16 = block.hyperparameter({"bf16"}); bf16 && !is_true(*bf16))
         plan.precision = {core::DataType::fp32, core::DataType::fp32, core::DataType::fp32, false};
+    read_example_hyperparameters(block, options, place.file);
     const core::Value* batch = block.hyperparameter({"train_batch_size", "batch_size"});
     if (options.micro_batch) plan.micro_batch = static_cast<int>(*options.micro_batch);
     else if (batch && batch->kind() == core::Value::Kind::integer && batch->integer() > 0 &&

@@ -156,3 +156,27 @@ TEST_CASE("every key of a DeepSpeed configuration is honoured, harmless or refus
         refused(configuration("", ", \"" + text), "deepspeed", text.substr(0, text.find('"')));
     }
 }
+
+TEST_CASE("an estimator's hyperparameters by the example scripts' names are the training's") {
+    core::Diagnostics diagnostics;
+    const auto read = interop::find_exchange_target("sagemaker-smp-v2")
+                          ->read(R"({"instance_type": "ml.p5.48xlarge", "instance_count": 2,
+                 "hyperparameters": {"max_steps": 50, "lr": 3e-5, "beta2": 0.95, "weight_decay": 0.2, "fp8": 1,
+                                     "bf16": 1, "train_batch_size": 3, "max_context_width": 4096,
+                                     "gradient_accumulation": 4, "activation_checkpointing": 1},
+                 "distribution": {"smdistributed": {"modelparallel": {"parameters": {
+                     "hybrid_shard_degree": 8, "tensor_parallel_degree": 2}}}}})",
+                                 "run.json", {.model = "llama-2-7b"}, diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(read);
+    CHECK(read->plan.layout.data == 8);  // 2 instances x 8 devices / 2
+    CHECK(read->plan.micro_batch == 3);
+    CHECK(read->plan.micro_batches == 4);
+    CHECK(read->plan.optimizer.learning_rate == 3e-5);
+    CHECK(read->plan.optimizer.beta2 == 0.95);
+    CHECK(read->plan.optimizer.weight_decay == 0.2);
+    CHECK(read->plan.precision.compute == core::DataType::fp8);
+    CHECK(read->plan.precision.parameters == core::DataType::bf16);
+    CHECK(read->training.steps == 50);
+    CHECK(read->model.find("sequence_length")->integer() == 4096);
+}
