@@ -126,7 +126,29 @@ TEST_CASE("every argument of Megatron-LM is honoured, harmless or refused") {
         "megatron", diagnostics);
     REQUIRE(captured);
     CHECK(captured->plan.micro_batch == 4);
-    CHECK(captured->model.find("vocabulary")->integer() == 50257);
+    CHECK(captured->model.find("vocabulary")->integer() == 50304);  // 50257 in whole multiples of 128
+}
+
+TEST_CASE("Megatron-LM's vocabulary is padded to whole multiples for every tensor rank") {
+    // GPT-3's well-known 51200 rows on 8 tensor ranks: 50 x (128 x 8), the least above 50257.
+    const std::pair<const char*, std::int64_t> cases[] = {
+        {"--tensor-model-parallel-size 8", 51200},
+        {"--tensor-model-parallel-size 4", 50688},  // 99 x 512
+        {"--tensor-model-parallel-size 8 --make-vocab-size-divisible-by 1", 50264},
+        {"--tensor-model-parallel-size 8 --padded-vocab-size 51456", 51456}};
+    for (const auto& [arguments, rows] : cases)
+        for (const char* model : {"", "gpt2"}) {  // a named model is padded too
+            core::Diagnostics diagnostics;
+            const auto file = imported(run +
+                                           "--num-layers 12 --hidden-size 768 --num-attention-heads 16 "
+                                           "--seq-length 1024 --max-position-embeddings 1024 --vocab-size "
+                                           "50257 " +
+                                           arguments,
+                                       "megatron", diagnostics, model);
+            INFO(arguments << core::format(diagnostics));
+            REQUIRE(file);
+            CHECK(file->model.find("vocabulary")->integer() == rows);
+        }
 }
 
 TEST_CASE("every key of a DeepSpeed configuration is honoured, harmless or refused") {
@@ -161,7 +183,8 @@ TEST_CASE("an estimator's hyperparameters by the example scripts' names are the 
     core::Diagnostics diagnostics;
     const auto read = interop::find_exchange_target("sagemaker-smp-v2")
                           ->read(R"({"instance_type": "ml.p5.48xlarge", "instance_count": 2,
-                 "hyperparameters": {"max_steps": 50, "lr": 3e-5, "beta2": 0.95, "weight_decay": 0.2, "fp8": 1,
+                 "hyperparameters": {"max_steps": 50, "lr": 3e-5, "beta2": 0.95, "weight_decay": 0.2,
+                                     "fp8": 1,
                                      "bf16": 1, "train_batch_size": 3, "max_context_width": 4096,
                                      "gradient_accumulation": 4, "activation_checkpointing": 1},
                  "distribution": {"smdistributed": {"modelparallel": {"parameters": {
