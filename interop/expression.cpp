@@ -114,6 +114,13 @@ void Expression::warn(std::string_view key, const std::string& message, const st
 
 void Expression::leave_to_script(const std::string& item) { left_.push_back(item); }
 
+int take_mesh(const FsdpMesh& mesh, schedule::ParallelLayout& layout) {
+    layout.data = mesh.dp_replicate * mesh.dp_shard * mesh.cp;
+    layout.context = mesh.cp;
+    layout.tensor = mesh.tp;
+    return mesh.dp_shard * mesh.cp;
+}
+
 FsdpMesh Expression::fsdp_mesh() {
     const int degree = plan.effective_shard_degree(), context = plan.layout.context;
     if (degree > 1 && plan.sharding == schedule::Sharding::optimizer)

@@ -30,6 +30,9 @@ struct FsdpMesh {
     int dp_replicate = 1, dp_shard = 1, cp = 1, tp = 1;
 };
 
+// The data, context and tensor degrees of a mesh; answers over how many ranks state is divided.
+int take_mesh(const FsdpMesh& mesh, schedule::ParallelLayout& layout);
+
 class Expression {
 public:
     Expression(const ExportSource& source, std::string target, core::Diagnostics& diagnostics);

@@ -42,4 +42,8 @@ std::optional<schedule::PlanFile> read_deepspeed(const std::string& text, const 
                                                  const ImportOptions& options,
                                                  core::Diagnostics& diagnostics);
 
+std::optional<schedule::PlanFile> read_torchtitan(const std::string& text, const std::string& path,
+                                                  const ImportOptions& options,
+                                                  core::Diagnostics& diagnostics);
+
 }  // namespace interop

@@ -8,6 +8,7 @@
 #include "interop/expression.h"
 #include "interop/source_text.h"
 #include "interop/targets.h"
+#include "interop/torchtitan_schedules.h"
 #include "interop/transformer_shape.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/partition.h"
@@ -54,23 +55,9 @@ void pipeline(Expression& e, core::Value& parallelism) {
         e.require_schedule({"1f1b"});
         return;
     }
-    // torch.distributed.pipelining's names.
-    static const std::pair<const char*, const char*> names[] = {
-        {"1f1b", "1F1B"},
-        {"simple", "GPipe"},
-        {"interleaved-1f1b", "Interleaved1F1B"},
-        {"looped-bfs", "LoopedBFS"},
-        {"interleaved-zero-bubble", "InterleavedZeroBubble"},
-        {"zb-v", "ZBVZeroBubble"},
-        {"dualpipe-v", "DualPipeV"}};
     const schedule::PipelineSchedule* chosen = schedule::find_pipeline_schedule(plan.schedule);
-    std::vector<std::string> known;
-    std::string word;
-    for (const auto& [ours, theirs] : names) {
-        known.push_back(ours);
-        if (chosen && chosen->name == ours) word = theirs;
-    }
-    e.require_schedule(known);
+    const std::string word = torch_schedule(chosen ? chosen->name : plan.schedule).value_or("");
+    e.require_schedule(schedules_with_torch_names());
     if (plan.group_size > 0 && plan.group_size != plan.layout.pipeline)
         e.refuse("group_size", std::to_string(plan.group_size), "Interleaved1F1B has groups of its own",
                  "leave group_size out");

@@ -46,7 +46,7 @@ const char* const import_help =
     "whole estimator call too.\n"
     "What the file does not hold comes from the options; what neither says is a placeholder and a warning.\n"
     "\n"
-    "  --from TARGET          sagemaker-smp-v1, sagemaker-smp-v2, megatron or deepspeed\n"
+    "  --from TARGET          sagemaker-smp-v1, sagemaker-smp-v2, megatron, deepspeed or torchtitan\n"
     "  --model MODEL          catalogue name of the model; --seq-len S tokens a sample\n"
     "  --instance TYPE        instance type; --nodes N of them\n"
     "  --processes-per-node P ranks on each (default: the file's, or one a device)\n"

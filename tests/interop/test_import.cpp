@@ -203,3 +203,41 @@ TEST_CASE("an estimator's hyperparameters by the example scripts' names are the 
     CHECK(read->training.steps == 50);
     CHECK(read->model.find("sequence_length")->integer() == 4096);
 }
+
+TEST_CASE("a resolved torchtitan configuration is a plan, and what it has beyond one is refused") {
+    const std::string begin =
+        R"({"torchtitan": "0.3.0", "ranks": 256, "degrees": {"dp_replicate": 2, "dp_shard": 4,
+            "cp": 2, "tp": 4, "pp": 4, "ep": 1}, "sequence_parallel": true,
+            "reshards_after_forward": false, "schedule": "Interleaved1F1B", "schedule_file": "",
+            "micro_batch": 2, "micro_batches": 8, "sequence_length": 4096, "steps": 7, "max_norm":
+            1.0, "dtype": "float32", "mixed_precision_param": "bfloat16", "seed": null, "optimizer":
+            {"name": "AdamW", "lr": 3e-4, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay":
+            0.1}, "model": {"name": "x", "hidden": 512, "layers": 8, "heads": 8, "kv_heads": 4,
+            "head_dimension": 64, "ffn": 1024, "vocabulary": 1024, "tied_embeddings": false,
+            "epsilon": 1e-5, "rotary_base": 500000.0}, "stages": [["tok_embeddings", "layers.0"],
+            ["layers.1"], ["layers.2"], ["layers.3"], ["layers.4"], ["layers.5"], ["layers.6"],
+            ["layers.7", "norm", "lm_head"]], )";
+    core::Diagnostics diagnostics;
+    const auto file = imported(begin + R"("activation_checkpoint": "FullAC", "accumulation": 1})",
+                               "torchtitan", diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(file);
+    const schedule::Plan& plan = file->plan;
+    CHECK(plan.layout.data == 16);  // 2 x 4 x 2
+    CHECK(plan.layout.replicas() == 8);
+    CHECK(plan.layout.tensor == 4);
+    CHECK(plan.effective_shard_degree() == 8);  // dp_shard x cp
+    CHECK(plan.sharding == schedule::Sharding::gradients);
+    CHECK(plan.virtual_stages == 2);
+    CHECK(plan.partition.first_units == std::vector<std::int32_t>{0, 2, 3, 4, 5, 6, 7, 8});
+    CHECK(plan.global_batch() == 2 * 8 * 8);
+    CHECK(plan.recompute == schedule::Recompute::full);
+    CHECK(model::load_model(file->model, {}, diagnostics));
+    refused(begin + R"("activation_checkpoint": "MemoryBudgetAC", "accumulation": 1})", "torchtitan",
+            "activation_checkpoint");
+    refused(begin + R"("activation_checkpoint": "none", "accumulation": 2})", "torchtitan", "accumulation");
+    refused(begin + R"("activation_checkpoint": "none", "accumulation": 1, "cpu_offload": true})",
+            "torchtitan", "cpu_offload");
+    refused(begin + R"("activation_checkpoint": "none", "accumulation": 1, "news": true})", "torchtitan",
+            "news");
+}
