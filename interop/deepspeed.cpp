@@ -104,7 +104,10 @@ private:
         if (plan_.sharding == schedule::Sharding::parameters) {
             zero["stage3_prefetch_bucket_size"] =
                 plan_.overlaps_parameter_gathering ? 50000000 : 0;  // 5e7 is its default; 0: no prefetch
-            if (degree != plan_.layout.data) zero["mics_shard_size"] = degree;
+            if (degree != plan_.layout.data)
+                e_.refuse("shard_degree", std::to_string(degree),
+                          "MiCS (mics_shard_size) was removed; ZeRO-3 shards over all replicas",
+                          "leave shard_degree out, or export to torchtitan or accelerate");
         } else {
             zero["allgather_bucket_size"] = elements;
             if (plan_.overlaps_parameter_gathering)
@@ -113,9 +116,8 @@ private:
                         "next forward pass",
                         "set overlaps_parameter_gathering = false and simulate again");
             if (degree != plan_.layout.data)
-                e_.refuse("shard_degree", std::to_string(degree),
-                          "only parameters are sharded over part of the replicas (MiCS)",
-                          "leave shard_degree out, or set sharding = \"parameters\"");
+                e_.refuse("shard_degree", std::to_string(degree), "it shards over all replicas",
+                          "leave shard_degree out");
         }
         const auto kind = plan_.optimizer.kind;
         if (kind == schedule::OptimizerKind::sgd || kind == schedule::OptimizerKind::lamb)

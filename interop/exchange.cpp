@@ -57,12 +57,17 @@ const std::vector<ExchangeTarget>& exchange_targets() {
         {"megatron", "arguments of Megatron-LM's pretrain_gpt.py", write_megatron, read_megatron},
         {"deepspeed", "DeepSpeed's configuration (JSON), with Python for a pipeline", write_deepspeed,
          read_deepspeed},
-        {"torchtitan", "torchtitan's job configuration (TOML, revisions before 2026-02-23)", write_torchtitan,
+        {"torchtitan", "torchtitan's configuration (Python, with the model)", write_torchtitan,
+         read_torchtitan},
+        {"accelerate", "Hugging Face accelerate's configuration (YAML; FSDP 2)", write_accelerate, nullptr},
+        {"megatron-bridge", "Megatron-Bridge's configuration (Python; after NeMo 2)", write_megatron_bridge,
          nullptr},
         {"nemo", "NeMo 1's configuration (YAML)", write_nemo, nullptr},
         {"torchrun", "commands that start every rank with torchrun", write_torchrun, nullptr},
         {"mpirun", "an Open MPI command", write_mpirun, nullptr},
         {"slurm", "a batch script for sbatch", write_slurm, nullptr},
+        {"kubernetes", "Kubeflow's PyTorchJob (YAML)", write_kubernetes, nullptr},
+        {"skypilot", "SkyPilot's task (YAML)", write_skypilot, nullptr},
     };
     return targets;
 }

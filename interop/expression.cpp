@@ -100,11 +100,47 @@ void Expression::refuse(std::string_view key, const std::string& value, const st
                        change);
 }
 
+void Expression::refuse_outside_plan(const std::string& key, const std::string& value, const std::string& why,
+                                     const std::string& change) {
+    diagnostics_.error({source.file.path, 0, 0}, key,
+                       fmt::format("{} = {} cannot be expressed by {}: {}", key.substr(key.rfind('.') + 1),
+                                   value, target_, why),
+                       change);
+}
+
 void Expression::warn(std::string_view key, const std::string& message, const std::string& hint) {
     diagnostics_.warning(place(key), "plan." + std::string(key), message, hint);
 }
 
 void Expression::leave_to_script(const std::string& item) { left_.push_back(item); }
+
+int take_mesh(const FsdpMesh& mesh, schedule::ParallelLayout& layout) {
+    layout.data = mesh.dp_replicate * mesh.dp_shard * mesh.cp;
+    layout.context = mesh.cp;
+    layout.tensor = mesh.tp;
+    return mesh.dp_shard * mesh.cp;
+}
+
+FsdpMesh Expression::fsdp_mesh() {
+    const int degree = plan.effective_shard_degree(), context = plan.layout.context;
+    if (degree > 1 && plan.sharding == schedule::Sharding::optimizer)
+        refuse("sharding", "\"optimizer\"", "FSDP shards gradients with the optimizer's state",
+               "set sharding to \"gradients\" or \"parameters\"");
+    if (degree % context != 0)
+        refuse("context_parallel", std::to_string(context),
+               "it divides state over the ranks of context parallelism too",
+               "set sharding to \"gradients\" or \"parameters\", over a multiple of context_parallel ranks");
+    if (!plan.overlaps_gradient_reduction && plan.layout.data > 1)
+        refuse("overlaps_gradient_reduction", "false", "it always reduces beside the backward pass",
+               "set overlaps_gradient_reduction = true");
+    if (!plan.overlaps_parameter_gathering && degree > 1)
+        refuse("overlaps_parameter_gathering", "false", "FSDP always gathers ahead",
+               "set overlaps_parameter_gathering = true");
+    return {.dp_replicate = plan.layout.data / degree,
+            .dp_shard = std::max(1, degree / context),
+            .cp = context,
+            .tp = plan.layout.tensor};
+}
 
 void Expression::refuse_virtual_stages() {
     if (plan.virtual_stages > 1)
@@ -116,6 +152,10 @@ void Expression::refuse_pipeline(const std::string& change) {
     if (plan.layout.pipeline > 1)
         refuse("pipeline_parallel", std::to_string(plan.layout.pipeline), "it has no pipeline parallelism",
                change);
+    const schedule::PipelineSchedule* chosen = schedule::find_pipeline_schedule(plan.schedule);
+    if (chosen && (chosen->is_forward_only || chosen->is_asynchronous))
+        refuse("schedule", '"' + plan.schedule + '"', "it accumulates gradients over the micro-batches",
+               "leave schedule out");
     refuse_virtual_stages();
 }
 

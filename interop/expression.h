@@ -25,6 +25,14 @@ int processes_per_node(const ExportSource& source);
 // JSON without line breaks.
 std::string one_line(const core::Value& value);
 
+// Degrees by the tools' own names; state is divided over dp_shard x cp.
+struct FsdpMesh {
+    int dp_replicate = 1, dp_shard = 1, cp = 1, tp = 1;
+};
+
+// The data, context and tensor degrees of a mesh; answers over how many ranks state is divided.
+int take_mesh(const FsdpMesh& mesh, schedule::ParallelLayout& layout);
+
 class Expression {
 public:
     Expression(const ExportSource& source, std::string target, core::Diagnostics& diagnostics);
@@ -35,12 +43,17 @@ public:
     // "plan.KEY = VALUE cannot be expressed by TARGET: WHY", with what to change.
     void refuse(std::string_view key, const std::string& value, const std::string& why,
                 const std::string& change);
+    // The same of a key of another table, "cluster.instance".
+    void refuse_outside_plan(const std::string& key, const std::string& value, const std::string& why,
+                             const std::string& change);
     // What a target does not offer, or an export does not write.
     void refuse_parts_of_data_axis();
     void refuse_offload();
     void warn(std::string_view key, const std::string& message, const std::string& hint = {});
     // Left to the training script: listed in one warning by finish().
     void leave_to_script(const std::string& item);
+    // The mesh of FSDP 2 in torchtitan and accelerate; refuses what it cannot divide.
+    FsdpMesh fsdp_mesh();
     // Refuses virtual stages, every pipeline (targets without one).
     void refuse_pipeline(const std::string& change);
     void refuse_virtual_stages();

@@ -17,6 +17,14 @@ std::optional<Export> write_torchtitan(const ExportSource& source, const ExportO
                                        core::Diagnostics& diagnostics);
 std::optional<Export> write_nemo(const ExportSource& source, const ExportOptions& options,
                                  core::Diagnostics& diagnostics);
+std::optional<Export> write_megatron_bridge(const ExportSource& source, const ExportOptions& options,
+                                            core::Diagnostics& diagnostics);
+std::optional<Export> write_accelerate(const ExportSource& source, const ExportOptions& options,
+                                       core::Diagnostics& diagnostics);
+std::optional<Export> write_kubernetes(const ExportSource& source, const ExportOptions& options,
+                                       core::Diagnostics& diagnostics);
+std::optional<Export> write_skypilot(const ExportSource& source, const ExportOptions& options,
+                                     core::Diagnostics& diagnostics);
 std::optional<Export> write_torchrun(const ExportSource& source, const ExportOptions& options,
                                      core::Diagnostics& diagnostics);
 std::optional<Export> write_mpirun(const ExportSource& source, const ExportOptions& options,
@@ -33,5 +41,9 @@ std::optional<schedule::PlanFile> read_megatron(const std::string& text, const s
 std::optional<schedule::PlanFile> read_deepspeed(const std::string& text, const std::string& path,
                                                  const ImportOptions& options,
                                                  core::Diagnostics& diagnostics);
+
+std::optional<schedule::PlanFile> read_torchtitan(const std::string& text, const std::string& path,
+                                                  const ImportOptions& options,
+                                                  core::Diagnostics& diagnostics);
 
 }  // namespace interop

@@ -1,18 +1,52 @@
-// torchtitan's job configuration as TOML (revisions before 9810191bb of 2026-02-23). Its mesh is pp,
-// dp_replicate, dp_shard, tp, the last fastest. The only target that takes an arbitrary partition
-// (module_fqns_per_model_part) and an arbitrary schedule (pipeline_parallel_schedule_csv).
+// torchtitan's configuration as a Python module for `--module NAME --config plan` (0.3.0; its TOML ended with
+// 9810191bb of 2026-02-23). The model is its Llama with the plan's dimensions. Its mesh is pp, dp_replicate,
+// dp_shard, cp, tp, the last fastest. It takes an arbitrary partition (module_fqns_per_model_part).
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "interop/expression.h"
+#include "interop/source_text.h"
 #include "interop/targets.h"
+#include "interop/torchtitan_schedules.h"
+#include "interop/transformer_shape.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/partition.h"
 
 namespace interop {
 
 namespace {
+
+// Refuses what torchtitan.models.llama3 is not.
+TransformerShape llama_shape(Expression& e, core::Diagnostics& diagnostics) {
+    const TransformerShape shape = transformer_shape(e.source.graph);
+    std::vector<core::Unsupported> reasons = shape.unsupported;
+    if (reasons.empty()) {
+        const std::pair<bool, const char*> missing[] = {
+            {shape.experts > 0, "a mixture of experts"},
+            {!shape.is_rotary, "learned positions"},
+            {shape.rotary_fraction != 1, "positions that turn a part of each head"},
+            {!shape.is_rms, "LayerNorm"},
+            {!shape.is_gated_silu, "a feed-forward without a gate"},
+            {shape.has_qkv_bias || shape.has_linear_bias, "biases"},
+            {shape.hidden_dropout > 0 || shape.attention_dropout > 0, "dropout"}};
+        for (const auto& [is_there, what] : missing)
+            if (is_there) reasons.push_back({what});
+    }
+    for (const core::Unsupported& unsupported : reasons)
+        diagnostics.error(
+            {e.source.file.path, 0, 0}, "model",
+            fmt::format("the model cannot be expressed by torchtitan's Llama: {}", unsupported.reason),
+            "choose a Llama, or another target");
+    if (shape.is_tied && e.plan.layout.pipeline > 1)
+        e.refuse("pipeline_parallel", std::to_string(e.plan.layout.pipeline),
+                 "it ties no embeddings across stages", "set pipeline_parallel = 1");
+    if (e.plan.layout.tensor > 1 && shape.kv_heads % e.plan.layout.tensor != 0)
+        e.refuse("tensor_parallel", std::to_string(e.plan.layout.tensor),
+                 fmt::format("it must divide {} heads of keys and values", shape.kv_heads),
+                 "use a divisor of them");
+    return shape;
+}
 
 void pipeline(Expression& e, core::Value& parallelism) {
     const schedule::Plan& plan = e.plan;
@@ -21,19 +55,9 @@ void pipeline(Expression& e, core::Value& parallelism) {
         e.require_schedule({"1f1b"});
         return;
     }
-    // torch.distributed.pipelining's names.
-    static const std::pair<const char*, const char*> names[] = {{"1f1b", "1F1B"},
-                                                                {"simple", "GPipe"},
-                                                                {"interleaved-1f1b", "Interleaved1F1B"},
-                                                                {"looped-bfs", "LoopedBFS"}};
     const schedule::PipelineSchedule* chosen = schedule::find_pipeline_schedule(plan.schedule);
-    std::vector<std::string> known;
-    std::string word;
-    for (const auto& [ours, theirs] : names) {
-        known.push_back(ours);
-        if (chosen && chosen->name == ours) word = theirs;
-    }
-    e.require_schedule(known);
+    const std::string word = torch_schedule(chosen ? chosen->name : plan.schedule).value_or("");
+    e.require_schedule(schedules_with_torch_names());
     if (plan.group_size > 0 && plan.group_size != plan.layout.pipeline)
         e.refuse("group_size", std::to_string(plan.group_size), "Interleaved1F1B has groups of its own",
                  "leave group_size out");
@@ -41,11 +65,6 @@ void pipeline(Expression& e, core::Value& parallelism) {
     parallelism["pipeline_parallel_microbatch_size"] = plan.micro_batch;
     const auto partition = schedule::complete_partition(plan, e.source.graph);
     if (!partition) return;
-    if (e.source.graph.family != "llama") {
-        e.refuse("partition", "this one", "module names are known for its Llama models only",
-                 "export to another target");
-        return;
-    }
     core::Value parts = core::Value::array();
     const auto& first = partition->first_units;
     for (std::size_t stage = 0; stage < first.size(); ++stage) {
@@ -55,7 +74,7 @@ void pipeline(Expression& e, core::Value& parallelism) {
         for (std::size_t unit = first[stage]; unit < end; ++unit) {
             const std::string& name = e.source.graph.units[unit].name;
             if (name == "embedding") part.append("tok_embeddings");
-            else if (name == "head") part.append("norm"), part.append("output");
+            else if (name == "head") part.append("norm"), part.append("lm_head");
             else part.append(name);
         }
         parts.append(part);
@@ -63,23 +82,15 @@ void pipeline(Expression& e, core::Value& parallelism) {
     parallelism["module_fqns_per_model_part"] = parts;
 }
 
-void sharding(Expression& e, core::Value& parallelism) {
-    const schedule::Plan& plan = e.plan;
-    const int degree = plan.effective_shard_degree();
-    if (degree > 1 && plan.sharding == schedule::Sharding::optimizer)
-        e.refuse("sharding", "\"optimizer\"", "FSDP shards gradients with the optimizer's state",
-                 "set sharding to \"gradients\" or \"parameters\"");
-    parallelism["data_parallel_replicate_degree"] = plan.layout.data / degree;
-    parallelism["data_parallel_shard_degree"] = degree;
-    if (degree > 1)
+void mesh(Expression& e, core::Value& parallelism) {
+    const FsdpMesh mesh = e.fsdp_mesh();
+    parallelism["data_parallel_replicate_degree"] = mesh.dp_replicate;
+    parallelism["data_parallel_shard_degree"] = mesh.dp_shard;
+    parallelism["context_parallel_degree"] = mesh.cp;
+    parallelism["tensor_parallel_degree"] = mesh.tp;
+    if (e.plan.effective_shard_degree() > 1)
         parallelism["fsdp_reshard_after_forward"] =
-            plan.sharding == schedule::Sharding::parameters ? "always" : "never";
-    if (!plan.overlaps_gradient_reduction && plan.layout.data > 1)
-        e.refuse("overlaps_gradient_reduction", "false", "it always reduces beside the backward pass",
-                 "set overlaps_gradient_reduction = true");
-    if (!plan.overlaps_parameter_gathering && degree > 1)
-        e.refuse("overlaps_parameter_gathering", "false", "FSDP always gathers ahead",
-                 "set overlaps_parameter_gathering = true");
+            e.plan.sharding == schedule::Sharding::parameters ? "always" : "never";
 }
 
 void precision(Expression& e, core::Value& training) {
@@ -104,70 +115,197 @@ void precision(Expression& e, core::Value& training) {
     training["mixed_precision_reduce"] = "float32";
 }
 
+std::string optimizer_source(Expression& e, core::Diagnostics& diagnostics) {
+    const schedule::Optimizer& o = e.plan.optimizer;
+    if (o.kind != schedule::OptimizerKind::adam && o.kind != schedule::OptimizerKind::adamw) {
+        diagnostics.error(
+            {e.source.file.path, 0, 0}, "training.optimizer",
+            fmt::format("optimizer = \"{}\" cannot be expressed by torchtitan: it has Adam and AdamW",
+                        schedule::name_of(o.kind)),
+            "set optimizer = \"adamw\"");
+        return {};
+    }
+    core::Value arguments = core::Value::table();
+    arguments["lr"] = o.learning_rate;
+    arguments["betas"] = core::Value(core::Value::Array{o.beta1, o.beta2});
+    arguments["eps"] = o.epsilon;
+    arguments["weight_decay"] = o.weight_decay;
+    const PythonCall group =
+        PythonCall("ParamGroupConfig")
+            .with("pattern", ".*")
+            .with("optimizer_name", o.kind == schedule::OptimizerKind::adam ? "Adam" : "AdamW")
+            .with("optimizer_kwargs", arguments);
+    return PythonCall("OptimizersContainer.Config")
+        .with_source("param_groups", "[" + group.text(3) + "]")
+        .text(2);
+}
+
+constexpr const char* norm_source = "RMSNorm.Config(normalized_shape=DIM, eps=EPSILON, param_init=NORM)";
+
+std::string layer_source(const TransformerShape& shape) {
+    std::string text = fmt::format(
+        "DIM, LAYERS, HEADS, KV_HEADS, HEAD_DIM = {}, {}, {}, {}, {}\n"
+        "FFN, VOCABULARY, SEQUENCE, EPSILON = {}, {}, {}, {}\n\n"
+        "LINEAR = {{\"weight\": partial(nn.init.trunc_normal_, std=0.02), \"bias\": nn.init.zeros_}}\n"
+        "NORM = {{\"weight\": nn.init.ones_}}\n\n\n",
+        shape.hidden, shape.layers, shape.heads, shape.kv_heads, shape.head_dimension, shape.ffn,
+        shape.vocabulary, shape.sequence_length, python_literal(core::Value(shape.epsilon)));
+    text +=
+        "def layer(index):\n    depth = {\"weight\": partial(nn.init.trunc_normal_, "
+        "std=depth_scaled_std(0.02, "
+        "index)),\n             \"bias\": nn.init.zeros_}\n    return ";
+    const PythonCall rope = PythonCall("ComplexRoPE.Config")
+                                .with_source("dim", "HEAD_DIM")
+                                .with_source("max_seq_len", "SEQUENCE")
+                                .with("theta", shape.rotary_base);
+    const PythonCall attention = PythonCall("make_gqa_config")
+                                     .with_source("dim", "DIM")
+                                     .with_source("n_heads", "HEADS")
+                                     .with_source("n_kv_heads", "KV_HEADS")
+                                     .with_source("head_dim", "HEAD_DIM")
+                                     .with_source("wqkv_param_init", "LINEAR")
+                                     .with_source("wo_param_init", "depth")
+                                     .with_source("inner_attention", "get_attention_config(\"flex\")")
+                                     .with("fuse_qkv", true)
+                                     .with_source("rope", rope.text(3));
+    const PythonCall feed_forward = PythonCall("make_ffn_config")
+                                        .with_source("dim", "DIM")
+                                        .with_source("hidden_dim", "FFN")
+                                        .with_source("w1_param_init", "LINEAR")
+                                        .with_source("w2w3_param_init", "depth");
+    return text + PythonCall("Llama3TransformerBlock.Config")
+                      .with_source("attention_norm", norm_source)
+                      .with_source("ffn_norm", norm_source)
+                      .with_source("attention", attention.text(2))
+                      .with_source("feed_forward", feed_forward.text(2))
+                      .text(1);
+}
+
+// As torchtitan.models.llama3 builds its own flavours.
+std::string model_source(const TransformerShape& shape) {
+    std::string text = layer_source(shape);
+    text += "\n\n\ndef model():\n    spread = DIM**-0.5\n    return ";
+    const PythonCall embedding =
+        PythonCall("Embedding.Config")
+            .with_source("num_embeddings", "VOCABULARY")
+            .with_source("embedding_dim", "DIM")
+            .with_source("param_init",
+                         shape.is_tied ? "{\"weight\": skip_param_init}" : "{\"weight\": nn.init.normal_}");
+    const PythonCall head =
+        PythonCall("Linear.Config")
+            .with_source("in_features", "DIM")
+            .with_source("out_features", "VOCABULARY")
+            .with_source(
+                "param_init",
+                "{\"weight\": partial(nn.init.trunc_normal_, std=spread, a=-3 * spread, b=3 * spread)}");
+    text += PythonCall("Llama3Model.Config")
+                .with_source("dim", "DIM")
+                .with_source("vocab_size", "VOCABULARY")
+                .with("enable_weight_tying", shape.is_tied)
+                .with_source("tok_embeddings", embedding.text(2))
+                .with_source("norm", norm_source)
+                .with_source("lm_head", head.text(2))
+                .with_source("layers", "[layer(index) for index in range(LAYERS)]")
+                .text(1);
+    return text + "\n\n\n";
+}
+
+constexpr const char* imports =
+    "from functools import partial\n\n"
+    "import torch.nn as nn\n"
+    "from torchtitan.components.loss import CrossEntropyLoss\n"
+    "from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer\n"
+    "from torchtitan.components.optimizer import ParamGroupConfig\n"
+    "from torchtitan.config import DebugConfig, ParallelismConfig, TrainingConfig\n"
+    "from torchtitan.distributed.activation_checkpoint import FullAC\n"
+    "from torchtitan.distributed.pipeline_parallel import pipeline_llm\n"
+    "from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader\n"
+    "from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm\n"
+    "from torchtitan.models.common.config_utils import get_attention_config\n"
+    "from torchtitan.models.common.config_utils import make_ffn_config, make_gqa_config\n"
+    "from torchtitan.models.common.param_init import depth_scaled_std, skip_param_init\n"
+    "from torchtitan.models.llama3.model import Llama3Model, Llama3TransformerBlock\n"
+    "from torchtitan.models.llama3.parallelize import parallelize_llama\n"
+    "from torchtitan.models.llama3.state_dict_adapter import Llama3StateDictAdapter\n"
+    "from torchtitan.protocols.model_spec import ModelSpec\n"
+    "from torchtitan.trainer import Trainer\n\n";
+
+core::Value training_table(Expression& e) {
+    const schedule::Plan& plan = e.plan;
+    core::Value training = core::Value::table();
+    // A pipeline cuts the local batch into micro-batches; without one the rest is gradient accumulation.
+    training["local_batch_size"] =
+        plan.layout.pipeline > 1 ? plan.micro_batch * plan.micro_batches : plan.micro_batch;
+    training["global_batch_size"] = plan.global_batch();
+    training["seq_len"] = e.source.graph.tokens_per_sample;
+    training["steps"] = e.source.file.training.steps;
+    // Its default is 1; a norm beyond all others clips nothing.
+    training["max_norm"] = plan.optimizer.gradient_clipping > 0 ? plan.optimizer.gradient_clipping : 1e30;
+    training["disable_cuda_graphs"] = true;  // the prediction starts every kernel from the host
+    precision(e, training);
+    return training;
+}
+
+core::Value parallelism_table(Expression& e) {
+    core::Value parallelism = core::Value::table();
+    mesh(e, parallelism);
+    parallelism["enable_sequence_parallel"] = e.plan.has_sequence_parallelism();
+    parallelism["pipeline_parallel_degree"] = e.plan.layout.pipeline;
+    pipeline(e, parallelism);
+    return parallelism;
+}
+
 }  // namespace
 
 std::optional<Export> write_torchtitan(const ExportSource& source, const ExportOptions&,
                                        core::Diagnostics& diagnostics) {
     Expression e(source, "torchtitan", diagnostics);
-    e.refuse_parts_of_data_axis();
-    e.refuse_offload();
     const schedule::Plan& plan = e.plan;
-    core::Value document = core::Value::table();
-    document["model"]["name"] = source.graph.family == "llama" ? "llama3" : "REPLACE_WITH_A_MODEL";
-    document["model"]["flavor"] = "REPLACE_WITH_A_FLAVOR";
-    diagnostics.warning(
-        {source.file.path, 0, 0}, "model",
-        fmt::format("torchtitan's models are named in its own code: model.flavor is a placeholder for {}",
-                    source.graph.name),
-        "register a flavor with these dimensions");
-    core::Value& training = document["training"];
-    // A pipeline cuts the local batch into micro-batches; without one the rest is gradient accumulation.
-    training["local_batch_size"] =
-        plan.layout.pipeline > 1 ? plan.micro_batch * plan.micro_batches : plan.micro_batch;
-    training["global_batch_size"] = plan.global_batch();
-    training["seq_len"] = source.graph.tokens_per_sample;
-    training["steps"] = source.file.training.steps;
-    // Its default is 1; a norm beyond all others clips nothing.
-    training["max_norm"] = plan.optimizer.gradient_clipping > 0 ? plan.optimizer.gradient_clipping : 1e30;
-    precision(e, training);
-    core::Value& parallelism = document["parallelism"];
-    sharding(e, parallelism);
-    parallelism["tensor_parallel_degree"] = plan.layout.tensor;
-    parallelism["context_parallel_degree"] = 1;
-    parallelism["pipeline_parallel_degree"] = plan.layout.pipeline;
-    pipeline(e, parallelism);
+    if (plan.layout.expert > 1)
+        e.refuse("expert_parallel", std::to_string(plan.layout.expert), "its Llama has no experts",
+                 "set expert_parallel = 1");
+    e.refuse_offload();
+    const TransformerShape shape = llama_shape(e, diagnostics);
+    const core::Value training = training_table(e), parallelism = parallelism_table(e);
     e.require_order({"PDT"});
-    if (plan.layout.tensor > 1 && !plan.sequence_parallel)
-        e.refuse("sequence_parallel", "false", "its tensor parallelism always divides the tokens too",
-                 "set sequence_parallel = true");
     e.refuse_recompute(schedule::Recompute::selective, "its selective mode chooses other operators");
-    document["activation_checkpoint"]["mode"] = plan.recompute == schedule::Recompute::full ? "full" : "none";
-    const schedule::Optimizer& o = plan.optimizer;
-    if (o.kind == schedule::OptimizerKind::adam || o.kind == schedule::OptimizerKind::adamw) {
-        core::Value& optimizer = document["optimizer"];
-        optimizer["name"] = o.kind == schedule::OptimizerKind::adam ? "Adam" : "AdamW";
-        optimizer["lr"] = o.learning_rate;
-        optimizer["beta1"] = o.beta1;
-        optimizer["beta2"] = o.beta2;
-        optimizer["eps"] = o.epsilon;
-        optimizer["weight_decay"] = o.weight_decay;
-    } else {
-        diagnostics.error(
-            {source.file.path, 0, 0}, "training.optimizer",
-            fmt::format("optimizer = \"{}\" cannot be expressed by torchtitan: it has Adam and AdamW",
-                        schedule::name_of(o.kind)),
-            "set optimizer = \"adamw\"");
-    }
+    const std::string optimizer = optimizer_source(e, diagnostics);
     if (plan.attention != model::AttentionImplementation::flash)
-        e.refuse("attention", "not flash", "its models call scaled_dot_product_attention",
+        e.refuse("attention", "not flash", "its models fuse attention (FlexAttention)",
                  "set attention = \"flash\"");
     if (plan.fused_cross_entropy) e.leave_to_script("fused_cross_entropy = true");
     if (plan.effective_shard_degree() == 1 && plan.layout.data > 1)
         e.leave_to_script(fmt::format("gradient_bucket = {}", core::format(plan.gradient_bucket)));
-    e.leave_to_script("training.seed and data");
+    e.leave_to_script("data and tokenizer (dataloader, hf_assets_path), scaling of rotary positions");
     e.leave_collective_to_environment();
     if (!e.finish()) return std::nullopt;
-    return Export{core::to_toml(document), {}, {placement_note(plan.layout)}};
+    core::Value debug = core::Value::table();
+    debug["seed"] = static_cast<std::int64_t>(source.file.training.seed);
+    const PythonCall spec = PythonCall("ModelSpec")
+                                .with("name", "llama3")
+                                .with("flavor", source.graph.name)
+                                .with_source("model", "model()")
+                                .with_source("parallelize_fn", "parallelize_llama")
+                                .with_source("pipelining_fn", "pipeline_llm")
+                                .with_source("post_optimizer_build_fn", "None")
+                                .with_source("state_dict_adapter", "Llama3StateDictAdapter");
+    const PythonCall trainer =
+        PythonCall("Trainer.Config")
+            .with_source("model_spec", spec.text(2))
+            .with_source("loss", "CrossEntropyLoss.Config(global_vocab_size=VOCABULARY)")
+            .with_source("optimizer", optimizer)
+            .with_source("lr_scheduler", "LRSchedulersContainer.Config(warmup_steps=0, decay_ratio=0.0)")
+            .with_source("training", PythonCall("TrainingConfig").with_members(training).text(2))
+            .with_source("parallelism", PythonCall("ParallelismConfig").with_members(parallelism).text(2))
+            .with_source("activation_checkpoint",
+                         plan.recompute == schedule::Recompute::full ? "FullAC.Config()" : "None")
+            .with_source("debug", PythonCall("DebugConfig").with_members(debug).text(2))
+            .with_source("dataloader", "HuggingFaceTextDataLoader.Config(dataset=\"c4_test\")");
+    return Export{imports + model_source(shape) + "def plan():\n    return " + trainer.text(1) + "\n",
+                  {},
+                  {placement_note(plan.layout),
+                   "as smplan_config.py: torchrun ... -m torchtitan.train --module smplan_config --config "
+                   "plan"}};
 }
 
 }  // namespace interop

@@ -9,7 +9,7 @@
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "interop/exchange.h"
-#include "interop/megatron_partition.h"
+#include "interop/megatron/partition.h"
 #include "interop/python_literal.h"
 
 namespace {
@@ -110,8 +110,8 @@ TEST_CASE("what a target can express comes back from its file as it was") {
         "[0,1,3,4,5,6,7,8]\n",
         "megatron");
     there_and_back(
-        "data_parallel = 16\nmicro_batch = 2\nmicro_batches = 4\nsharding = \"parameters\"\nshard_degree = "
-        "8\nrecompute = \"full\"\n",
+        "data_parallel = 16\nmicro_batch = 2\nmicro_batches = 4\nsharding = \"parameters\"\nrecompute = "
+        "\"full\"\n",
         "deepspeed");
 }
 
@@ -134,7 +134,15 @@ TEST_CASE("what a target cannot express is refused by its key") {
     refused(piped + "sharding = \"parameters\"\n", "deepspeed", "sharding");
     refused(piped + "partition = [0, 2, 3, 9]\n", "deepspeed", "partition");
     refused(piped + "order = \"DPT\"\n", "deepspeed", "order");
+    // DeepSpeed 0.19 refuses mics_shard_size.
+    refused("data_parallel = 16\nsharding = \"parameters\"\nshard_degree = 8\n", "deepspeed", "shard_degree");
     refused("data_parallel = 16\n", "torchtitan", "precision");
+    refused("data_parallel = 8\ntensor_parallel = 2\n", "accelerate", "sharding");
+    refused("data_parallel = 16\nsharding = \"optimizer\"\n", "accelerate", "sharding");
+    refused(piped, "accelerate", "pipeline_parallel");
+    refused(piped + "schedule = \"simple\"\n", "megatron-bridge", "schedule");
+    refused("data_parallel = 15\n", "kubernetes", "data_parallel");
+    refused("data_parallel = 15\n", "skypilot", "data_parallel");
     refused(piped + "order = \"DPT\"\n", "nemo", "order");
     refused("data_parallel = 15\n", "slurm", "data_parallel");
 }

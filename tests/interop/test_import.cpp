@@ -126,7 +126,29 @@ TEST_CASE("every argument of Megatron-LM is honoured, harmless or refused") {
         "megatron", diagnostics);
     REQUIRE(captured);
     CHECK(captured->plan.micro_batch == 4);
-    CHECK(captured->model.find("vocabulary")->integer() == 50257);
+    CHECK(captured->model.find("vocabulary")->integer() == 50304);  // 50257 in whole multiples of 128
+}
+
+TEST_CASE("Megatron-LM's vocabulary is padded to whole multiples for every tensor rank") {
+    // GPT-3's well-known 51200 rows on 8 tensor ranks: 50 x (128 x 8), the least above 50257.
+    const std::pair<const char*, std::int64_t> cases[] = {
+        {"--tensor-model-parallel-size 8", 51200},
+        {"--tensor-model-parallel-size 4", 50688},  // 99 x 512
+        {"--tensor-model-parallel-size 8 --make-vocab-size-divisible-by 1", 50264},
+        {"--tensor-model-parallel-size 8 --padded-vocab-size 51456", 51456}};
+    for (const auto& [arguments, rows] : cases)
+        for (const char* model : {"", "gpt2"}) {  // a named model is padded too
+            core::Diagnostics diagnostics;
+            const auto file = imported(run +
+                                           "--num-layers 12 --hidden-size 768 --num-attention-heads 16 "
+                                           "--seq-length 1024 --max-position-embeddings 1024 --vocab-size "
+                                           "50257 " +
+                                           arguments,
+                                       "megatron", diagnostics, model);
+            INFO(arguments << core::format(diagnostics));
+            REQUIRE(file);
+            CHECK(file->model.find("vocabulary")->integer() == rows);
+        }
 }
 
 TEST_CASE("every key of a DeepSpeed configuration is honoured, harmless or refused") {
@@ -155,4 +177,67 @@ TEST_CASE("every key of a DeepSpeed configuration is honoured, harmless or refus
         const std::string text = key;
         refused(configuration("", ", \"" + text), "deepspeed", text.substr(0, text.find('"')));
     }
+}
+
+TEST_CASE("an estimator's hyperparameters by the example scripts' names are the training's") {
+    core::Diagnostics diagnostics;
+    const auto read = interop::find_exchange_target("sagemaker-smp-v2")
+                          ->read(R"({"instance_type": "ml.p5.48xlarge", "instance_count": 2,
+                 "hyperparameters": {"max_steps": 50, "lr": 3e-5, "beta2": 0.95, "weight_decay": 0.2,
+                                     "fp8": 1,
+                                     "bf16": 1, "train_batch_size": 3, "max_context_width": 4096,
+                                     "gradient_accumulation": 4, "activation_checkpointing": 1},
+                 "distribution": {"smdistributed": {"modelparallel": {"parameters": {
+                     "hybrid_shard_degree": 8, "tensor_parallel_degree": 2}}}}})",
+                                 "run.json", {.model = "llama-2-7b"}, diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(read);
+    CHECK(read->plan.layout.data == 8);  // 2 instances x 8 devices / 2
+    CHECK(read->plan.micro_batch == 3);
+    CHECK(read->plan.micro_batches == 4);
+    CHECK(read->plan.optimizer.learning_rate == 3e-5);
+    CHECK(read->plan.optimizer.beta2 == 0.95);
+    CHECK(read->plan.optimizer.weight_decay == 0.2);
+    CHECK(read->plan.precision.compute == core::DataType::fp8);
+    CHECK(read->plan.precision.parameters == core::DataType::bf16);
+    CHECK(read->training.steps == 50);
+    CHECK(read->model.find("sequence_length")->integer() == 4096);
+}
+
+TEST_CASE("a resolved torchtitan configuration is a plan, and what it has beyond one is refused") {
+    const std::string begin =
+        R"({"torchtitan": "0.3.0", "ranks": 256, "degrees": {"dp_replicate": 2, "dp_shard": 4,
+            "cp": 2, "tp": 4, "pp": 4, "ep": 1}, "sequence_parallel": true,
+            "reshards_after_forward": false, "schedule": "Interleaved1F1B", "schedule_file": "",
+            "micro_batch": 2, "micro_batches": 8, "sequence_length": 4096, "steps": 7, "max_norm":
+            1.0, "dtype": "float32", "mixed_precision_param": "bfloat16", "seed": null, "optimizer":
+            {"name": "AdamW", "lr": 3e-4, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay":
+            0.1}, "model": {"name": "x", "hidden": 512, "layers": 8, "heads": 8, "kv_heads": 4,
+            "head_dimension": 64, "ffn": 1024, "vocabulary": 1024, "tied_embeddings": false,
+            "epsilon": 1e-5, "rotary_base": 500000.0}, "stages": [["tok_embeddings", "layers.0"],
+            ["layers.1"], ["layers.2"], ["layers.3"], ["layers.4"], ["layers.5"], ["layers.6"],
+            ["layers.7", "norm", "lm_head"]], )";
+    core::Diagnostics diagnostics;
+    const auto file = imported(begin + R"("activation_checkpoint": "FullAC", "accumulation": 1})",
+                               "torchtitan", diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(file);
+    const schedule::Plan& plan = file->plan;
+    CHECK(plan.layout.data == 16);  // 2 x 4 x 2
+    CHECK(plan.layout.replicas() == 8);
+    CHECK(plan.layout.tensor == 4);
+    CHECK(plan.effective_shard_degree() == 8);  // dp_shard x cp
+    CHECK(plan.sharding == schedule::Sharding::gradients);
+    CHECK(plan.virtual_stages == 2);
+    CHECK(plan.partition.first_units == std::vector<std::int32_t>{0, 2, 3, 4, 5, 6, 7, 8});
+    CHECK(plan.global_batch() == 2 * 8 * 8);
+    CHECK(plan.recompute == schedule::Recompute::full);
+    CHECK(model::load_model(file->model, {}, diagnostics));
+    refused(begin + R"("activation_checkpoint": "MemoryBudgetAC", "accumulation": 1})", "torchtitan",
+            "activation_checkpoint");
+    refused(begin + R"("activation_checkpoint": "none", "accumulation": 2})", "torchtitan", "accumulation");
+    refused(begin + R"("activation_checkpoint": "none", "accumulation": 1, "cpu_offload": true})",
+            "torchtitan", "cpu_offload");
+    refused(begin + R"("activation_checkpoint": "none", "accumulation": 1, "news": true})", "torchtitan",
+            "news");
 }

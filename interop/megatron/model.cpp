@@ -1,4 +1,4 @@
-#include "interop/megatron_model.h"
+#include "interop/megatron/model.h"
 
 #include <algorithm>
 #include <charconv>
@@ -108,8 +108,8 @@ public:
         if (options_.model.empty()) return std::move(model_);
         core::Value named = core::Value::table();
         named["name"] = options_.model;
-        if (model_.find("sequence_length")->integer() > 0)
-            named["sequence_length"] = *model_.find("sequence_length");
+        for (const char* key : {"sequence_length", "vocabulary"})
+            if (model_.find(key)->integer() > 0) named[key] = *model_.find(key);
         return named;
     }
 
@@ -143,9 +143,9 @@ private:
             model_["kv_heads"] = a_.positive("num-query-groups", 1);
         // Megatron's own default: 4 h, or 2/3 of it with a gate, in multiples of 64.
         model_["ffn"] = a_.positive("ffn-hidden-size", is_gated_ ? 4 * hidden * 2 / 3 / 64 * 64 : 4 * hidden);
-        model_["vocabulary"] = a_.positive(
+        model_["vocabulary"] = padded(a_.positive(
             "vocab-size",
-            vocabulary_of(a_.text("tokenizer-type", a_.has("merge-file") ? "GPT2BPETokenizer" : "")));
+            vocabulary_of(a_.text("tokenizer-type", a_.has("merge-file") ? "GPT2BPETokenizer" : ""))));
         model_["sequence_length"] = options_.sequence_length.value_or(a_.positive("seq-length", 0));
         if (options_.model.empty())
             for (const char* key : {"layers", "hidden", "vocabulary", "sequence_length"})
@@ -154,6 +154,16 @@ private:
                              key == std::string("vocabulary")
                                  ? "its tokenizer knows it: add --vocab-size, or give --model"
                                  : "give --model");
+    }
+
+    // Rows of the embedding: vocab_size_with_padding in Megatron-LM's build_tokenizer.py (0.20.0). 0:
+    // unknown.
+    std::int64_t padded(std::int64_t vocabulary) {
+        constexpr std::int64_t divisible_by = 128;  // Megatron-LM's default
+        const std::int64_t multiple = a_.positive("make-vocab-size-divisible-by", divisible_by) *
+                                      a_.positive("tensor-model-parallel-size", 1);
+        const std::int64_t given = a_.positive("padded-vocab-size", 0);
+        return given > 0 ? given : (vocabulary + multiple - 1) / multiple * multiple;
     }
 
     void positions() {

@@ -3,9 +3,9 @@
 
 #include "core/diagnostics.h"
 #include "interop/import_place.h"
-#include "interop/megatron_arguments.h"
-#include "interop/megatron_model.h"
-#include "interop/megatron_partition.h"
+#include "interop/megatron/arguments.h"
+#include "interop/megatron/model.h"
+#include "interop/megatron/partition.h"
 #include "interop/targets.h"
 
 namespace interop {

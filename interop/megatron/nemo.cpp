@@ -7,36 +7,13 @@
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "interop/expression.h"
+#include "interop/source_text.h"
 #include "interop/targets.h"
 #include "interop/transformer_shape.h"
 
 namespace interop {
 
 namespace {
-
-// Tables, lists of numbers and scalars: all that this file needs of YAML. JSON's strings and numbers are
-// YAML's, but for "1e-05", which YAML 1.1 takes for text.
-std::string yaml(const core::Value& table, int depth) {
-    std::string text;
-    for (const auto& [key, value] : table.members()) {
-        text += std::string(2 * depth, ' ') + key + ":";
-        if (value.is_table()) {
-            text += "\n" + yaml(value, depth + 1);
-            continue;
-        }
-        std::string scalar = value.is_array() ? "[" : one_line(value);
-        if (value.is_array()) {
-            for (std::size_t i = 0; i < value.size(); ++i)
-                scalar += (i ? ", " : "") + one_line(value.items()[i]);
-            scalar += "]";
-        } else if (value.kind() == core::Value::Kind::real && scalar.find('.') == std::string::npos) {
-            const std::size_t exponent = scalar.find_first_of("eE");
-            if (exponent != std::string::npos) scalar.insert(exponent, ".0");
-        }
-        text += " " + scalar + "\n";
-    }
-    return text;
-}
 
 void sharding(Expression& e, core::Value& model, core::Value& optimizer) {
     const schedule::Plan& plan = e.plan;
@@ -165,7 +142,7 @@ std::optional<Export> write_nemo(const ExportSource& source, const ExportOptions
         e.leave_to_script(fmt::format("gradient_bucket = {}", core::format(plan.gradient_bucket)));
     e.leave_collective_to_environment();
     if (!e.finish()) return std::nullopt;
-    return Export{yaml(document, 0), {}, {placement_note(plan.layout)}};
+    return Export{yaml(document), {}, {placement_note(plan.layout)}};
 }
 
 }  // namespace interop

@@ -3,7 +3,7 @@
 
 #include "core/value.h"
 #include "interop/exchange.h"
-#include "interop/megatron_arguments.h"
+#include "interop/megatron/arguments.h"
 
 namespace interop {
 

@@ -9,7 +9,8 @@
 #include "core/diagnostics.h"
 #include "interop/expression.h"
 #include "interop/import_place.h"
-#include "interop/megatron_partition.h"
+#include "interop/megatron/partition.h"
+#include "interop/megatron/rules.h"
 #include "interop/targets.h"
 #include "interop/transformer_shape.h"
 #include "schedule/plan/partition.h"
@@ -27,7 +28,9 @@ public:
           diagnostics_(diagnostics) {}
 
     std::optional<Export> write() {
-        model();
+        const TransformerShape shape = transformer_shape(source_.graph);
+        refuse_beyond_megatron(e_, shape, "Megatron-LM's arguments", diagnostics_);
+        if (shape.unsupported.empty()) model(shape);
         parallel();
         partition();
         batch();
@@ -46,14 +49,7 @@ private:
         text_ += fmt::format("{} {}\n", name, value);
     }
 
-    void model() {
-        const TransformerShape shape = transformer_shape(source_.graph);
-        for (const core::Unsupported& unsupported : shape.unsupported)
-            diagnostics_.error({source_.file.path, 0, 0}, "model",
-                               fmt::format("the model cannot be expressed by Megatron-LM's arguments: {}",
-                                           unsupported.reason),
-                               "choose another model or target");
-        if (!shape.unsupported.empty()) return;
+    void model(const TransformerShape& shape) {
         flag("--use-mcore-models");
         flag("--num-layers", shape.layers);
         flag("--hidden-size", shape.hidden);
@@ -94,16 +90,13 @@ private:
     }
 
     void parallel() {
-        flag("--tensor-model-parallel-size", plan_.layout.tensor);
-        flag("--pipeline-model-parallel-size", plan_.layout.pipeline);
+        for (auto [name, degree] : megatron_degrees(plan_)) {
+            std::replace(name.begin(), name.end(), '_', '-');
+            flag("--" + name, degree);
+        }
         if (plan_.has_sequence_parallelism()) flag("--sequence-parallel");
         // Megatron numbers tensor, data, pipeline; with the mapping tensor, pipeline, data.
         if (e_.require_order({"PDT", "DPT"}) == "DPT") flag("--use-tp-pp-dp-mapping");
-        if (plan_.virtual_stages > 1) e_.require_schedule({"interleaved-1f1b"});
-        else e_.require_schedule({"1f1b"});
-        if (plan_.active_micro_batches > 0 && plan_.layout.pipeline > 1)
-            e_.refuse("active_micro_batches", std::to_string(plan_.active_micro_batches),
-                      "its schedules decide this", "leave it out");
         if (plan_.virtual_stages > 1 && plan_.group_size > 0)
             flag("--microbatch-group-size-per-virtual-pipeline-stage", plan_.group_size);
     }
@@ -127,9 +120,6 @@ private:
     }
 
     void batch() {
-        if (plan_.layout.context > 1) flag("--context-parallel-size", plan_.layout.context);
-        if (plan_.layout.expert > 1) flag("--expert-model-parallel-size", plan_.layout.expert);
-        e_.refuse_offload();
         flag("--micro-batch-size", plan_.micro_batch);
         flag("--global-batch-size", plan_.global_batch());
     }
@@ -142,14 +132,7 @@ private:
             flag("--recompute-num-layers", 1);
         }
         const int degree = plan_.effective_shard_degree();
-        if (degree == 1) return;
-        if (plan_.sharding != schedule::Sharding::optimizer) {
-            e_.refuse("sharding", fmt::format("\"{}\"", schedule::name_of(plan_.sharding)),
-                      "its distributed optimizer shards the optimizer's state; its FSDP modes change names "
-                      "between releases",
-                      "set sharding = \"optimizer\", or export to torchtitan, deepspeed or sagemaker-smp-v2");
-            return;
-        }
+        if (!plan_.shards(schedule::Sharding::optimizer)) return;
         flag("--use-distributed-optimizer");
         if (degree != plan_.layout.data)
             flag("--num-distributed-optimizer-instances", plan_.layout.data / degree);
@@ -163,13 +146,8 @@ private:
                  static_cast<std::int64_t>(plan_.gradient_bucket.value /
                                            core::size_of(plan_.precision.gradients).value));  // in parameters
         }
-        if (shards && plan_.overlaps_parameter_gathering) {
-            if (plan_.overlaps_gradient_reduction) flag("--overlap-param-gather");
-            else
-                e_.refuse("overlaps_parameter_gathering", "true",
-                          "--overlap-param-gather needs --overlap-grad-reduce",
-                          "set overlaps_gradient_reduction = true, or this to false");
-        }
+        if (shards && plan_.overlaps_parameter_gathering && plan_.overlaps_gradient_reduction)
+            flag("--overlap-param-gather");
         e_.leave_collective_to_environment();
     }
 
@@ -189,8 +167,6 @@ private:
             // bf16 accumulates and reduces in fp32 unless told otherwise, fp16 the other way round.
             if (is_bf16 && p.gradients == core::DataType::bf16) flag("--grad-reduce-in-bf16");
             if (!is_bf16 && p.gradients == core::DataType::fp32) flag("--accumulate-allreduce-grads-in-fp32");
-        } else {
-            if (p.compute != core::DataType::fp32) e_.require_plain_precision();
         }
         if (plan_.attention == model::AttentionImplementation::flash) flag("--use-flash-attn");
         if (plan_.attention == model::AttentionImplementation::unfused) flag("--no-masked-softmax-fusion");
@@ -200,15 +176,6 @@ private:
     void training() {
         const schedule::Optimizer& o = plan_.optimizer;
         const schedule::Training& t = source_.file.training;
-        const std::string name = fmt::format("\"{}\"", schedule::name_of(o.kind));
-        if (o.kind == schedule::OptimizerKind::lamb ||
-            (o.kind == schedule::OptimizerKind::adam && o.weight_decay != 0))
-            diagnostics_.error(
-                {source_.file.path, 0, 0}, "training.optimizer",
-                fmt::format(
-                    "optimizer = {} cannot be expressed by Megatron-LM: it has AdamW (\"adam\") and SGD",
-                    name),
-                "set optimizer = \"adamw\"");
         flag("--optimizer", o.kind == schedule::OptimizerKind::sgd ? "sgd" : "adam");
         flag("--lr", o.learning_rate);
         flag("--lr-decay-style", "constant");

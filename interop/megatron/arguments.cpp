@@ -1,4 +1,4 @@
-#include "interop/megatron_arguments.h"
+#include "interop/megatron/arguments.h"
 
 #include <algorithm>
 #include <charconv>
@@ -72,7 +72,6 @@ constexpr std::string_view without_effect[] = {
     "loss-scale",
     "loss-scale-window",
     "lr-*",
-    "make-vocab-size-divisible-by",
     "manual-gc",
     "manual-gc-*",
     "mask-*",

@@ -1,4 +1,4 @@
-#include "interop/megatron_partition.h"
+#include "interop/megatron/partition.h"
 
 #include <algorithm>
 #include <cctype>

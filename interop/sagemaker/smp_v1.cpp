@@ -11,6 +11,7 @@
 #include "interop/expression.h"
 #include "interop/import_place.h"
 #include "interop/python_literal.h"
+#include "interop/sagemaker/example_scripts.h"
 #include "interop/targets.h"
 #include "schedule/pipeline/registry.h"
 
@@ -196,8 +197,13 @@ private:
         e_.leave_collective_to_environment();
         e_.leave_optimizer_to_script();
         const std::string& instance = source_.cluster.instance.name;
-        if (std::find(supported_instances.begin(), supported_instances.end(), instance) ==
-            supported_instances.end())
+        // The SDK's Framework estimator: "SMModelParallel and SMDataParallel currently do not support p5".
+        if (instance.starts_with("p5"))
+            e_.refuse_outside_plan(
+                "cluster.instance", '"' + instance + '"', "its SDK refuses p5 instances",
+                "use one of " + core::list_in_words(supported_instances) + ", or export to sagemaker-smp-v2");
+        else if (std::find(supported_instances.begin(), supported_instances.end(), instance) ==
+                 supported_instances.end())
             e_.warn("", fmt::format("{} is not among the instances that SMP v1 supports", instance),
                     core::list_in_words(supported_instances));
     }
@@ -279,6 +285,7 @@ std::optional<schedule::PlanFile> read_smp_v1(const std::string& text, const std
         checkpointing && is_true(*checkpointing))
         read->recompute = schedule::Recompute::full;
     place.file.plan = *read;
+    read_example_hyperparameters(block, options, place.file);
     return place.file;
 }
 

@@ -9,6 +9,8 @@
 #include "interop/expression.h"
 #include "interop/import_place.h"
 #include "interop/python_literal.h"
+#include "interop/sagemaker/example_scripts.h"
+#include "interop/source_text.h"
 #include "interop/targets.h"
 
 namespace interop {
@@ -31,6 +33,31 @@ void precision(Expression& e, core::Value& hyperparameters) {
     hyperparameters["bf16"] = p.activations() == core::DataType::bf16 ? 1 : 0;
 }
 
+// The same for SageMaker's Python SDK 3, which has no estimators: sagemaker.train.
+std::string model_trainer(const ExportSource& source, const core::Value& estimator,
+                          const core::Value& parameters, int processes) {
+    PythonCall torchrun("Torchrun");
+    torchrun.with("process_count_per_node", processes)
+        .with_source("smp", PythonCall("SMP").with_members(parameters).text(2));
+    PythonCall trainer("ModelTrainer");
+    trainer
+        .with_source("compute", PythonCall("Compute")
+                                    .with("instance_type", "ml." + source.cluster.instance.name)
+                                    .with("instance_count", source.cluster.nodes)
+                                    .text(1))
+        .with_source("source_code", PythonCall("SourceCode")
+                                        .with("source_dir", ".")
+                                        .with("entry_script", *estimator.find("entry_point"))
+                                        .text(1))
+        .with("hyperparameters", *estimator.find("hyperparameters"))
+        .with_source("distributed", torchrun.text(1))
+        .with("training_image", "REPLACE_WITH_AN_IMAGE_OF_SMP_V2");
+    return "from sagemaker.train import ModelTrainer\nfrom sagemaker.train.configs import Compute, "
+           "SourceCode\n"
+           "from sagemaker.train.distributed import SMP, Torchrun\n\ntrainer = " +
+           trainer.text() + "\n";
+}
+
 }  // namespace
 
 std::optional<Export> write_smp_v2(const ExportSource& source, const ExportOptions& options,
@@ -38,7 +65,6 @@ std::optional<Export> write_smp_v2(const ExportSource& source, const ExportOptio
     Expression e(source, "SageMaker SMP v2", diagnostics);
     const schedule::Plan& plan = e.plan;
     e.refuse_pipeline("set pipeline_parallel = 1, or export to sagemaker-smp-v1, megatron or deepspeed");
-    e.require_schedule({"1f1b"});
     e.require_order({"DPT"});
     e.refuse_sequence_parallel("none of its keys turns it on");
     e.refuse_recompute(schedule::Recompute::selective, "its scripts checkpoint whole layers");
@@ -106,10 +132,12 @@ std::optional<Export> write_smp_v2(const ExportSource& source, const ExportOptio
     estimator["instance_count"] = source.cluster.nodes;
     estimator["hyperparameters"] = hyperparameters;
     estimator["distribution"] = distribution;
-    Export result{
-        core::to_json(distribution),
-        {{"estimator.json", core::to_json(estimator)}, {"smp_config.json", core::to_json(parameters)}},
-        {placement_note(plan.layout)}};
+    const std::string trainer = model_trainer(source, estimator, parameters, processes);
+    Export result{core::to_json(distribution),
+                  {{"estimator.json", core::to_json(estimator)},
+                   {"smp_config.json", core::to_json(parameters)},
+                   {"model_trainer.py", trainer}},
+                  {placement_note(plan.layout)}};
     if (processes != source.cluster.instance.devices)
         result.notes.push_back(fmt::format(
             "SageMaker's torchrun starts one process on each of {} devices of an instance; the plan uses {}",
@@ -198,6 +226,7 @@ std::optional<schedule::PlanFile> read_smp_v2(const std::string& text, const std
     if (checkpointing && is_true(*checkpointing)) plan.recompute = schedule::Recompute::full;
     if (const core::Value* bf16 = block.hyperparameter({"bf16"}); bf16 && !is_true(*bf16))
         plan.precision = {core::DataType::fp32, core::DataType::fp32, core::DataType::fp32, false};
+    read_example_hyperparameters(block, options, place.file);
     const core::Value* batch = block.hyperparameter({"train_batch_size", "batch_size"});
     if (options.micro_batch) plan.micro_batch = static_cast<int>(*options.micro_batch);
     else if (batch && batch->kind() == core::Value::Kind::integer && batch->integer() > 0 &&

@@ -1,0 +1,73 @@
+#include "interop/megatron/rules.h"
+
+#include <fmt/core.h>
+
+namespace interop {
+
+namespace {
+
+void refuse_schedules(Expression& e) {
+    const schedule::Plan& plan = e.plan;
+    if (plan.virtual_stages > 1) e.require_schedule({"interleaved-1f1b"});
+    else e.require_schedule({"1f1b"});
+    if (plan.active_micro_batches > 0 && plan.layout.pipeline > 1)
+        e.refuse("active_micro_batches", std::to_string(plan.active_micro_batches),
+                 "its schedules decide this", "leave it out");
+}
+
+void refuse_sharding(Expression& e) {
+    const schedule::Plan& plan = e.plan;
+    if (plan.effective_shard_degree() > 1 && plan.sharding != schedule::Sharding::optimizer)
+        e.refuse("sharding", fmt::format("\"{}\"", schedule::name_of(plan.sharding)),
+                 "its distributed optimizer shards the optimizer's state; its FSDP modes change names "
+                 "between releases",
+                 "set sharding = \"optimizer\", or export to torchtitan, deepspeed or sagemaker-smp-v2");
+    if (plan.shards(schedule::Sharding::optimizer) && plan.overlaps_parameter_gathering &&
+        !plan.overlaps_gradient_reduction)
+        e.refuse("overlaps_parameter_gathering", "true", "--overlap-param-gather needs --overlap-grad-reduce",
+                 "set overlaps_gradient_reduction = true, or this to false");
+}
+
+void refuse_precision(Expression& e) {
+    const schedule::Precision& p = e.plan.precision;
+    const bool is_low = p.compute == core::DataType::fp16 || p.compute == core::DataType::bf16;
+    const bool is_fp8 = p.compute == core::DataType::fp8 && p.parameters == core::DataType::bf16;
+    const bool has_gradients = p.gradients == p.parameters || p.gradients == core::DataType::fp32;
+    const bool is_mixed =
+        p.has_master_parameters && has_gradients && ((is_low && p.parameters == p.compute) || is_fp8);
+    if (!is_mixed && p.compute != core::DataType::fp32) e.require_plain_precision();
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, int>> megatron_degrees(const schedule::Plan& plan) {
+    std::vector<std::pair<std::string, int>> degrees = {
+        {"tensor_model_parallel_size", plan.layout.tensor},
+        {"pipeline_model_parallel_size", plan.layout.pipeline}};
+    if (plan.layout.context > 1) degrees.emplace_back("context_parallel_size", plan.layout.context);
+    if (plan.layout.expert > 1) degrees.emplace_back("expert_model_parallel_size", plan.layout.expert);
+    return degrees;
+}
+
+void refuse_beyond_megatron(Expression& e, const TransformerShape& shape, const std::string& target,
+                            core::Diagnostics& diagnostics) {
+    for (const core::Unsupported& unsupported : shape.unsupported)
+        diagnostics.error({e.source.file.path, 0, 0}, "model",
+                          fmt::format("the model cannot be expressed by {}: {}", target, unsupported.reason),
+                          "choose another model or target");
+    refuse_schedules(e);
+    refuse_sharding(e);
+    e.refuse_offload();
+    refuse_precision(e);
+    const schedule::Optimizer& o = e.plan.optimizer;
+    if (o.kind == schedule::OptimizerKind::lamb ||
+        (o.kind == schedule::OptimizerKind::adam && o.weight_decay != 0))
+        diagnostics.error(
+            {e.source.file.path, 0, 0}, "training.optimizer",
+            fmt::format(
+                "optimizer = \"{}\" cannot be expressed by Megatron-LM: it has AdamW (\"adam\") and SGD",
+                schedule::name_of(o.kind)),
+            "set optimizer = \"adamw\"");
+}
+
+}  // namespace interop

@@ -1,0 +1,22 @@
+// What a plan may ask of Megatron-LM, whichever words tell it: arguments, or Megatron-Bridge's Python.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "interop/expression.h"
+#include "interop/transformer_shape.h"
+
+namespace interop {
+
+// Refuses models, schedules, sharding, offload, precisions and optimizers that Megatron-LM does not have,
+// each by its key. `target` names the words in messages about the model.
+void refuse_beyond_megatron(Expression& e, const TransformerShape& shape, const std::string& target,
+                            core::Diagnostics& diagnostics);
+
+// Degrees by the names of Megatron-LM's fields; its arguments are the same with dashes. Context and expert
+// parallelism are left out where they are 1.
+std::vector<std::pair<std::string, int>> megatron_degrees(const schedule::Plan& plan);
+
+}  // namespace interop
