@@ -102,8 +102,8 @@ public:
     // Is there too little memory on all ranks together for the state of the model, and for the activations
     // that they keep, however both are divided among them? Then no partition fits.
     bool never_fits(const schedule::Plan& plan);
-    // Micro-batches, or segments of them, whose activations a rank keeps at most, under the plan's order; of
-    // one stage a rank.
+    // Micro-batches, or the parts that pass, whose activations a rank keeps at most, under the plan's order;
+    // of one stage a rank.
     const std::vector<double>& micro_batches_kept(const schedule::Plan& plan);
     // The first run of operators that costs what this one does, and the parameters of one, a rank's share.
     model::OperatorRange first_like(model::OperatorRange range) { return stages_.first_like(range); }

@@ -60,7 +60,7 @@ private:
     Bounds& bounds_;
     std::map<Key, Row> rows_;
     std::deque<Passes> passes_;
-    // By micro-batch, recomputation, sequence parallelism and number of segments; by such first runs as
+    // By micro-batch, recomputation, sequence parallelism and passes of a micro-batch; by such first runs as
     // below.
     std::map<std::tuple<int, int, bool, int>, std::vector<std::optional<double>>> saved_;
     std::vector<std::optional<std::size_t>> first_like_;  // by run of units: the first run that is like it

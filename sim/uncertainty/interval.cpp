@@ -13,8 +13,9 @@ namespace {
 // Predictions with all constants moved at once, by which the variance they cause is estimated (Hutchinson,
 // 1990): unbiased, and within a few per cent of the whole interval, of which constants are the smaller part.
 constexpr int probes = 4;
-constexpr double probe_step = 0.5;   // of a deviation
-constexpr int simulated_rounds = 8;  // over the pipeline, at most; what is longer is extrapolated where that is exact
+constexpr double probe_step = 0.5;  // of a deviation
+constexpr int simulated_rounds =
+    8;  // over the pipeline, at most; what is longer is extrapolated where that is exact
 
 using Lower = std::vector<std::vector<double>>;
 

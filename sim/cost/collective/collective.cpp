@@ -10,19 +10,7 @@
 
 namespace sim {
 
-namespace {
-
 using schedule::CollectiveKind;
-
-int members_in_a_node(const cluster::Cluster& cluster, const std::vector<std::int32_t>& group) {
-    std::map<int, int> count;
-    int most = 1;
-    for (std::int32_t device : group)
-        most = std::max(most, ++count[cluster.node_of(cluster::DeviceId(device))]);
-    return most;
-}
-
-}  // namespace
 
 const std::vector<std::int32_t>& tied_ranks_of(const schedule::RankProgram& list,
                                                const schedule::Instruction& collective) {
@@ -100,7 +88,7 @@ int CommunicationCost::group_size(schedule::GroupKind group, int pipeline) const
 void CommunicationCost::add_rounds(const schedule::CollectiveAlgorithm& algorithm,
                                    const Participants& participants, const Groups& groups,
                                    std::vector<Candidate>& result) {
-    const int ranks_per_node = members_in_a_node(cluster_, groups.devices.front());
+    const int ranks_per_node = cluster::most_devices_of_a_node(cluster_, groups.devices.front());
     if (!algorithm.supports(participants.kind, groups.size(), ranks_per_node)) return;
     const schedule::Rounds rounds = algorithm.rounds(participants.kind, groups.size(), ranks_per_node);
     LinearCost total;
@@ -263,7 +251,7 @@ const Candidate& CommunicationCost::choose(const Participants& participants, cor
         for (int rank : members(participants, {0, 0, participants.pipeline}))
             devices.push_back(device_of(rank));
         wanted = schedule::select_collective(wanted, participants.kind, core::count_of(devices),
-                                             members_in_a_node(cluster_, devices), bytes)
+                                             cluster::most_devices_of_a_node(cluster_, devices), bytes)
                      .name;
     }
     // An algorithm that does not do this kind of collective leaves the choice to the library.
