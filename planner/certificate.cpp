@@ -86,7 +86,8 @@ void Checker::check_counts() {
                                                 {.global_batch = request_.global_batch,
                                                  .base = targets_[t].base,
                                                  .most_virtual_stages = request_.most_virtual_stages,
-                                                 .offload = request_.offload}))
+                                                 .offload = request_.offload,
+                                                 .limits = request_.limits}))
             space_.emplace_back(t, std::move(plan));
     if (space_.size() != claim_.space)
         check_.violations.push_back(

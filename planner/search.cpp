@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <ctime>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -257,6 +258,7 @@ private:
     OrderCollection orders_{&work_};
     std::vector<std::unique_ptr<StageCollection>> stages_;  // one a target
     Clock::time_point begin_ = Clock::now();
+    std::clock_t cpu_begin_ = std::clock();
 };
 
 void Search::bound(Entry& entry, Bounds& bounds) const {
@@ -496,7 +498,8 @@ void Search::enumerate() {
                          {.global_batch = request_.global_batch,
                           .base = targets_[t].base,
                           .most_virtual_stages = request_.most_virtual_stages,
-                          .offload = request_.uses_bounds ? schedule::Offload::none : request_.offload})) {
+                          .offload = request_.uses_bounds ? schedule::Offload::none : request_.offload,
+                          .limits = request_.limits})) {
             const Entry* before = entries_.empty() ? nullptr : &entries_.back();
             const bool is_new_layout =
                 !before || before->target != t || !(before->plan.layout == plan.layout);
@@ -1077,6 +1080,7 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     if (registered) judge_bounds(*registered);
     SearchAccount& account = result_.account;
     account.seconds = elapsed();
+    account.cpu_seconds = core::Seconds(double(std::clock() - cpu_begin_) / CLOCKS_PER_SEC);
     if (searched.value > 0)
         account.evaluations_per_second = static_cast<double>(account.evaluated) / searched.value;
     return std::move(result_);
@@ -1139,9 +1143,15 @@ SearchResult search_plans(const model::ModelGraph& graph, const std::vector<Targ
 }
 
 std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, const Target& target,
-                                                int global_batch, schedule::Offload offload) {
-    const std::vector<schedule::Plan> plans = legal_plans(
-        graph, target.cluster, {.global_batch = global_batch, .base = target.base, .most_virtual_stages = 1});
+                                                int global_batch, schedule::Offload offload,
+                                                const PlanLimits& limits) {
+    // Several stages a rank need no less memory; limits may know only schedules that have them.
+    const int most_virtual_stages = limits.schedules.empty() ? 1 : SpaceRequest().most_virtual_stages;
+    const std::vector<schedule::Plan> plans = legal_plans(graph, target.cluster,
+                                                          {.global_batch = global_batch,
+                                                           .base = target.base,
+                                                           .most_virtual_stages = most_virtual_stages,
+                                                           .limits = limits});
     OrderCollection orders;
     StageCollection stages(graph, target.cluster.instance.device);
     Bounds bounds(target.cluster, orders, stages);
@@ -1153,8 +1163,10 @@ std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, 
         std::vector<std::pair<double, schedule::Plan>> order;
         for (schedule::Plan plan : plans) {
             // The least memory of a family: smallest micro-batch, everything recomputed, activations loaded
-            // as late as possible.
-            if (plan.micro_batch != 1 || plan.recompute != schedule::Recompute::full) continue;
+            // as late as possible; limits may know no such plan.
+            if ((plan.micro_batch != 1 && limits.micro_batch.empty()) ||
+                (plan.recompute != schedule::Recompute::full && limits.recompute.empty()))
+                continue;
             if (offloads) {
                 const std::vector<int> horizons =
                     loading_horizons(graph, target.cluster.instance.device, plan);

@@ -52,6 +52,7 @@ struct SearchRequest {
     // Clusters that might be trained on as well, of whose plans only a bound is known: the arithmetic at the
     // peak of all their devices. They count in what is proven.
     std::vector<cluster::Cluster> unsearched = {};
+    PlanLimits limits = {};
     bool searches_orders = false;  // of the ranked plans, each with an order of its own where that is better
 };
 
@@ -95,6 +96,7 @@ struct SearchAccount {
     std::size_t space = 0, evaluated = 0, pruned = 0, unvisited = 0;
     std::map<Rejection, std::size_t> rejected;
     core::Seconds seconds;
+    core::Seconds cpu_seconds;  // of the process, all threads
     double evaluations_per_second = 0;
     bool is_proven_optimal = false;  // of this space under this model
     // Of the objective. Bounds are of registered schedules: without a plan, and with a searched order ranked
@@ -135,6 +137,7 @@ SearchResult search_plans(const model::ModelGraph& graph, const std::vector<Targ
 // only where no other does; nothing when there is none.
 std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, const Target& target,
                                                 int global_batch,
-                                                schedule::Offload offload = schedule::Offload::host);
+                                                schedule::Offload offload = schedule::Offload::host,
+                                                const PlanLimits& limits = {});
 
 }  // namespace planner

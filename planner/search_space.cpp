@@ -120,7 +120,23 @@ std::vector<int> segment_counts(const model::ModelGraph& graph, const schedule::
     return counts;
 }
 
+template <class T>
+bool takes(const std::vector<T>& values, const T& value) {
+    return values.empty() || std::find(values.begin(), values.end(), value) != values.end();
+}
+
 }  // namespace
+
+bool PlanLimits::allows(const schedule::ParallelLayout& layout) const {
+    return takes(tensor, layout.tensor) && takes(pipeline, layout.pipeline) &&
+           takes(context, layout.context) && takes(expert, layout.expert) &&
+           takes(replicas, layout.replicas());
+}
+
+bool PlanLimits::allows(const schedule::Plan& plan) const {
+    return allows(plan.layout) && takes(micro_batch, plan.micro_batch) && takes(schedules, plan.schedule) &&
+           takes(recompute, plan.recompute) && takes(sharding, plan.sharding);
+}
 
 std::vector<int> segment_counts(const model::ModelGraph& graph, const schedule::Plan& plan) {
     return segment_counts(graph, plan, cuts_sequences(graph));
@@ -169,6 +185,7 @@ std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cl
                keeps_gathered = sim::framework_traits(request.base.framework).gathers_once_in_pipelines;
     for (const schedule::ParallelLayout& layout :
          legal_layouts(graph, cluster.device_count(), request.global_batch)) {
+        if (!request.limits.allows(layout)) continue;
         const int per_replica = request.global_batch / layout.replicas();
         for (int micro_batch : divisors(per_replica)) {
             schedule::Plan plan = request.base;
@@ -191,6 +208,7 @@ std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cl
                          sharding_choices(layout, cluster.instance.devices, keeps_gathered)) {
                         plan.sharding = sharding.sharding;
                         plan.shard_degree = sharding.degree;
+                        if (!request.limits.allows(plan)) continue;
                         plans.push_back(plan);
                         if (request.offload == schedule::Offload::none ||
                             request.base.offload != schedule::Offload::none)

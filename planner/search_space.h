@@ -2,6 +2,7 @@
 // recomputations and micro-batches.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "cluster/topology.h"
@@ -11,11 +12,25 @@
 
 namespace planner {
 
+// Values that plans are kept to, by axis; without any, an axis is free.
+struct PlanLimits {
+    std::vector<int> tensor = {}, pipeline = {}, context = {}, expert = {}, micro_batch = {};
+    std::vector<int> replicas = {};           // that work on different samples
+    std::vector<std::string> schedules = {};  // registered names
+    std::vector<schedule::Recompute> recompute = {};
+    std::vector<schedule::Sharding> sharding = {};
+
+    bool allows(const schedule::ParallelLayout& layout) const;
+    bool allows(const schedule::Plan& plan) const;
+    bool operator==(const PlanLimits&) const = default;
+};
+
 struct SpaceRequest {
     int global_batch = 1;  // samples a step; replicas * micro_batch * micro_batches of every plan
     schedule::Plan base;   // precision, attention, optimizer and whatever else is not searched
     int most_virtual_stages = 8;
     schedule::Offload offload = schedule::Offload::none;  // where activations may go; none: they stay
+    PlanLimits limits = {};
 };
 
 // In a fixed order: tensor, pipeline, context, expert, micro-batch, recompute, schedule, virtual stages,

@@ -13,12 +13,14 @@
 
 #include "apps/command.h"
 #include "apps/options.h"
+#include "apps/smplan/plan_limits.h"
 #include "cluster/node.h"
 #include "cluster/profile/load.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/index/integers.h"
 #include "core/parallel.h"
+#include "jobs/job.h"
 #include "model/load.h"
 #include "planner/certificate.h"
 #include "planner/explain.h"
@@ -58,8 +60,10 @@ const char* const plan_help =
     "  --seq-len S          tokens per sample (default: what the model was published with)\n"
     "  --global-batch B     samples per step (default: about 4 million tokens, Llama 2's; 256 images)\n"
     "  --objective O        speed (default), memory, cost or time-to-train\n"
-    "  --tokens T           tokens of the whole training, e.g. 2e12; --deadline in hours and --budget in USD "
+    "  --tokens T           tokens of the whole training, e.g. 2e12 or 300B; --deadline in hours and "
+    "--budget in USD "
     "are for all of them\n"
+    "  --memory-margin PCT  keep so much of every device's memory free (default 0)\n"
     "  --top K              plans to show (default 5)\n"
     "  --offload WHERE      where activations may go that do not fit: host (default), none, or disk with "
     "--offload-bandwidth 6GB/s,\n"
@@ -69,6 +73,10 @@ const char* const plan_help =
     "work is counted,\n"
     "                       not timed (two cores do about a second's in a second), so the answer does not "
     "depend on the load\n"
+    "  --tp --pp --dp --cp --ep --micro-batch N[,N...], --schedule NAME[,...], --sharding none|optimizer|"
+    "gradients|parameters,\n"
+    "  --recompute none|selective|full, --precision fp32|tf32|fp16|bf16|fp8\n"
+    "                       keep plans to these values; the answer says what that costs against all plans\n"
     "  --schedule auto      search the compute order of the plans found, for their own stage times, and keep "
     "it where it is faster\n"
     "  --calibration FILE   constants and site effects of one installation (smsim calibrate --help)\n"
@@ -102,7 +110,9 @@ const char* const verify_help =
     "  smplan verify proof.json\n";
 constexpr int certificate_version = 1;
 constexpr const char* default_model = "llama-2-7b";
-constexpr int most_nodes_tried = 4096;
+constexpr int most_nodes_tried = 4096;  // where none are asked for
+constexpr int greatest_node_count = 1 << 15;
+constexpr double most_margin_pct = 90;
 // Every number of nodes is searched up to here. Beyond, powers of two and the greatest are, and a bound is
 // taken of the others.
 constexpr int most_counts_searched = 16;
@@ -113,6 +123,7 @@ struct Request {
     std::optional<std::int64_t> sequence_length;
     std::optional<std::int64_t> nodes, most_nodes;
     planner::SearchRequest search;
+    LimitOptions limits;
     core::BytesPerSecond offload_bandwidth;  // of a node's disks
     std::optional<std::string> out_path, certificate_path;
     std::vector<std::string> assumptions;
@@ -130,8 +141,9 @@ cluster::Cluster cluster_of(const cluster::InstanceType& instance, int nodes) {
 
 // The base plan whose kernels the device has: flash attention, else fused softmax, else plain.
 schedule::Plan base_plan(const model::ModelGraph& graph, const cluster::DeviceSpec& device,
-                         core::Diagnostics& diagnostics) {
+                         std::optional<core::DataType> precision, core::Diagnostics& diagnostics) {
     schedule::Plan plan = planner::default_plan(device);
+    if (precision) plan.precision = schedule::precision_named(*precision);
     for (model::AttentionImplementation attention :
          {plan.attention, model::AttentionImplementation::fused_softmax,
           model::AttentionImplementation::unfused}) {
@@ -156,7 +168,8 @@ std::vector<int> node_counts(const Request& request, const model::ModelGraph& gr
     } else {
         for (int n = 1; n <= 64; n *= 2)
             if (planner::find_fitting_plan(graph, {cluster_of(instance, n), base},
-                                           request.search.global_batch, request.search.offload))
+                                           request.search.global_batch, request.search.offload,
+                                           request.search.limits))
                 return {n};
         counts = {64};
     }
@@ -240,6 +253,7 @@ core::Value account_of(const planner::SearchAccount& account, planner::Objective
     value["pruned"] = account.pruned;
     value["unvisited"] = account.unvisited;
     value["seconds"] = account.seconds.value;
+    value["cpu_seconds"] = account.cpu_seconds.value;
     value["evaluations_per_s"] = account.evaluations_per_second;
     value["proven_optimal"] = account.is_proven_optimal;
     // The contract's key is a time; for other objectives the bound is in their own unit, under its own name.
@@ -296,7 +310,7 @@ std::string shortfall_text(const model::ModelGraph& graph, const std::vector<pla
 
 // The smallest count of nodes, doubling, on which something fits.
 std::string remedy(const model::ModelGraph& graph, const planner::Target& target, int global_batch,
-                   schedule::Offload offload) {
+                   schedule::Offload offload, const LimitOptions& limits) {
     const cluster::InstanceType& instance = target.cluster.instance;
     double state =
         whole_state(graph, target.base) / (instance.device.memory * static_cast<double>(instance.devices));
@@ -309,15 +323,16 @@ std::string remedy(const model::ModelGraph& graph, const planner::Target& target
             int used =
                 batch > 0 ? batch : n * instance.devices;  // a batch that lets every device be a replica
             if (std::optional<schedule::Plan> plan = planner::find_fitting_plan(
-                    graph, {cluster_of(instance, n), target.base}, used, offload)) {
+                    graph, {cluster_of(instance, n), target.base}, used, offload, limits.plans)) {
                 std::string text =
                     fmt::format("{} x {} fit it: {}", n, instance.name, planner::describe(*plan));
                 if (batch == 0) text += fmt::format(" (with --global-batch {})", used);
                 return text;
             }
         }
-    return fmt::format("no number of {} up to {} fits it with these degrees; use devices with more memory",
-                       instance.name, most_nodes_tried);
+    return fmt::format("no number of {} up to {} fits it with these degrees; use devices with more memory{}",
+                       instance.name, most_nodes_tried,
+                       limits.is_empty() ? "" : fmt::format(", or allow more than {}", limits.text));
 }
 
 core::Value model_table(const Request& request, const model::ModelGraph& graph) {
@@ -383,6 +398,12 @@ void print(const Request& request, const model::ModelGraph& graph, const planner
         "{}, {}global batch {}\n", graph.name,
         graph.tokens_per_sample > 0 ? fmt::format("{} tokens a sample, ", graph.tokens_per_sample) : "",
         request.search.global_batch);
+    if (const std::optional<double> gap = gap_pct(result.account);
+        gap && !result.account.is_proven_optimal && *gap > 0)
+        out << fmt::format(
+            "  stopped before everything was looked at: the best plan may be better by up to "
+            "{:.1f} %\n",
+            *gap);
     for (const std::string& line : request.assumptions) out << "  assumed: " << line << '\n';
     // Columns of axes that no plan of the list uses are left out.
     const auto any = [&](auto degree) {
@@ -483,6 +504,18 @@ void check_objective(const Request& request, Options& options) {
                               "choose another objective or target");
 }
 
+std::optional<double> read_tokens(Options& options) {
+    const std::optional<std::string> text = options.text("--tokens");
+    if (!text) return std::nullopt;
+    constexpr double most = 1e18;
+    const std::optional<double> tokens = jobs::parse_token_count(*text);
+    if (tokens && *tokens >= 1 && *tokens <= most) return tokens;
+    options.error("--tokens",
+                  fmt::format("--tokens = {} is no number of tokens from 1 to 1e18", core::in_quotes(*text)),
+                  "for example --tokens 2e12, 300B or 1.4T");
+    return std::nullopt;
+}
+
 void read_offload(Request& request, Options& options) {
     if (const std::optional<std::string> offload = options.choice("--offload", {"host", "none", "disk"}))
         request.search.offload = *offload == "host"   ? schedule::Offload::host
@@ -520,8 +553,14 @@ std::optional<Request> read_request(Options& options, core::Diagnostics& diagnos
         if (std::optional<cluster::InstanceType> instance =
                 cluster::load_instance(name, diagnostics, {}, "--target"))
             request.targets.push_back(std::move(*instance));
-    request.nodes = options.integer("--nodes", 1, most_nodes_tried);
-    request.most_nodes = options.integer("--max-nodes", 1, most_nodes_tried);
+    if (const std::optional<double> margin = options.real("--memory-margin", 0, most_margin_pct))
+        for (cluster::InstanceType& instance : request.targets)
+            instance.device.memory = instance.device.memory * (1 - *margin / 100);
+    if (options.has("--memory-margin"))
+        request.assumptions.push_back(
+            fmt::format("{} % of every device's memory is kept free", *options.text("--memory-margin")));
+    request.nodes = options.integer("--nodes", 1, greatest_node_count);
+    request.most_nodes = options.integer("--max-nodes", 1, greatest_node_count);
     if (options.has("--nodes") && options.has("--max-nodes"))
         options.error("--max-nodes", "--nodes and --max-nodes cannot be given together");
     if (std::optional<std::string> model = options.text("--model")) request.model_reference = *model;
@@ -533,19 +572,15 @@ std::optional<Request> read_request(Options& options, core::Diagnostics& diagnos
                                    : *objective == "cost"          ? planner::Objective::cost
                                    : *objective == "time-to-train" ? planner::Objective::time_to_train
                                                                    : planner::Objective::speed;
-    request.search.tokens = options.real("--tokens", 1, 1e18);
+    request.search.tokens = read_tokens(options);
     if (std::optional<double> hours = options.real("--deadline", 0, 1e9))
         request.search.deadline = core::hours(*hours);
     if (std::optional<double> budget = options.real("--budget", 0, 1e15))
         request.search.budget = core::Dollars(*budget);
     check_objective(request, options);
-    if (const std::optional<std::string> schedule = options.text("--schedule")) {
-        if (*schedule == "auto") request.search.searches_orders = true;
-        else
-            options.error("--schedule",
-                          fmt::format("--schedule = {} is no choice", core::in_quotes(*schedule)),
-                          "leave it out to compare all registered schedules, or use auto");
-    }
+    request.limits = read_limits(options);
+    request.search.limits = request.limits.plans;
+    request.search.searches_orders = request.limits.searches_orders;
     read_offload(request, options);
     request.search.keep = static_cast<std::size_t>(options.integer("--top", 1, 1000).value_or(5));
     request.search.threads = core::narrow<int>(
@@ -589,17 +624,21 @@ std::optional<std::vector<planner::Target>> targets_of(Request& request, const m
                                                        Options& options, core::Diagnostics& diagnostics) {
     std::vector<planner::Target> targets;
     for (const cluster::InstanceType& instance : request.targets) {
-        schedule::Plan base = base_plan(graph, instance.device, diagnostics);
-        base.offload_bandwidth = request.offload_bandwidth;
+        std::vector<schedule::Plan> bases;
+        for (const core::DataType precision : request.limits.precisions)
+            bases.push_back(base_plan(graph, instance.device, precision, diagnostics));
+        if (bases.empty()) bases.push_back(base_plan(graph, instance.device, std::nullopt, diagnostics));
+        for (schedule::Plan& base : bases) base.offload_bandwidth = request.offload_bandwidth;
         if (diagnostics.has_errors()) return std::nullopt;
-        std::vector<int> counts = node_counts(request, graph, instance, base);
+        const std::vector<int> counts = node_counts(request, graph, instance, bases.front());
         if (!request.nodes && !request.most_nodes)
             request.assumptions.push_back(
                 cluster::has_network(instance)
                     ? fmt::format("{} node{} of {}: the least that holds it (no --nodes given)",
                                   counts.front(), counts.front() == 1 ? "" : "s", instance.name)
                     : fmt::format("1 node of {}, which has no network (no --nodes given)", instance.name));
-        for (int nodes : counts) targets.push_back({cluster_of(instance, nodes), base});
+        for (const int nodes : counts)
+            for (const schedule::Plan& base : bases) targets.push_back({cluster_of(instance, nodes), base});
         for (int nodes = 1; request.most_nodes && nodes < counts.back(); ++nodes)
             if (std::find(counts.begin(), counts.end(), nodes) == counts.end())
                 request.search.unsearched.push_back(cluster_of(instance, nodes));
@@ -612,9 +651,10 @@ std::optional<std::vector<planner::Target>> targets_of(Request& request, const m
                           "use --nodes 1");
             return std::nullopt;
         }
-    request.assumptions.push_back(fmt::format("{} compute, {} with fp32 optimizer state",
-                                              core::name_of(targets.front().base.precision.compute),
-                                              schedule::name_of(targets.front().base.optimizer.kind)));
+    if (request.limits.precisions.empty())
+        request.assumptions.push_back(fmt::format("{} compute, {} with fp32 optimizer state",
+                                                  core::name_of(targets.front().base.precision.compute),
+                                                  schedule::name_of(targets.front().base.optimizer.kind)));
     return targets;
 }
 
@@ -634,20 +674,31 @@ core::Diagnostics why_no_plan(const Request& request, const model::ModelGraph& g
         text.pop_back();
         reason.error({}, "--target", text,
                      "allow more time (--deadline), money (--budget) or nodes (--max-nodes)");
+    } else if (account.space == 0 && !request.limits.is_empty()) {
+        std::string text = fmt::format("no plan of {} devices and a global batch of {} has {}",
+                                       targets.back().cluster.device_count(), request.search.global_batch,
+                                       request.limits.text);
+        for (const int tensor : request.limits.plans.tensor)
+            if (const std::optional<core::Unsupported> why =
+                    model::tensor_parallel_unsupported(graph, tensor))
+                text += fmt::format("; --tp {}: {}", tensor, why->reason);
+        reason.error({}, "--target", text, "leave one of them out, or allow more values");
     } else {
         reason.append(diagnostics);
         if (!diagnostics.has_errors())
             reason.error(
                 {}, "--target",
                 "no plan fits: " + shortfall_text(graph, targets, result, request.search.global_batch),
-                remedy(graph, targets.back(), request.search.global_batch, request.search.offload));
+                remedy(graph, targets.back(), request.search.global_batch, request.search.offload,
+                       request.limits));
     }
     return reason;
 }
 
 core::Value document_of(const Request& request, const model::ModelGraph& graph,
                         const planner::SearchResult& result, const std::vector<planner::Target>& targets,
-                        const std::vector<sim::PredictionIntervals>& intervals) {
+                        const std::vector<sim::PredictionIntervals>& intervals,
+                        const std::optional<CostOfLimits>& limits) {
     core::Value document = core::Value::table();
     document["model"] = graph.name;
     document["global_batch"] = request.search.global_batch;
@@ -657,6 +708,7 @@ core::Value document_of(const Request& request, const model::ModelGraph& graph,
     document["plans"] = std::move(plans);
     document["search"] = account_of(result.account, request.search.objective);
     document["assumptions"] = request.assumptions;
+    if (limits) document["limits"] = to_value(*limits, request.limits);
     if (request.out_path) document["out"] = *request.out_path;
     return document;
 }
@@ -681,11 +733,44 @@ std::vector<sim::PredictionIntervals> judge(planner::SearchResult& result, const
 }
 
 OptionNames plan_options() {
-    return {.with_value = {"--target", "--nodes", "--max-nodes", "--model", "--seq-len", "--global-batch",
-                           "--objective", "--tokens", "--deadline", "--budget", "--top", "--threads",
-                           "--time-limit", "--schedule", "--out", "--certificate", "--offload",
-                           "--offload-bandwidth", "--calibration"},
-            .flags = {"--json", "--help"}};
+    OptionNames names{.with_value = {"--target", "--nodes", "--max-nodes", "--model", "--seq-len",
+                                     "--global-batch", "--objective", "--tokens", "--deadline", "--budget",
+                                     "--top", "--threads", "--time-limit", "--memory-margin", "--out",
+                                     "--certificate", "--offload", "--offload-bandwidth", "--calibration"},
+                      .flags = {"--json", "--help"}};
+    names.with_value.insert(names.with_value.end(), limit_option_names().begin(), limit_option_names().end());
+    return names;
+}
+
+// The same clusters, searched with every value of what the options keep plans to.
+std::optional<CostOfLimits> cost_of_limits(const Request& request, const model::ModelGraph& graph,
+                                           const std::vector<planner::Target>& targets,
+                                           const planner::RankedPlan& best) {
+    if (request.limits.is_empty()) return std::nullopt;
+    core::Diagnostics unneeded;
+    std::vector<planner::Target> all;
+    const auto is_known = [&](const planner::Target& target) {
+        return std::any_of(all.begin(), all.end(), [&](const planner::Target& other) {
+            return other.cluster.instance.name == target.cluster.instance.name &&
+                   other.cluster.nodes == target.cluster.nodes;
+        });
+    };
+    for (const planner::Target& target : targets) {
+        if (is_known(target)) continue;
+        all.push_back(target);
+        if (request.limits.precisions.empty()) continue;
+        all.back().base = base_plan(graph, target.cluster.instance.device, std::nullopt, unneeded);
+        all.back().base.offload_bandwidth = request.offload_bandwidth;
+    }
+    planner::SearchRequest search = request.search;
+    search.limits = {};
+    search.searches_orders = false;
+    search.keep = 1;
+    planner::SearchResult result = planner::search_plans(graph, all, search, unneeded);
+    if (result.plans.empty()) return std::nullopt;
+    CostOfLimits cost{std::move(result.plans.front()), 0, result.account.is_proven_optimal};
+    cost.pct = std::max(0.0, 100 * (best.value - cost.best.value) / cost.best.value);
+    return cost;
 }
 
 struct Question {
@@ -849,6 +934,7 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
         show(why_no_plan(request, graph, targets, result, diagnostics), as_json, out, err);
         return no_plan;
     }
+    const std::optional<CostOfLimits> limits = cost_of_limits(request, graph, targets, result.plans.front());
     const std::vector<sim::PredictionIntervals> intervals =
         judge(result, graph, targets, request.posterior(), request.search.threads);
     for (const planner::RankedPlan& ranked : result.plans)
@@ -856,10 +942,11 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
     if (request.search.searches_orders)
         request.assumptions.push_back("bounds, and what is proven by them, are of registered schedules");
     if (as_json) {
-        out << core::to_json(document_of(request, graph, result, targets, intervals)) << '\n';
+        out << core::to_json(document_of(request, graph, result, targets, intervals, limits)) << '\n';
     } else {
         show(diagnostics, false, out, err);
         print(request, graph, result, targets, intervals, out);
+        if (limits) out << "  " << text_of(*limits, request.limits) << '\n';
     }
     const planner::RankedPlan& best = result.plans.front();
     std::vector<OutputFile> files;

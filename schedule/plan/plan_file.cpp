@@ -42,14 +42,6 @@ constexpr OptimizerKind all_optimizers[] = {OptimizerKind::sgd, OptimizerKind::a
 const std::vector<std::string> attention_names = {"unfused", "fused_softmax", "flash"};
 const std::vector<std::string> precision_names = {"fp32", "tf32", "fp16", "bf16"};
 
-// fp32 and tf32 keep one copy; 16-bit formats train on fp32 master parameters (Micikevicius et al., arXiv
-// 1710.03740).
-Precision precision_named(core::DataType type) {
-    const bool is_low = type == core::DataType::fp16 || type == core::DataType::bf16;
-    const core::DataType stored = is_low ? type : core::DataType::fp32;
-    return {.compute = type, .parameters = stored, .gradients = stored, .has_master_parameters = is_low};
-}
-
 void read_precision(core::TableReader& reader, Precision& precision) {
     const core::Value* value = reader.optional_any("precision");
     if (!value) return;
@@ -63,11 +55,6 @@ void read_precision(core::TableReader& reader, Precision& precision) {
     const core::DataType type = core::data_type_named(compute).value_or(core::DataType::bf16);
     precision = precision_named(type);
     const std::vector<std::string> stored = {"fp32", "fp16", "bf16"};
-    if (type == core::DataType::fp8)
-        precision = {.compute = type,
-                     .parameters = core::DataType::bf16,
-                     .gradients = core::DataType::bf16,
-                     .has_master_parameters = true};
     if (const auto name = table.optional_choice("parameters", stored))
         precision.parameters = *core::data_type_named(*name);
     if (const auto name = table.optional_choice("gradients", stored))
@@ -210,6 +197,16 @@ core::Value training_value(const Training& training, const Optimizer& optimizer)
 }
 
 }  // namespace
+
+Precision precision_named(core::DataType compute) {
+    const core::DataType stored = compute == core::DataType::fp8    ? core::DataType::bf16
+                                  : compute == core::DataType::tf32 ? core::DataType::fp32
+                                                                    : compute;
+    return {.compute = compute,
+            .parameters = stored,
+            .gradients = stored,
+            .has_master_parameters = stored != core::DataType::fp32};
+}
 
 std::optional<Plan> read_plan(const core::Value& plan_table, const core::Value* training_table,
                               core::Diagnostics& diagnostics, int nodes) {

@@ -68,6 +68,10 @@ std::optional<PlanFile> load_plan_file(const std::string& path, core::Diagnostic
 // Lossless: read_plan_file(write(x)) == x for every field.
 std::string write_plan_file(const PlanFile& file);
 
+// What a name alone says of a plan's precision: fp32 and tf32 keep one copy; 16-bit formats train on fp32
+// master parameters (Micikevicius et al., arXiv 1710.03740), and fp8 is bf16 in all but its products.
+Precision precision_named(core::DataType compute);
+
 // Does the plan fit the model and cluster together (degrees divide heads, layers, ranks equal devices in use,
 // schedule's constraint on micro-batches, shard degree)? Errors name the key in the file when `plan_table` is
 // given. `device_count` INT_MAX: ranks may share devices (local CPU). A vocabulary that the tensor-parallel

@@ -1,7 +1,9 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <functional>
 #include <iomanip>
+#include <iterator>
 #include <numeric>
 #include <set>
 
@@ -88,6 +90,58 @@ TEST_CASE("every plan of a space uses all devices, makes the global batch and is
     for (std::size_t i = 0; i < plans.size(); ++i)
         for (std::size_t j = i + 1; j < plans.size(); ++j)
             if (plans[i] == plans[j]) FAIL("plans " << i << " and " << j << " are equal");
+}
+
+TEST_CASE("limits keep those plans of a space that have the values") {
+    const auto graph = load_graph("gpt2", 128);
+    const auto candidate = target_of("p3.16xlarge", 1);
+    const planner::SpaceRequest all{.global_batch = 16, .base = candidate.base};
+    const std::vector<schedule::Plan> space = planner::legal_plans(graph, candidate.cluster, all);
+    // Each axis alone: the limit, and what it asks of a plan.
+    using Limits = planner::PlanLimits;
+    using schedule::Plan;
+    const std::vector<std::pair<Limits, std::function<bool(const Plan&)>>> cases = {
+        {{.tensor = {2}}, [](const Plan& p) { return p.layout.tensor == 2; }},
+        {{.pipeline = {2, 4}},
+         [](const Plan& p) { return p.layout.pipeline % 2 == 0 && p.layout.pipeline < 8; }},
+        {{.micro_batch = {1}}, [](const Plan& p) { return p.micro_batch == 1; }},
+        {{.replicas = {4}}, [](const Plan& p) { return p.layout.data / p.layout.context == 4; }},
+        {{.schedules = {"zb-h1"}}, [](const Plan& p) { return p.schedule == "zb-h1"; }},
+        {{.recompute = {schedule::Recompute::full}},
+         [](const Plan& p) { return p.recompute == schedule::Recompute::full; }},
+        {{.sharding = {schedule::Sharding::none, schedule::Sharding::gradients}},
+         [](const Plan& p) {
+             return !p.shards(schedule::Sharding::optimizer) || p.sharding == schedule::Sharding::gradients;
+         }},
+        {{.tensor = {3}}, [](const Plan&) { return false; }},
+    };
+    for (const auto& [limits, has_value] : cases) {
+        std::vector<Plan> wanted;
+        std::copy_if(space.begin(), space.end(), std::back_inserter(wanted), has_value);
+        planner::SpaceRequest request = all;
+        request.limits = limits;
+        CHECK(planner::legal_plans(graph, candidate.cluster, request) == wanted);
+        CHECK(wanted.size() < space.size());
+    }
+    // The best of the limited space is the best plan of the space that has the values.
+    planner::SearchRequest search;
+    search.global_batch = 16;
+    search.uses_bounds = false;
+    search.keep = space.size();
+    search.offload = schedule::Offload::none;
+    core::Diagnostics diagnostics;
+    const planner::SearchResult whole = planner::search_plans(graph, {candidate}, search, diagnostics);
+    search.uses_bounds = true;
+    search.keep = 1;
+    search.limits.tensor = {2, 4};
+    search.limits.recompute = {schedule::Recompute::full};
+    const planner::SearchResult limited = planner::search_plans(graph, {candidate}, search, diagnostics);
+    REQUIRE_FALSE(limited.plans.empty());
+    const auto best = std::find_if(whole.plans.begin(), whole.plans.end(),
+                                   [&](const auto& ranked) { return search.limits.allows(ranked.plan); });
+    REQUIRE(best != whole.plans.end());
+    CHECK(limited.plans.front().value <= best->value * (1 + 1e-9));  // a partition may be better
+    CHECK(search.limits.allows(limited.plans.front().plan));
 }
 
 TEST_CASE("sequences are cut into 2 and 4 segments where they may be") {
