@@ -1,6 +1,7 @@
 #include "apps/smplan/plan_limits.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include <fmt/core.h>
@@ -141,10 +142,11 @@ core::Value to_value(const CostOfLimits& cost, const LimitOptions& limits) {
 
 std::string text_of(const CostOfLimits& cost, const LimitOptions& limits) {
     constexpr double nothing = 0.005;  // per cent: less is shown as zero
-    if (cost.pct < nothing)
+    if (std::abs(cost.pct) < nothing)
         return fmt::format("{} costs nothing: no better plan {} without", limits.text,
                            cost.is_proven ? "exists" : "was found");
-    return fmt::format("{} costs {:.2f} %: without, {} takes {} a step{}", limits.text, cost.pct,
+    return fmt::format("{} {} {:.2f} %: without, {} takes {} a step{}", limits.text,
+                       cost.pct < 0 ? "gains" : "costs", std::abs(cost.pct),
                        planner::describe(cost.best.plan), core::format(cost.best.evaluation.step_time),
                        cost.is_proven ? "" : " (the best found, not proven)");
 }

@@ -28,8 +28,10 @@ LimitOptions read_limits(Options& options);
 // What the values cost, where the same question was searched without them too.
 struct CostOfLimits {
     planner::RankedPlan best;  // without
-    double pct = 0;            // by which the objective is worse with them
-    bool is_proven = false;    // that there is no better one without
+    // By which the objective is worse with them; less than zero where they name a precision that is faster
+    // than the device's usual one.
+    double pct = 0;
+    bool is_proven = false;  // that there is no better one without
 };
 core::Value to_value(const CostOfLimits& cost, const LimitOptions& limits);
 std::string text_of(const CostOfLimits& cost, const LimitOptions& limits);

@@ -201,6 +201,7 @@ core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const pl
     row["sequence_parallel"] = plan.has_sequence_parallelism();
     row["micro_batch"] = plan.micro_batch;
     row["micro_batches"] = plan.micro_batches;
+    row["precision"] = core::name_of(plan.precision.compute);
     row["schedule"] = schedule::schedule_label(plan.schedule);
     if (plan.segments > 1) row["segments"] = plan.segments;
     row["recompute"] = schedule::name_of(plan.recompute);
@@ -418,14 +419,18 @@ void print(const Request& request, const model::ModelGraph& graph, const planner
     const auto offload = [&](const std::string& text) {
         return has_offload ? fmt::format(" {:<9}", text) : std::string();
     };
+    const auto precision = [&](std::string_view text) {
+        return request.limits.precisions.size() > 1 ? fmt::format(" {:<9}", text) : std::string();
+    };
     const auto parts_of_data = [&](const auto& context, const auto& expert) {
         return (has_context ? fmt::format(" {:>3}", context) : std::string()) +
                (has_experts ? fmt::format(" {:>3}", expert) : std::string());
     };
     out << fmt::format(
-        "\n  {:>2}  {:<22} {:>3} {:>3} {:>4}{} {:<20} {:<16} {:>9} {:<9}{} {:>10} {:>6} {:>10} {:>9}{}  {}\n",
+        "\n  {:>2}  {:<22} {:>3} {:>3} {:>4}{} {:<20} {:<16} {:>9} {:<9}{}{} {:>10} {:>6} {:>10} {:>9}{}  "
+        "{}\n",
         "#", "target", "TP", "PP", "DP", parts_of_data("CP", "EP"), "schedule", "sharding", "batch",
-        "recompute", offload("offload"), "step", "MFU", "peak", "USD/h",
+        "recompute", offload("offload"), precision("precision"), "step", "MFU", "peak", "USD/h",
         has_tokens ? "   hours       USD" : "", "bound by");
     for (std::size_t i = 0; i < result.plans.size(); ++i) {
         const planner::RankedPlan& ranked = result.plans[i];
@@ -446,7 +451,7 @@ void print(const Request& request, const model::ModelGraph& graph, const planner
                                               ranked.training_cost->value)
                                 : "";
         out << fmt::format(
-            "  {:>2}  {:<22} {:>3} {:>3} {:>4}{} {:<20} {:<16} {:>9} {:<9}{} {:>10} {:>5.1f}% {:>10} "
+            "  {:>2}  {:<22} {:>3} {:>3} {:>4}{} {:<20} {:<16} {:>9} {:<9}{}{} {:>10} {:>5.1f}% {:>10} "
             "{:>9.2f}{}  {}\n",
             i + 1, fmt::format("{} x {}", cluster.nodes, cluster.instance.name), plan.layout.tensor,
             plan.layout.pipeline, plan.layout.replicas(),
@@ -456,9 +461,9 @@ void print(const Request& request, const model::ModelGraph& graph, const planner
                 plan.offload == schedule::Offload::none
                     ? "-"
                     : fmt::format("{}/{}", schedule::name_of(plan.offload), plan.activation_loading_horizon)),
-            core::format(ranked.evaluation.step_time), 100 * ranked.evaluation.mfu,
-            core::format(ranked.evaluation.peak_memory), core::to_dollars_per_hour(ranked.evaluation.rate),
-            total, ranked.bound_by);
+            precision(core::name_of(plan.precision.compute)), core::format(ranked.evaluation.step_time),
+            100 * ranked.evaluation.mfu, core::format(ranked.evaluation.peak_memory),
+            core::to_dollars_per_hour(ranked.evaluation.rate), total, ranked.bound_by);
     }
     if (!result.plans.empty()) {
         out << "\n  why: " << result.plans.front().why << '\n';
@@ -769,7 +774,7 @@ std::optional<CostOfLimits> cost_of_limits(const Request& request, const model::
     planner::SearchResult result = planner::search_plans(graph, all, search, unneeded);
     if (result.plans.empty()) return std::nullopt;
     CostOfLimits cost{std::move(result.plans.front()), 0, result.account.is_proven_optimal};
-    cost.pct = std::max(0.0, 100 * (best.value - cost.best.value) / cost.best.value);
+    cost.pct = 100 * (best.value - cost.best.value) / cost.best.value;
     return cost;
 }
 
