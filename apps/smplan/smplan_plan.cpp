@@ -14,6 +14,7 @@
 #include "apps/command.h"
 #include "apps/options.h"
 #include "apps/smplan/plan_limits.h"
+#include "apps/smplan/target_names.h"
 #include "cluster/node.h"
 #include "cluster/profile/load.h"
 #include "core/diagnostics.h"
@@ -50,7 +51,8 @@ const char* const plan_help =
     "exclude, and ranks the\n"
     "rest.\n"
     "\n"
-    "  --target LIST        instance types (smsim hardware lists them)\n"
+    "  --target LIST        instance types (smsim hardware lists them), families (p4d), patterns ('p*') or "
+    "all\n"
     "  --nodes N            exactly N nodes; without it and --max-nodes the smallest power of two on which "
     "the model fits\n"
     "  --max-nodes N        any number of nodes up to N; above 16 powers of two and N are searched, and the "
@@ -509,6 +511,14 @@ void check_objective(const Request& request, Options& options) {
                               "choose another objective or target");
 }
 
+// Of a family or pattern those are left out that cannot be asked.
+bool applies(const cluster::InstanceType& instance, const Options& options) {
+    const bool needs_price = options.has("--budget") || options.text("--objective").value_or("") == "cost";
+    return instance.device.has_concurrent_streams &&
+           (!needs_price || cluster::find_price(instance, "on-demand")) &&
+           (options.text("--nodes").value_or("1") == "1" || cluster::has_network(instance));
+}
+
 std::optional<double> read_tokens(Options& options) {
     const std::optional<std::string> text = options.text("--tokens");
     if (!text) return std::nullopt;
@@ -545,19 +555,29 @@ void read_offload(Request& request, Options& options) {
                       "add --offload disk, or leave it out");
 }
 
+void read_targets(Request& request, Options& options, core::Diagnostics& diagnostics) {
+    std::vector<std::string> targets = options.list("--target");
+    if (targets.empty())
+        options.error("--target", "--target is missing", "for example --target p4d.24xlarge");
+    for (const NamedTarget& target : named_targets(targets)) {
+        std::optional<cluster::InstanceType> instance =
+            cluster::load_instance(target.name, diagnostics, {}, "--target");
+        if (!instance) continue;
+        if (target.is_of_many && !applies(*instance, options)) continue;
+        request.targets.push_back(std::move(*instance));
+    }
+    if (request.targets.empty() && !diagnostics.has_errors())
+        options.error("--target", "no instance type of these can be asked this",
+                      "only GPUs of profiles with the figures that are asked for are taken from a pattern");
+}
+
 std::optional<Request> read_request(Options& options, core::Diagnostics& diagnostics) {
     Request request;
     for (const std::string& stray : options.positional())
         options.error(
             stray, fmt::format("unexpected argument {}", core::in_quotes(stray)),
             "subcommands are plan, partition, order, export and import; everything else is an option");
-    std::vector<std::string> targets = options.list("--target");
-    if (targets.empty())
-        options.error("--target", "--target is missing", "for example --target p4d.24xlarge");
-    for (const std::string& name : targets)
-        if (std::optional<cluster::InstanceType> instance =
-                cluster::load_instance(name, diagnostics, {}, "--target"))
-            request.targets.push_back(std::move(*instance));
+    read_targets(request, options, diagnostics);
     if (const std::optional<double> margin = options.real("--memory-margin", 0, most_margin_pct))
         for (cluster::InstanceType& instance : request.targets)
             instance.device.memory = instance.device.memory * (1 - *margin / 100);

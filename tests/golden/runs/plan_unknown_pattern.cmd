@@ -1,0 +1,1 @@
+smplan --target zz* --model gpt2
