@@ -235,8 +235,11 @@ core::Bytes Bounds::state(const schedule::Plan& plan, model::OperatorRange range
     return state.parameters + state.gradients + state.optimizer;
 }
 
-core::Bytes Bounds::saved(const schedule::Plan& plan, model::OperatorRange range, int segment) {
-    return stages_.saved(plan, range, segment);
+core::Bytes Bounds::saved(const schedule::Plan& plan, model::OperatorRange range) {
+    core::Bytes least = stages_.saved(plan, range);
+    for (int segment = 1; segment < plan.passes_per_micro_batch(); ++segment)
+        least = std::min(least, stages_.saved(plan, range, segment));
+    return least;
 }
 
 bool Bounds::offloads_anything(const schedule::Plan& plan) {
@@ -479,10 +482,7 @@ bool Bounds::never_fits(const schedule::Plan& plan) {
         state -= taken;
         kept += (room - taken) / (most * (1 + device.fragmentation));
     }
-    core::Bytes saved = stages_.saved(plan, all);
-    for (int segment = 1; segment < plan.passes_per_micro_batch(); ++segment)
-        saved = std::min(saved, stages_.saved(plan, all, segment));
-    return state > 0 || saved.value > kept;
+    return state > 0 || saved(plan, all).value > kept;
 }
 
 Bounds::StagePasses Bounds::stage_passes(const schedule::Plan& plan, const schedule::Schedule& order,

@@ -110,9 +110,9 @@ public:
     schedule::StateElements elements(const schedule::Plan& plan, model::OperatorRange range) {
         return stages_.parameter_count(plan, range);
     }
-    // Of a stage of these operators, at least; saved is of one segment of a micro-batch.
+    // Of a stage of these operators, at least; saved is of any part of a micro-batch that passes.
     core::Bytes state(const schedule::Plan& plan, model::OperatorRange range);
-    core::Bytes saved(const schedule::Plan& plan, model::OperatorRange range, int segment);
+    core::Bytes saved(const schedule::Plan& plan, model::OperatorRange range);
     // Memory of a rank for state and activations, of which the latter take more by the share that is lost.
     core::Bytes room(const schedule::Plan& plan, int pipeline_rank);
     double fragmentation() const { return 1 + cluster_.instance.device.fragmentation; }

@@ -97,17 +97,12 @@ const StageTable::Passes& StageTable::of(Row& row, const schedule::Plan& plan,
 
 double StageTable::saved(const schedule::Plan& plan, std::size_t begin, std::size_t end) {
     const std::size_t first = first_like(begin, end);
-    const int passes = plan.passes_per_micro_batch();
     std::vector<std::optional<double>>& known =
-        saved_[{plan.micro_batch, core::position_of(plan.recompute), plan.sequence_parallel, passes}];
+        saved_[{plan.micro_batch, core::position_of(plan.recompute), plan.sequence_parallel,
+                plan.passes_per_micro_batch()}];
     if (known.empty()) known.resize(first_like_.size());
-    std::optional<double>& least = known[first];
-    const bool is_known = least.has_value();
-    for (int segment = 0; !is_known && segment < passes; ++segment) {
-        const double of_segment = bounds_.saved(plan, operators(begin, end), segment).value;
-        least = segment == 0 ? of_segment : std::min(*least, of_segment);
-    }
-    return *least;
+    if (!known[first]) known[first] = bounds_.saved(plan, operators(begin, end)).value;
+    return *known[first];
 }
 
 // State of each stage, and its activations of as many micro-batches as its rank keeps.

@@ -39,7 +39,7 @@ std::vector<ScheduleChoice> schedule_choices(const model::ModelGraph& graph, int
     if (pipeline == 1) return {{"1f1b", 1, 0}};
     std::vector<ScheduleChoice> choices;
     for (const schedule::PipelineSchedule& candidate : schedule::pipeline_schedules()) {
-        if (candidate.is_forward_only || candidate.is_asynchronous || candidate.is_bidirectional) continue;
+        if (!is_searched(candidate)) continue;
         int most = std::min(
             {candidate.greatest_chunks, most_virtual_stages, core::count_of(graph.units) / pipeline});
         for (int chunks = candidate.least_chunks; chunks <= most; ++chunks) {
@@ -126,6 +126,10 @@ bool takes(const std::vector<T>& values, const T& value) {
 }
 
 }  // namespace
+
+bool is_searched(const schedule::PipelineSchedule& schedule) {
+    return !schedule.is_forward_only && !schedule.is_asynchronous && !schedule.is_bidirectional;
+}
 
 bool PlanLimits::allows(const schedule::ParallelLayout& layout) const {
     return takes(tensor, layout.tensor) && takes(pipeline, layout.pipeline) &&

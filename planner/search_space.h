@@ -12,6 +12,9 @@
 
 namespace planner {
 
+// Does the space have it? Of the schedules those that train with one copy of the weights.
+bool is_searched(const schedule::PipelineSchedule& schedule);
+
 // Values that plans are kept to, by axis; without any, an axis is free.
 struct PlanLimits {
     std::vector<int> tensor = {}, pipeline = {}, context = {}, expert = {}, micro_batch = {};

@@ -20,10 +20,12 @@ namespace {
 
 constexpr long long most_of_a_degree = 1 << 22;
 
-std::string choices(const std::string& text, const std::vector<std::string>& names) {
+void refuse(Options& options, const std::string& name, const std::string& text,
+            const std::vector<std::string>& names) {
     const std::string near = core::did_you_mean(text, names);
-    return (near.empty() ? "" : fmt::format("did you mean {}? ", near)) +
-           fmt::format("choose from {}", fmt::join(names, ", "));
+    options.error(name, fmt::format("{} = {} is no choice", name, core::in_quotes(text)),
+                  fmt::format("{}choose from {}", near.empty() ? "" : fmt::format("did you mean {}? ", near),
+                              fmt::join(names, ", ")));
 }
 
 std::vector<int> numbers(Options& options, const std::string& name) {
@@ -49,25 +51,19 @@ std::vector<Enum> words(Options& options, const std::string& name, const Enum (&
     for (const std::string& text : options.list(name)) {
         const auto found = std::find(names.begin(), names.end(), text);
         if (found != names.end()) values.push_back(all[found - names.begin()]);
-        else
-            options.error(name, fmt::format("{} = {} is no choice", name, core::in_quotes(text)),
-                          choices(text, names));
+        else refuse(options, name, text, names);
     }
     return values;
-}
-
-bool is_searched(const schedule::PipelineSchedule& schedule) {
-    return !schedule.is_forward_only && !schedule.is_asynchronous && !schedule.is_bidirectional;
 }
 
 void read_schedules(Options& options, LimitOptions& limits) {
     std::vector<std::string> names = {"auto"};
     for (const schedule::PipelineSchedule& schedule : schedule::pipeline_schedules())
-        if (is_searched(schedule)) names.push_back(schedule.name);
+        if (planner::is_searched(schedule)) names.push_back(schedule.name);
     for (const std::string& text : options.list("--schedule")) {
         const schedule::PipelineSchedule* found = schedule::find_pipeline_schedule(text);
         if (text == "auto") limits.searches_orders = true;
-        else if (found && is_searched(*found)) limits.plans.schedules.push_back(found->name);
+        else if (found && planner::is_searched(*found)) limits.plans.schedules.push_back(found->name);
         else if (found)
             options.error(
                 "--schedule",
@@ -75,9 +71,7 @@ void read_schedules(Options& options, LimitOptions& limits) {
                             "with one copy of the weights",
                             core::in_quotes(text)),
                 "simulate it with smsim");
-        else
-            options.error("--schedule", fmt::format("--schedule = {} is no choice", core::in_quotes(text)),
-                          choices(text, names));
+        else refuse(options, "--schedule", text, names);
     }
 }
 
@@ -86,9 +80,7 @@ void read_precisions(Options& options, LimitOptions& limits) {
     for (const std::string& text : options.list("--precision")) {
         if (std::find(names.begin(), names.end(), text) != names.end())
             limits.precisions.push_back(*core::data_type_named(text));
-        else
-            options.error("--precision", fmt::format("--precision = {} is no choice", core::in_quotes(text)),
-                          choices(text, names));
+        else refuse(options, "--precision", text, names);
     }
 }
 
