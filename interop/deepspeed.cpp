@@ -141,9 +141,6 @@ private:
         e_.refuse_virtual_stages();
         e_.require_schedule({"1f1b"});
         e_.require_order({"PDT"});
-        if (plan_.active_micro_batches > 0 && plan_.layout.pipeline > 1)
-            e_.refuse("active_micro_batches", std::to_string(plan_.active_micro_batches),
-                      "its schedule decides this", "leave it out");
         if (plan_.layout.pipeline == 1) return;
         const int stages = plan_.layout.pipeline;
         const std::vector<std::int32_t> even = even_layers(source_.graph, stages);

@@ -58,8 +58,9 @@ void pipeline(Expression& e, core::Value& parallelism) {
     const schedule::PipelineSchedule* chosen = schedule::find_pipeline_schedule(plan.schedule);
     const std::string word = torch_schedule(chosen ? chosen->name : plan.schedule).value_or("");
     e.require_schedule(schedules_with_torch_names());
-    if (plan.group_size > 0 && plan.group_size != plan.layout.pipeline)
-        e.refuse("group_size", std::to_string(plan.group_size), "Interleaved1F1B has groups of its own",
+    const int group = plan.parameters<schedule::GroupParameters>().group_size;
+    if (group > 0 && group != plan.layout.pipeline)
+        e.refuse("group_size", std::to_string(group), "Interleaved1F1B has groups of its own",
                  "leave group_size out");
     parallelism["pipeline_parallel_schedule"] = word;
     parallelism["pipeline_parallel_microbatch_size"] = plan.micro_batch;

@@ -123,7 +123,7 @@ struct OrderCollection::Content {
         std::once_flag is_made;
         std::optional<sim::ReplayOrder> order;
     };
-    using Key = std::pair<std::tuple<std::string, int, int, int>, int>;  // Plan::order_key, micro-batches
+    using Key = std::pair<schedule::Plan::OrderKey, int>;  // and micro-batches
     std::mutex guard;  // of the maps; entries are made outside it, each once
     WorkMeter* work = nullptr;
     void count(const std::optional<schedule::Schedule>& order) const {

@@ -56,7 +56,8 @@ std::string describe(const schedule::Plan& plan) {
     if (plan.layout.pipeline > 1)
         text += fmt::format(" {}{}", schedule::schedule_label(plan.schedule),
                             plan.virtual_stages > 1 ? fmt::format(" x{}", plan.virtual_stages) : "");
-    if (plan.segments > 1) text += fmt::format(" in {} segments", plan.segments);
+    if (plan.passes_per_micro_batch() > 1)
+        text += fmt::format(" in {} segments", plan.passes_per_micro_batch());
     if (plan.sharding != schedule::Sharding::none)
         text += fmt::format(", {} sharded over {}", schedule::name_of(plan.sharding),
                             plan.effective_shard_degree());

@@ -48,7 +48,7 @@ std::vector<ScheduleChoice> schedule_choices(const model::ModelGraph& graph, int
             shape.chunks = chunks;
             shape.micro_batches = micro_batches;
             if (schedule::unsupported(candidate, shape)) continue;
-            if (!candidate.cuts_sequences) choices.push_back({candidate.name, chunks, 0});
+            if (!candidate.cuts_sequences()) choices.push_back({candidate.name, chunks, 0});
             else
                 for (const int count : segments) choices.push_back({candidate.name, chunks, count});
         }
@@ -149,10 +149,10 @@ std::vector<int> segment_counts(const model::ModelGraph& graph, const schedule::
 std::vector<schedule::Plan> plans_with_schedule(const model::ModelGraph& graph, const schedule::Plan& plan,
                                                 const schedule::PipelineSchedule& schedule) {
     std::vector<schedule::Plan> plans;
-    for (const int segments : schedule.cuts_sequences ? segment_counts(graph, plan) : std::vector<int>{0}) {
+    for (const int segments : schedule.cuts_sequences() ? segment_counts(graph, plan) : std::vector<int>{0}) {
         plans.push_back(plan);
         plans.back().schedule = schedule.name;
-        plans.back().segments = segments;
+        if (segments > 0) plans.back().schedule_parameters = schedule::SegmentParameters{segments};
     }
     return plans;
 }
@@ -206,7 +206,10 @@ std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cl
                 for (const ScheduleChoice& choice : schedule_choices(
                          graph, layout.pipeline, plan.micro_batches, request.most_virtual_stages, segments)) {
                     plan.schedule = choice.name;
-                    plan.segments = choice.segments;
+                    plan.schedule_parameters = request.base.schedule_parameters;
+                    plan.keep_sequences_whole();
+                    if (choice.segments > 0)
+                        plan.schedule_parameters = schedule::SegmentParameters{choice.segments};
                     plan.virtual_stages = choice.virtual_stages;
                     for (ShardingChoice sharding :
                          sharding_choices(layout, cluster.instance.devices, keeps_gathered)) {
@@ -236,7 +239,7 @@ std::vector<int> loading_horizons(const model::ModelGraph& graph, const cluster:
                                   const schedule::Plan& plan) {
     std::vector<int> horizons;
     const schedule::PipelineSchedule* order = schedule::find_pipeline_schedule(plan.schedule);
-    if (!device.has_concurrent_streams || (order && (order->cuts_sequences || order->is_forward_only)))
+    if (!device.has_concurrent_streams || (order && (order->cuts_sequences() || order->is_forward_only)))
         return horizons;
     for (std::size_t horizon = 1; horizon <= 2 * graph.units.size(); horizon *= 2)
         horizons.push_back(static_cast<int>(horizon));

@@ -444,7 +444,8 @@ Run extrapolate(const Run& b, Run c, double periods) {
 // Micro-batch counts after which a schedule repeats itself: the groups of the interleaved schedule, else one
 // round over the pipeline.
 int period_of(const schedule::Plan& plan) {
-    return std::lcm(std::max(1, plan.layout.pipeline), std::max(1, plan.group_size));
+    return std::lcm(std::max(1, plan.layout.pipeline),
+                    std::max(1, plan.parameters<schedule::GroupParameters>().group_size));
 }
 
 // Lowers short steps, a period apart; when two differ as the two before them do, in every instruction's end,

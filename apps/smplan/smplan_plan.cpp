@@ -205,7 +205,7 @@ core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const pl
     row["micro_batches"] = plan.micro_batches;
     row["precision"] = core::name_of(plan.precision.compute);
     row["schedule"] = schedule::schedule_label(plan.schedule);
-    if (plan.segments > 1) row["segments"] = plan.segments;
+    if (plan.passes_per_micro_batch() > 1) row["segments"] = plan.passes_per_micro_batch();
     row["recompute"] = schedule::name_of(plan.recompute);
     row["offload"] = schedule::name_of(plan.offload);
     if (plan.offload != schedule::Offload::none)
@@ -440,8 +440,9 @@ void print(const Request& request, const model::ModelGraph& graph, const planner
         const schedule::Plan& plan = ranked.plan;
         std::string schedule =
             plan.layout.pipeline == 1 ? "-"
-            : plan.segments > 1
-                ? fmt::format("{} /{}", schedule::schedule_label(plan.schedule), plan.segments)
+            : plan.passes_per_micro_batch() > 1
+                ? fmt::format("{} /{}", schedule::schedule_label(plan.schedule),
+                              plan.passes_per_micro_batch())
             : plan.virtual_stages > 1
                 ? fmt::format("{} x{}", schedule::schedule_label(plan.schedule), plan.virtual_stages)
                 : schedule::schedule_label(plan.schedule);

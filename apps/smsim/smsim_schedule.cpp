@@ -6,6 +6,8 @@
 #include <cmath>
 #include <optional>
 #include <ostream>
+#include <utility>
+#include <variant>
 
 #include "apps/command.h"
 #include "apps/options.h"
@@ -90,6 +92,35 @@ struct Request {
     bool names_shape = false;  // --stages was given
 };
 
+// The options of one kind of schedules each; one that the named schedule does not take is an error.
+void read_parameters(Options& options, const std::string& name, core::Diagnostics& diagnostics,
+                     schedule::PipelineShape& shape) {
+    const auto integer = [&](const char* option) {
+        return core::narrow<int>(options.integer(option, 1, 1 << 24).value_or(0));
+    };
+    const bool is_strict = options.choice("--optimize", {"memory", "speed"}).value_or("memory") == "memory";
+    const schedule::ScheduleParameters kinds[] = {
+        schedule::AdmissionParameters{integer("--active-micro-batches"), is_strict},
+        schedule::GroupParameters{integer("--group-size")},
+        schedule::SegmentParameters{integer("--segments")}};
+    const schedule::PipelineSchedule* entry = schedule::find_pipeline_schedule(name);
+    for (const schedule::ScheduleParameters& kind : kinds)
+        if (entry && entry->parameters.index() == kind.index()) shape.parameters = kind;
+    if (name.empty()) return;
+    const std::pair<const char*, std::size_t> owners[] = {{"--active-micro-batches", kinds[0].index()},
+                                                          {"--optimize", kinds[0].index()},
+                                                          {"--group-size", kinds[1].index()},
+                                                          {"--segments", kinds[2].index()}};
+    for (const auto& [option, kind] : owners) {
+        if (!options.has(option) || (entry ? entry->parameters.index() == kind : name != "auto")) continue;
+        std::vector<std::string> takers;
+        for (const schedule::PipelineSchedule& known : schedule::pipeline_schedules())
+            if (known.parameters.index() == kind) takers.push_back(known.name);
+        diagnostics.error({}, option, fmt::format("{} takes no {}", name, option),
+                          "it belongs to " + core::list_in_words(takers));
+    }
+}
+
 Request read_arguments(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
     Options options(
         arguments,
@@ -129,9 +160,6 @@ Request read_arguments(const std::vector<std::string>& arguments, core::Diagnost
     shape.chunks = 0;  // the schedule's least
     integer("--chunks", 1, shape.chunks);
     integer("--micro-batches", 1, shape.micro_batches);
-    integer("--active-micro-batches", 1, shape.active_micro_batches);
-    integer("--group-size", 1, shape.group_size);
-    integer("--segments", 1, shape.segments);
     real("--forward", greatest_time, shape.forward);
     real("--backward-input", greatest_time, shape.backward_input);
     real("--backward-weight", greatest_time, shape.backward_weight);
@@ -142,7 +170,7 @@ Request read_arguments(const std::vector<std::string>& arguments, core::Diagnost
         request.objective = planner::OrderObjective::span;
     real("--time-limit", 1e6, request.budget.time_limit.value);
     request.budget.seed = static_cast<std::uint64_t>(options.integer("--seed", 0, 1 << 24).value_or(1));
-    shape.is_strict = options.choice("--optimize", {"memory", "speed"}).value_or("memory") == "memory";
+    read_parameters(options, request.name, diagnostics, shape);
     return request;
 }
 
@@ -201,7 +229,8 @@ bool check_size(const Request& request, core::Diagnostics& diagnostics) {
     }
     const schedule::PipelineShape& shape = request.shape;
     const double actions =
-        3.0 * shape.ranks * std::max(1, shape.chunks) * shape.micro_batches * std::max(1, shape.segments);
+        3.0 * shape.ranks * std::max(1, shape.chunks) * shape.micro_batches *
+        schedule::parameters_or_default<schedule::SegmentParameters>(shape.parameters).asked_for();
     if (actions <= most_actions) return true;
     diagnostics.error({}, "--micro-batches",
                       fmt::format("{} ranks, {} chunks and {} micro-batches make {:.3g} actions", shape.ranks,

@@ -78,8 +78,9 @@ void add_parallelism(Expression& e, PythonCall& model) {
     const schedule::Plan& plan = e.plan;
     for (const auto& [field, degree] : megatron_degrees(plan)) model.with(field, degree);
     model.with("sequence_parallel", plan.has_sequence_parallelism());
-    if (plan.virtual_stages > 1 && plan.group_size > 0)
-        model.with("microbatch_group_size_per_vp_stage", plan.group_size);
+    if (const int group = plan.parameters<schedule::GroupParameters>().group_size;
+        plan.virtual_stages > 1 && group > 0)
+        model.with("microbatch_group_size_per_vp_stage", group);
     add_partition(e, model);
     if (plan.recompute != schedule::Recompute::none)
         model.with("recompute_granularity", schedule::name_of(plan.recompute));

@@ -97,8 +97,9 @@ private:
         if (plan_.has_sequence_parallelism()) flag("--sequence-parallel");
         // Megatron numbers tensor, data, pipeline; with the mapping tensor, pipeline, data.
         if (e_.require_order({"PDT", "DPT"}) == "DPT") flag("--use-tp-pp-dp-mapping");
-        if (plan_.virtual_stages > 1 && plan_.group_size > 0)
-            flag("--microbatch-group-size-per-virtual-pipeline-stage", plan_.group_size);
+        if (const int group = plan_.parameters<schedule::GroupParameters>().group_size;
+            plan_.virtual_stages > 1 && group > 0)
+            flag("--microbatch-group-size-per-virtual-pipeline-stage", group);
     }
 
     void partition() {

@@ -153,7 +153,8 @@ std::optional<schedule::PlanFile> read_megatron(const std::string& text, const s
     refuse_what_plans_lack(a);
     if (diagnostics.error_count() > errors) return std::nullopt;
     read_partition(a, a.positive("num-layers", 0), plan);
-    plan.group_size = static_cast<int>(a.positive("microbatch-group-size-per-virtual-pipeline-stage", 0));
+    const auto group = static_cast<int>(a.positive("microbatch-group-size-per-virtual-pipeline-stage", 0));
+    if (plan.virtual_stages > 1 && group > 0) plan.schedule_parameters = schedule::GroupParameters{group};
     const std::int64_t replica = std::int64_t{plan.layout.tensor} * plan.layout.pipeline;
     if (place.processes_per_node == 0 || place.processes() % replica != 0) {
         a.error("tensor-model-parallel-size",

@@ -100,8 +100,9 @@ std::optional<Export> write_nemo(const ExportSource& source, const ExportOptions
     if (plan.virtual_stages > 1) e.require_schedule({"interleaved-1f1b"});
     else e.require_schedule({"1f1b"});
     e.require_order({"PDT"});
-    if (plan.group_size > 0 && plan.virtual_stages > 1 && plan.group_size != plan.layout.pipeline)
-        e.refuse("group_size", std::to_string(plan.group_size),
+    const int group = plan.parameters<schedule::GroupParameters>().group_size;
+    if (group > 0 && plan.virtual_stages > 1 && group != plan.layout.pipeline)
+        e.refuse("group_size", std::to_string(group),
                  "its groups have as many micro-batches as the pipeline has ranks", "leave group_size out");
     if (plan.stages() > 1) {
         const auto even = even_layers(source.graph, plan.stages());

@@ -10,9 +10,6 @@ void refuse_schedules(Expression& e) {
     const schedule::Plan& plan = e.plan;
     if (plan.virtual_stages > 1) e.require_schedule({"interleaved-1f1b"});
     else e.require_schedule({"1f1b"});
-    if (plan.active_micro_batches > 0 && plan.layout.pipeline > 1)
-        e.refuse("active_micro_batches", std::to_string(plan.active_micro_batches),
-                 "its schedules decide this", "leave it out");
 }
 
 void refuse_sharding(Expression& e) {

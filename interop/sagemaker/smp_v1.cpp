@@ -85,13 +85,15 @@ private:
         parameters_["pipeline"] = name == "simple"         ? "simple"
                                   : name == "forward-only" ? "_only_forward"
                                                            : "interleaved";
-        parameters_["optimize"] = plan_.strict_order ? "memory" : "speed";
-        if (plan_.strict_order && plan_.layout.tensor > 1)
+        const auto admission = plan_.parameters<schedule::AdmissionParameters>();
+        parameters_["optimize"] = admission.is_strict ? "memory" : "speed";
+        if (admission.is_strict && plan_.layout.tensor > 1)
             e_.warn("strict_order",
                     "optimize = \"memory\" also divides activations between tensor-parallel ranks since "
                     "v1.6, with more communication than the plan has",
                     "set strict_order = false for optimize = \"speed\"");
-        if (plan_.active_micro_batches > 0) parameters_["active_microbatches"] = plan_.active_micro_batches;
+        if (admission.active_micro_batches > 0)
+            parameters_["active_microbatches"] = admission.active_micro_batches;
     }
 
     void tensor_and_data() {

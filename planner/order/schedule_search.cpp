@@ -93,7 +93,7 @@ std::vector<Start> starts_of(const OrderProblem& problem, OrderEvaluator& evalua
     const schedule::PipelineShape shape = shape_of(problem);
     for (const schedule::PipelineSchedule& entry : schedule::pipeline_schedules()) {
         if (entry.is_forward_only || entry.is_asynchronous || entry.is_bidirectional ||
-            entry.cuts_sequences || schedule::unsupported(entry, shape))
+            entry.cuts_sequences() || schedule::unsupported(entry, shape))
             continue;
         const schedule::Schedule made = entry.generate(shape);
         if (problem.chunks == 1 || made.placement == problem.placement)

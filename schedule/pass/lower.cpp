@@ -48,10 +48,7 @@ const PipelineSchedule* usable_schedule(const Plan& plan, core::Diagnostics& dia
     shape.ranks = plan.layout.pipeline;
     shape.chunks = plan.virtual_stages;
     shape.micro_batches = micro_batches > 0 ? micro_batches : plan.micro_batches;
-    shape.active_micro_batches = plan.active_micro_batches;
-    shape.group_size = plan.group_size;
-    shape.is_strict = plan.strict_order;
-    shape.segments = plan.segments;
+    shape.parameters = plan.schedule_parameters;
     if (const auto unsupported = schedule::unsupported(*found, shape)) {
         diagnostics.error(
             location, "plan.schedule",

@@ -10,9 +10,8 @@ namespace {
 Schedule generate(const PipelineShape& shape) {
     Schedule schedule = empty_schedule("forward-only", shape);
     schedule.is_forward_only = true;
-    const int group = shape.group_size > 0 ? shape.group_size : shape.ranks;
     for (int rank = 0; rank < shape.ranks; ++rank)
-        for (const ChunkStep& step : grouped_order(shape.micro_batches, shape.chunks, group))
+        for (const ChunkStep& step : grouped_order(shape.micro_batches, shape.chunks, shape.group_size()))
             schedule.actions[rank].push_back(forward_of(step.chunk * shape.ranks + rank, step.micro_batch));
     return schedule;
 }
@@ -22,6 +21,7 @@ Schedule generate(const PipelineShape& shape) {
 PipelineSchedule forward_only_schedule() {
     PipelineSchedule schedule;
     schedule.name = "forward-only";
+    schedule.parameters = GroupParameters{};
     schedule.aliases = {"inference", "evaluation"};
     schedule.summary = "forwards of every micro-batch, no backward (evaluation)";
     schedule.source = "Megatron-LM schedules.py forward_only; DeepSpeed InferenceSchedule";

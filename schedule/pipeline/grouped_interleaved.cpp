@@ -15,10 +15,8 @@ namespace schedule {
 
 namespace {
 
-int group_of(const PipelineShape& shape) { return shape.group_size > 0 ? shape.group_size : shape.ranks; }
-
 std::optional<core::Unsupported> unsupported(const PipelineShape& shape) {
-    const int group = group_of(shape), least = (shape.ranks + 1) / 2;
+    const int group = shape.group_size(), least = (shape.ranks + 1) / 2;
     if (group >= least && group <= shape.ranks) return std::nullopt;
     return core::Unsupported{fmt::format("group size {} is outside {} .. {} (half of {} ranks up to all)",
                                          group, least, shape.ranks, shape.ranks)};
@@ -26,7 +24,7 @@ std::optional<core::Unsupported> unsupported(const PipelineShape& shape) {
 
 Schedule generate(const PipelineShape& shape) {
     Schedule schedule = empty_schedule("grouped-interleaved", shape);
-    const int group = group_of(shape), period = 3 * group * shape.chunks;
+    const int group = shape.group_size(), period = 3 * group * shape.chunks;
     for (int rank = 0; rank < shape.ranks; ++rank) {
         std::vector<std::pair<int, Action>> slots;
         // A hop takes one slot forward and two back (gradient, then weight).
@@ -51,6 +49,7 @@ Schedule generate(const PipelineShape& shape) {
 PipelineSchedule grouped_interleaved_schedule() {
     PipelineSchedule schedule;
     schedule.name = "grouped-interleaved";
+    schedule.parameters = GroupParameters{};
     schedule.aliases = {"pipeoffload"};
     schedule.summary =
         "interleaving in groups of g <= p micro-batches with split backward: less memory for more bubble";

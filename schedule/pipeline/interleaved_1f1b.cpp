@@ -12,9 +12,7 @@ namespace schedule {
 namespace {
 
 // More micro-batches than there are cannot be grouped: one group then.
-int group_of(const PipelineShape& shape) {
-    return std::min(shape.group_size > 0 ? shape.group_size : shape.ranks, shape.micro_batches);
-}
+int group_of(const PipelineShape& shape) { return std::min(shape.group_size(), shape.micro_batches); }
 
 // With several groups each needs at least p micro-batches, or a rank would wait for its own later output.
 // Megatron-LM also refuses m < p, PyTorch does not.
@@ -66,6 +64,7 @@ Schedule generate(const PipelineShape& shape) {
 PipelineSchedule interleaved_1f1b_schedule() {
     PipelineSchedule schedule;
     schedule.name = "interleaved-1f1b";
+    schedule.parameters = GroupParameters{};
     schedule.aliases = {"megatron-interleaved", "vpp", "virtual-pipeline"};
     schedule.summary =
         "1F1B over v chunks per rank, micro-batches in groups of g (Megatron-LM interleaving; not SMP's "

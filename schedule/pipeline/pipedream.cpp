@@ -30,18 +30,16 @@ Schedule stream(const char* name, const PipelineShape& shape, int update_period,
     return schedule;
 }
 
-int group_of(const PipelineShape& shape) { return shape.group_size > 0 ? shape.group_size : shape.ranks; }
-
 Schedule generate_pipedream(const PipelineShape& shape) { return stream("pipedream", shape, 1, shape.ranks); }
 Schedule generate_2bw(const PipelineShape& shape) {
-    return stream("pipedream-2bw", shape, group_of(shape), 2);
+    return stream("pipedream-2bw", shape, shape.group_size(), 2);
 }
 
 std::optional<core::Unsupported> unsupported_2bw(const PipelineShape& shape) {
-    if (group_of(shape) >= shape.ranks) return std::nullopt;
+    if (shape.group_size() >= shape.ranks) return std::nullopt;
     return core::Unsupported{fmt::format(
         "an update every {} micro-batches (group size) leaves more than two weight versions in {} ranks",
-        group_of(shape), shape.ranks)};
+        shape.group_size(), shape.ranks)};
 }
 
 }  // namespace
@@ -63,6 +61,7 @@ PipelineSchedule pipedream_schedule() {
 PipelineSchedule pipedream_2bw_schedule() {
     PipelineSchedule schedule;
     schedule.name = "pipedream-2bw";
+    schedule.parameters = GroupParameters{};
     schedule.summary =
         "asynchronous 1F1B without flush, an update every g micro-batches, two weight versions";
     schedule.source = "arXiv 2006.09503";

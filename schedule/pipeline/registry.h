@@ -4,9 +4,11 @@
 
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "core/unsupported.h"
+#include "schedule/pipeline/parameters.h"
 #include "schedule/schedule.h"
 
 namespace schedule {
@@ -25,13 +27,9 @@ struct PipelineShape {
     int ranks = 1;
     int chunks = 1;  // virtual stages per rank
     int micro_batches = 1;
-    int active_micro_batches = 0;  // SMP interleaved; 0 = ranks + 2 (SMP's default)
-    int group_size = 0;  // micro-batches per group: interleaved-1f1b, forward-only and grouped-interleaved 0
-                         // = ranks; pipedream-2bw 0 = ranks
-    bool is_strict = true;  // SMP optimize = "memory": strict; "speed": less strict
+    ScheduleParameters parameters;  // of the schedule's kind; of another one: its defaults
     double forward = 1, backward_input = 1, backward_weight = 1,
            transfer = 0;  // relative times, equal stages
-    int segments = 0;     // Seq1F1B: of the sequence, 0 = 2
     std::vector<RelativeStageCost>
         stage_costs;  // unequal stages, [virtual stage]; empty = the equal times above
     // Limit of a rank's activations, in the unit of the stage costs. Without one the schedule's own limit
@@ -39,6 +37,8 @@ struct PipelineShape {
     std::optional<double> memory_limit;
 
     int stages() const { return ranks * chunks; }
+    // Micro-batches per group, of a schedule that takes groups.
+    int group_size() const { return parameters_or_default<GroupParameters>(parameters).size(ranks); }
     RelativeStageCost cost(int stage) const;
 };
 
@@ -52,22 +52,27 @@ struct PipelineSchedule {
     bool splits_backward = false;
     bool is_forward_only = false;
     int least_chunks = 1, greatest_chunks = 1 << 20;
+    ScheduleParameters parameters;  // the kind that it takes, with its defaults
     // The constraint that the shape violates, in words with the shape's numbers.
     std::optional<core::Unsupported> (*unsupported)(const PipelineShape& shape) = nullptr;
     Schedule (*generate)(const PipelineShape& shape) = nullptr;  // for allowed shapes
     std::vector<std::string> aliases;
     bool is_asynchronous = false;   // no flush between steps: several weight versions
     bool is_bidirectional = false;  // several replicas of every stage
-    bool cuts_sequences = false;    // works on segments of a sequence
     bool orders_by_times = false;   // the order depends on the times of the shape, not on its numbers alone
     bool overlaps_forward_backward = false;  // has slots in which a forward and a backward run together
+
+    // Passes sequences on in parts.
+    bool cuts_sequences() const { return std::holds_alternative<SegmentParameters>(parameters); }
+    // The given parameters where they are of this schedule's kind, its defaults where they are not.
+    const ScheduleParameters& parameters_from(const ScheduleParameters& given) const {
+        return given.index() == parameters.index() ? given : parameters;
+    }
 };
 
 const std::vector<PipelineSchedule>& pipeline_schedules();
 // By name or alias ("simple" = "gpipe"); null when unknown.
 const PipelineSchedule* find_pipeline_schedule(const std::string& name);
-// Segments of a sequence in a schedule that cuts sequences, when the shape gives no number.
-inline constexpr int default_segments = 2;
 // Why the schedule does not exist for the shape: checks that all schedules share (positive degrees, their
 // range of chunks), then the schedule's own.
 std::optional<core::Unsupported> unsupported(const PipelineSchedule& schedule, const PipelineShape& shape);

@@ -12,7 +12,8 @@ namespace {
 
 Schedule generate(const PipelineShape& shape) {
     Schedule schedule = empty_schedule("seq1f1b", shape);
-    const int segments = schedule.segments = shape.segments > 0 ? shape.segments : default_segments;
+    const int segments = schedule.segments =
+        parameters_or_default<SegmentParameters>(shape.parameters).count();
     const int total = segments * shape.micro_batches;
     for (int rank = 0; rank < shape.ranks; ++rank) {
         std::vector<Action>& list = schedule.actions[rank];
@@ -35,13 +36,13 @@ Schedule generate(const PipelineShape& shape) {
 PipelineSchedule seq1f1b_schedule() {
     PipelineSchedule schedule;
     schedule.name = "seq1f1b";
+    schedule.parameters = SegmentParameters{};
     schedule.summary = "1F1B over s segments of each sequence";
     schedule.source = "arXiv 2406.03488";
     schedule.bubble = "(p-1)/(sm+p-1)";
     schedule.in_flight = "min(sm, p-1-r+s) segments";
     schedule.constraint = "one chunk per rank; causal attention";
     schedule.greatest_chunks = 1;
-    schedule.cuts_sequences = true;
     schedule.generate = generate;
     return schedule;
 }

@@ -51,7 +51,9 @@ public:
           schedule_(empty_schedule("interleaved", shape)),
           scale_(greatest_time(shape)),
           servers_(shape.ranks),
-          active_limit_(shape.active_micro_batches > 0 ? shape.active_micro_batches : shape.ranks + 2) {}
+          parameters_(parameters_or_default<AdmissionParameters>(shape.parameters)),
+          active_limit_(parameters_.active_micro_batches > 0 ? parameters_.active_micro_batches
+                                                             : shape.ranks + 2) {}
 
     Schedule run() {
         admit(0);
@@ -127,7 +129,7 @@ private:
     // has made all its forward visits there; less strict ("speed") lets it start earlier. With one chunk per
     // device both are the same.
     bool may_start(const Server& device, const Action& action) const {
-        return !shape_.is_strict || device.forwards_left == 0 ||
+        return !parameters_.is_strict || device.forwards_left == 0 ||
                action.micro_batch == device.forward_micro_batch;
     }
 
@@ -164,6 +166,7 @@ private:
     std::vector<Server> servers_;
     std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> events_;
     std::int64_t sequence_ = 0;
+    AdmissionParameters parameters_;
     int active_limit_;
     int admitted_ = 0, finished_ = 0;
 };
@@ -175,6 +178,7 @@ Schedule generate(const PipelineShape& shape) { return ExecutionServers(shape).r
 PipelineSchedule smp_interleaved_schedule() {
     PipelineSchedule schedule;
     schedule.name = "interleaved";
+    schedule.parameters = AdmissionParameters{};
     schedule.orders_by_times = true;
     schedule.aliases = {"smp-interleaved"};
     schedule.summary =

@@ -12,6 +12,7 @@
 #include "core/data_type.h"
 #include "core/units.h"
 #include "model/operators/cost_context.h"
+#include "schedule/pipeline/parameters.h"
 #include "schedule/plan/layout.h"
 
 namespace schedule {
@@ -74,13 +75,9 @@ struct Plan {
     ParallelLayout layout;
     int virtual_stages = 1;         // model chunks per pipeline rank
     std::string schedule = "1f1b";  // name in the registry (schedule/pipeline/registry.h)
-    int active_micro_batches =
-        0;                     // SMP interleaved: most micro-batches in execution; 0 = the schedule's default
-    bool strict_order = true;  // SMP interleaved: optimize = "memory" is strict, "speed" starts a micro-batch
-                               // before the one before it has left the device
-    int group_size = 0;        // interleaved 1F1B: micro-batches per group; 0 = pipeline degree
-    int segments =
-        0;  // of a micro-batch's sequence, equally long; 0 = as the schedule has it (sequence_cut.h)
+    // What this schedule takes beside degrees. Nothing, or of another kind than the schedule's (registry.h):
+    // its defaults.
+    ScheduleParameters schedule_parameters;
     Partition partition;
     // Of an automatic partition, SageMaker SMP v1's: the share of memory (parameters and activations) against
     // that of compute that stages balance. 0: compute alone.
@@ -115,13 +112,19 @@ struct Plan {
     bool operator==(const Plan&) const = default;
 
     int stages() const { return layout.pipeline * virtual_stages; }
-    // Where the plan says how its schedule cuts sequences; 1: they pass whole.
-    int passes_per_micro_batch() const { return segments > 1 ? segments : 1; }
-    void keep_sequences_whole() { segments = 0; }
-    // What the order of a schedule depends on beside the number of micro-batches.
-    std::tuple<std::string, int, int, int> order_key() const {
-        return {schedule, layout.pipeline, virtual_stages, segments};
+    // Of the schedule; its defaults where none of this kind are given.
+    template <typename Parameters>
+    Parameters parameters() const {
+        return parameters_or_default<Parameters>(schedule_parameters);
     }
+    // Where the plan says how its schedule cuts sequences; 1: they pass whole.
+    int passes_per_micro_batch() const { return parameters<SegmentParameters>().asked_for(); }
+    void keep_sequences_whole() {
+        if (std::holds_alternative<SegmentParameters>(schedule_parameters)) schedule_parameters = {};
+    }
+    // What the order of a schedule depends on beside the number of micro-batches.
+    using OrderKey = std::tuple<std::string, int, int, ScheduleParameters>;
+    OrderKey order_key() const { return {schedule, layout.pipeline, virtual_stages, schedule_parameters}; }
     int global_batch() const { return micro_batch * micro_batches * layout.replicas(); }
     int effective_shard_degree() const {
         return sharding == Sharding::none ? 1 : shard_degree > 0 ? shard_degree : layout.data;

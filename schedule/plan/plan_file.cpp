@@ -15,7 +15,7 @@
 #include "schedule/collective/rounds.h"
 #include "schedule/pass/lower.h"
 #include "schedule/plan/plan_sagemaker.h"
-#include "schedule/plan/sequence_cut.h"
+#include "schedule/plan/schedule_parameters.h"
 
 namespace schedule {
 
@@ -218,10 +218,8 @@ std::optional<Plan> read_plan(const core::Value& plan_table, const core::Value* 
     plan.schedule = reader.string("schedule", plan.schedule);
     if (reader.has("schedule"))
         check_schedule_name(plan.schedule, diagnostics, reader.location_of("schedule"));
-    plan.active_micro_batches = core::narrow<int>(reader.integer("active_micro_batches", 0, not_negative));
-    plan.strict_order = reader.boolean("strict_order", plan.strict_order);
-    plan.group_size = core::narrow<int>(reader.integer("group_size", 0, not_negative));
-    read_sequence_cut(reader, plan);
+    // SageMaker's block names the schedule itself, and its parameters.
+    if (!reader.has("sagemaker")) read_schedule_parameters(reader, plan);
     read_partition(reader, plan);
     plan.sharding = read_name(reader, "sharding", all_shardings).value_or(plan.sharding);
     plan.shard_degree = core::narrow<int>(reader.integer("shard_degree", 0, not_negative));
@@ -280,10 +278,7 @@ core::Value to_value(const Plan& plan) {
     table["virtual_stages"] = plan.virtual_stages;
     table["order"] = plan.layout.order;
     table["schedule"] = plan.schedule;
-    if (plan.active_micro_batches > 0) table["active_micro_batches"] = plan.active_micro_batches;
-    if (!plan.strict_order) table["strict_order"] = plan.strict_order;
-    if (plan.group_size > 0) table["group_size"] = plan.group_size;
-    write_sequence_cut(plan, table);
+    write_schedule_parameters(plan, table);
     if (!plan.partition.file.empty()) table["partition"] = plan.partition.file;
     else if (!plan.partition.first_units.empty()) table["partition"] = plan.partition.first_units;
     if (plan.memory_weight > 0) table["memory_weight"] = plan.memory_weight;

@@ -48,7 +48,7 @@ struct PlanFile {
 // tensor_parallel_degree, ...}) as `[plan.sagemaker]` with `processes_per_host`; what has no effect is a
 // warning. `nodes` are the instances that `processes_per_host` counts for. Keys (defaults in plan.h):
 // tensor_parallel, pipeline_parallel, data_parallel, virtual_stages, order or placement, schedule,
-// active_micro_batches, strict_order, group_size, what sequence_cut.h reads, partition (first unit of each
+// what schedule_parameters.cpp reads, partition (first unit of each
 // stage), micro_batch, micro_batches or global_batch, sharding, shard_degree, sequence_parallel, recompute,
 // precision (a name, or a table {compute, parameters, gradients, master_parameters}), attention,
 // fused_cross_entropy, gradient_bucket, overlaps_gradient_reduction, overlaps_parameter_gathering,

@@ -58,10 +58,15 @@ private:
             r_.optional_choice("pipeline", {"interleaved", "simple", "_only_forward"})
                 .value_or("interleaved");
         plan_.schedule = pipeline == "_only_forward" ? "forward-only" : pipeline;
-        plan_.strict_order =
+        AdmissionParameters admission;
+        admission.is_strict =
             r_.optional_choice("optimize", {"memory", "speed"}).value_or("memory") == "memory";
-        plan_.active_micro_batches = core::narrow<int>(
+        admission.active_micro_batches = core::narrow<int>(
             r_.integer("active_microbatches", 0, positive));  // 0: the schedule's default, partitions + 2
+        if (pipeline != "interleaved")
+            without_effect("active_microbatches",
+                           fmt::format("pipeline = {} has one order", core::in_quotes(pipeline)));
+        else if (admission != AdmissionParameters{}) plan_.schedule_parameters = admission;
         const std::string placement = r_.string("placement_strategy", "cluster");
         plan_.layout.order = canonical_order(placement);
         if (plan_.layout.order.empty() || placement == "megatron") {

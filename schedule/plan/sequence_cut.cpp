@@ -12,28 +12,19 @@
 
 namespace schedule {
 
-void read_sequence_cut(core::TableReader& reader, Plan& plan) {
-    constexpr core::IntegerRange range{.least = 0, .greatest = 1 << 20};
-    plan.segments = core::narrow<int>(reader.integer("segments", 0, range));
-}
-
-void write_sequence_cut(const Plan& plan, core::Value& table) {
-    if (plan.segments > 0) table["segments"] = plan.segments;
-}
-
 int passes_per_micro_batch(const Plan& plan) {
     const PipelineSchedule* chosen = find_pipeline_schedule(plan.schedule);
-    if (!chosen || !chosen->cuts_sequences) return 1;
-    return plan.segments > 0 ? plan.segments : default_segments;
+    if (!chosen || !chosen->cuts_sequences()) return 1;
+    return plan.parameters<SegmentParameters>().count();
 }
 
 void check_sequence_cut(const Plan& plan, const model::ModelGraph& graph, const ReportError& error) {
     const PipelineSchedule* chosen = find_pipeline_schedule(plan.schedule);
-    if (!chosen || !chosen->cuts_sequences) {
-        if (plan.segments > 1)
+    if (!chosen || !chosen->cuts_sequences()) {
+        if (plan.passes_per_micro_batch() > 1)
             error("segments",
-                  fmt::format("segments = {}: schedule = {} works on whole sequences", plan.segments,
-                              core::in_quotes(schedule_label(plan.schedule))),
+                  fmt::format("segments = {}: schedule = {} works on whole sequences",
+                              plan.passes_per_micro_batch(), core::in_quotes(schedule_label(plan.schedule))),
                   "set schedule = \"seq1f1b\", or leave segments out");
         return;
     }
@@ -45,7 +36,7 @@ void check_sequence_cut(const Plan& plan, const model::ModelGraph& graph, const 
                               core::in_quotes(chosen->name)),
                   "leave it out, or choose another schedule");
     const int segments = passes_per_micro_batch(plan);
-    const char* key = plan.segments > 0 ? "segments" : "schedule";
+    const char* key = plan.parameters<SegmentParameters>().segments > 0 ? "segments" : "schedule";
     if (const auto unsupported = model::segments_unsupported(graph, segments)) {
         error(key,
               fmt::format("schedule = {} cannot cut the sequences of {} into {} segments: {}",

@@ -60,7 +60,7 @@ ExtrapolatedTiming time_extrapolated(const schedule::PipelineSchedule& entry,
         played.timing = time_schedule(played.order, costs);
         return played;
     };
-    const int group = shape.group_size > 0 ? shape.group_size : shape.ranks;
+    const int group = shape.group_size();
     if (!entry.orders_by_times) {
         // Longer and longer runs until one is in steady state; past half of the step nothing is gained.
         for (int least = 4 * std::max(group, shape.ranks); least < shape.micro_batches / 2; least *= 2)

@@ -117,7 +117,7 @@ TEST_CASE("training that was interrupted goes on to the same bits") {
     SECTION("2BW") {
         plan.layout.pipeline = 2;
         plan.schedule = "pipedream-2bw";
-        plan.group_size = 2;
+        plan.schedule_parameters = schedule::GroupParameters{2};
     }
     SECTION("both directions at once") {
         plan.schedule = GENERATE(as<std::string>{}, "chimera", "dualpipe");

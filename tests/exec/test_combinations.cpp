@@ -28,8 +28,8 @@ schedule::Plan random_plan(core::Random& random) {
     for (const PipelineSchedule& candidate : pipeline_schedules())
         if (!candidate.is_forward_only && !candidate.is_asynchronous) names.push_back(candidate.name);
     plan.schedule = names[random.below(names.size())];
-    if (schedule::find_pipeline_schedule(plan.schedule)->cuts_sequences)
-        plan.segments = one_of(random, {0, 2, 4});
+    if (schedule::find_pipeline_schedule(plan.schedule)->cuts_sequences())
+        plan.schedule_parameters = schedule::SegmentParameters{one_of(random, {0, 2, 4})};
     plan.micro_batch = one_of(random, {1, 2});
     plan.micro_batches = one_of(random, {1, 2, 4, 8});
     plan.sharding =

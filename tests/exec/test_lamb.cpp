@@ -210,7 +210,7 @@ TEST_CASE("asynchronous schedules take LAMB's norms before each of their updates
     plan.layout.pipeline = GENERATE(1, 3);
     plan.optimizer.learning_rate = 0.005;
     plan.schedule = GENERATE(as<std::string>{}, "pipedream", "pipedream-2bw");
-    plan.group_size = plan.schedule == "pipedream" ? 0 : 3;
+    plan.schedule_parameters = schedule::GroupParameters{plan.schedule == "pipedream" ? 0 : 3};
     SECTION("alone") {}
     SECTION("tensor 2") { plan.layout.tensor = 2; }
     SECTION("data 2") { plan.layout.data = 2; }

@@ -191,7 +191,7 @@ TEST_CASE("the balance of sequences divided over ranks is that of whole ones, an
 TEST_CASE("experts take tokens of segments of sequences") {
     schedule::Plan plan = tiny::plan();
     plan.schedule = "seq1f1b";
-    plan.segments = GENERATE(0, 4);
+    plan.schedule_parameters = schedule::SegmentParameters{GENERATE(0, 4)};
     plan.layout.pipeline = 2;
     const std::string kind = GENERATE(as<std::string>{}, "", "\nauxiliary_loss = 0.3\ncapacity_factor = 1.0");
     SECTION("every rank has all experts") {
@@ -316,7 +316,7 @@ TEST_CASE("the axes run beside asynchronous and bidirectional schedules") {
     plan.schedule =
         GENERATE(as<std::string>{}, "pipedream", "pipedream-2bw", "chimera", "dualpipe", "dualpipe-v");
     plan.layout.pipeline = 2;
-    plan.group_size = plan.schedule == "pipedream-2bw" ? 2 : 0;
+    plan.schedule_parameters = schedule::GroupParameters{plan.schedule == "pipedream-2bw" ? 2 : 0};
     plan.virtual_stages = plan.schedule == "dualpipe-v" ? 2 : 1;
     SECTION("experts") { plan.layout.data = plan.layout.expert = 2; }
     SECTION("experts and sequences") { plan.layout.data = plan.layout.context = plan.layout.expert = 2; }

@@ -26,7 +26,7 @@ TEST_CASE("one rank trains as the reference does") {
 TEST_CASE("a pipeline of every registered schedule trains as the reference does") {
     const model::ModelGraph graph = tiny::gpt(6);
     for (const schedule::PipelineSchedule& candidate : schedule::pipeline_schedules()) {
-        if (candidate.is_forward_only || candidate.is_asynchronous || candidate.cuts_sequences) continue;
+        if (candidate.is_forward_only || candidate.is_asynchronous || candidate.cuts_sequences()) continue;
         for (const int ranks : {2, 3, 4}) {
             schedule::Plan plan = tiny::plan();
             plan.schedule = candidate.name;
@@ -56,7 +56,7 @@ TEST_CASE("asynchronous schedules train as an emulation with the same staleness 
     SECTION("PipeDream") { plan.schedule = "pipedream"; }
     SECTION("2BW, an update every 4 micro-batches") {
         plan.schedule = "pipedream-2bw";
-        plan.group_size = 4;
+        plan.schedule_parameters = schedule::GroupParameters{4};
     }
     tiny::check_equal(tiny::compare(plan, graph));
     if (plan.layout.pipeline == 2) {

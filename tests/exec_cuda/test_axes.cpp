@@ -91,7 +91,7 @@ TEST_CASE(
     SECTION("segments, recomputed") {
         plan.schedule = "seq1f1b";
         plan.layout.pipeline = 2;
-        plan.segments = 4;
+        plan.schedule_parameters = schedule::SegmentParameters{4};
         plan.recompute = GENERATE(schedule::Recompute::none, schedule::Recompute::full);
         tiny::check_equal(tiny::compare(plan, tiny::llama(2), 1, with_fused_attention(calls)));
         tiny::check_equal(tiny::compare(plan, tiny::gpt(2), 1, with_fused_attention(calls)));

@@ -123,7 +123,7 @@ TEST_CASE("emulated GPUs train as the reference does with every parallelism") {
         int number = 0;
         for (const schedule::PipelineSchedule& candidate : schedule::pipeline_schedules()) {
             if (candidate.is_forward_only || candidate.is_asynchronous || candidate.is_bidirectional ||
-                candidate.cuts_sequences)
+                candidate.cuts_sequences())
                 continue;
             if (number++ % 4 != 0) continue;
             plan = tiny::plan();

@@ -143,7 +143,7 @@ TEST_CASE(
                 CHECK_FALSE(stuck_without_buffers(program, has_channels, waits));
             };
             const model::ModelGraph& graph = candidate.is_asynchronous ? untied : tied;
-            const bool whole = !candidate.cuts_sequences, flushes = !candidate.is_asynchronous,
+            const bool whole = !candidate.cuts_sequences(), flushes = !candidate.is_asynchronous,
                        trains = !candidate.is_forward_only;
             check("alone", graph, [](schedule::Plan&) {});
             check("recomputed", graph,

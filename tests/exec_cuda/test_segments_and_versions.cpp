@@ -22,7 +22,7 @@ TEST_CASE("segments of sequences train on emulated GPUs as whole sequences do") 
     plan.schedule = "seq1f1b";
     plan.micro_batches = 2;
     plan.layout.pipeline = 2;
-    plan.segments = GENERATE(2, 4);
+    plan.schedule_parameters = schedule::SegmentParameters{GENERATE(2, 4)};
     plan.attention = GENERATE(model::AttentionImplementation::flash, model::AttentionImplementation::unfused);
     INFO(core::to_toml(schedule::to_value(plan)));
     SECTION("positions, dropout everywhere") {
@@ -32,7 +32,7 @@ TEST_CASE("segments of sequences train on emulated GPUs as whole sequences do") 
     SECTION("rotary positions and groups of heads, after a rehearsal") {
         tiny::check_equal(tiny::compare(plan, tiny::llama(2), 2, emulated::backend(roomy, true)));
     }
-    if (plan.segments == 2) {
+    if (plan.passes_per_micro_batch() == 2) {
         SECTION("ALiBi") {
             tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "position_encoding = 'alibi'"), 1,
                                             emulated::backend(roomy)));
@@ -41,7 +41,7 @@ TEST_CASE("segments of sequences train on emulated GPUs as whole sequences do") 
             tiny::check_equal(tiny::compare(plan, tiny::llama(2, "window = 3"), 1, emulated::backend(roomy)));
         }
     }
-    if (plan.segments == 4) {
+    if (plan.passes_per_micro_batch() == 4) {
         SECTION("recomputed: keys of earlier segments are copies") {
             plan.recompute = GENERATE(schedule::Recompute::full, schedule::Recompute::selective);
             tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "dropout = 0.1\nattention_dropout = 0.1"), 1,
@@ -71,7 +71,7 @@ TEST_CASE("segments of sequences train on emulated GPUs as whole sequences do") 
 TEST_CASE("segments of sequences in bf16 on emulated GPUs stay near the CPU's") {
     schedule::Plan plan = tiny::plan();
     plan.schedule = "seq1f1b";
-    plan.segments = 4;
+    plan.schedule_parameters = schedule::SegmentParameters{4};
     plan.layout.pipeline = 2;
     plan.precision = {core::DataType::bf16, core::DataType::bf16, core::DataType::bf16, true};
     const tiny::Comparison gpu = tiny::compare(plan, tiny::llama(2), 3, emulated::backend(roomy)),
@@ -84,7 +84,7 @@ TEST_CASE("segments of sequences in bf16 on emulated GPUs stay near the CPU's") 
 TEST_CASE("asynchronous schedules train on emulated GPUs as an emulation with the same staleness does") {
     schedule::Plan plan = tiny::plan();
     plan.schedule = GENERATE(as<std::string>{}, "pipedream", "pipedream-2bw");
-    plan.group_size = plan.schedule == "pipedream" ? 0 : 4;
+    plan.schedule_parameters = schedule::GroupParameters{plan.schedule == "pipedream" ? 0 : 4};
     plan.micro_batch = 1;
     plan.micro_batches = 7;
     plan.layout.pipeline = GENERATE(1, 2, 4);
@@ -178,7 +178,7 @@ TEST_CASE("versions of weights lie in the arena, whose size is the Program's: st
 TEST_CASE("the Program orders what segments of sequences touch") {
     schedule::Plan plan = tiny::plan();
     plan.schedule = "seq1f1b";
-    plan.segments = 4;
+    plan.schedule_parameters = schedule::SegmentParameters{4};
     plan.layout.pipeline = 2;
     plan.recompute = GENERATE(schedule::Recompute::none, schedule::Recompute::full);
     for (int rank = 0; rank < 2; ++rank)

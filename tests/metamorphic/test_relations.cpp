@@ -343,7 +343,7 @@ TEST_CASE("spellings of one plan are one plan") {
             spelled.schedule = "interleaved-1f1b";
             check("interleaved with one chunk", spelled);
             spelled.schedule = "seq1f1b";
-            spelled.segments = 1;
+            spelled.schedule_parameters = schedule::SegmentParameters{1};
             const bool is_causal = scenario.model.starts_with("gpt2") || scenario.model.starts_with("llama");
             if (is_causal && plan.layout.context == 1 && plan.offload == schedule::Offload::none)
                 check("a sequence in one part", spelled);
@@ -383,10 +383,10 @@ TEST_CASE("a larger memory_weight never has a higher peak nor a shorter step") {
         weighed.plan.schedule = "interleaved";
         weighed.plan.virtual_stages = 1;
         weighed.plan.memory_weight = 0.2;
-        weighed.plan.strict_order = false;
+        weighed.plan.schedule_parameters = schedule::AdmissionParameters{.is_strict = false};
         const std::optional<sim::Evaluation> speed = try_evaluate(weighed);
         weighed.plan.memory_weight = 0.8;
-        weighed.plan.strict_order = true;
+        weighed.plan.schedule_parameters = schedule::AdmissionParameters{.is_strict = true};
         const std::optional<sim::Evaluation> memory = try_evaluate(weighed);
         REQUIRE(speed.has_value() == memory.has_value());
         if (!speed) return;

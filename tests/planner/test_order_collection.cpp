@@ -67,7 +67,8 @@ TEST_CASE(
                     plan.layout.pipeline = pipeline;
                     plan.virtual_stages = chunks;
                     plan.micro_batches = micro_batches;
-                    if (registered.cuts_sequences) plan.segments = schedule::default_segments;
+                    if (registered.cuts_sequences())
+                        plan.schedule_parameters = schedule::SegmentParameters{schedule::default_segments};
                     core::Diagnostics diagnostics;
                     const std::optional<schedule::Schedule> whole =
                         schedule::make_schedule(plan, diagnostics);

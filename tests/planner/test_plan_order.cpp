@@ -47,7 +47,7 @@ TEST_CASE("A plan's searched order is an order of the plan that no registered sc
             CHECK(evaluation->fits);
             for (const schedule::PipelineSchedule& registered : schedule::pipeline_schedules()) {
                 if (registered.is_forward_only || registered.is_asynchronous || registered.is_bidirectional ||
-                    registered.cuts_sequences)
+                    registered.cuts_sequences())
                     continue;
                 schedule::Plan named = plan;
                 named.schedule = registered.name;

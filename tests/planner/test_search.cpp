@@ -184,7 +184,8 @@ TEST_CASE("no plan of segments of sequences needs less memory or less time than 
         for (const schedule::Plan& plan : plans) bounds.time(plan);
         int seen = 0, simulated = 0;
         for (schedule::Plan plan : plans) {
-            const schedule::Partition* const partition = plan.segments > 1 ? stages.partition(plan) : nullptr;
+            const schedule::Partition* const partition =
+                plan.passes_per_micro_batch() > 1 ? stages.partition(plan) : nullptr;
             if (!partition || seen++ % 3 != 0) continue;
             const auto memory = bounds.memory(plan);
             REQUIRE(memory);

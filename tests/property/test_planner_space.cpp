@@ -54,7 +54,7 @@ struct Seen {
         of_experts += plan.layout.expert > 1;
         of_parts += plan.layout.context > 1;
         of_shards += plan.sharding != schedule::Sharding::none;
-        of_segments += plan.segments > 1;
+        of_segments += plan.passes_per_micro_batch() > 1;
         of_offload += plan.offload != schedule::Offload::none;
     }
 };

@@ -31,13 +31,14 @@ TEST_CASE("every Program of the grid is verified, simulated and executed, and tr
         for (const schedule::PipelineSchedule& candidate : schedule::pipeline_schedules()) {
             const model::ModelGraph& graph = candidate.is_asynchronous ? untied : tied;
             for (int stages = 1; stages <= 8; ++stages)
-                for (int variant = 0; variant < (candidate.cuts_sequences ? 6 : 3); ++variant) {
+                for (int variant = 0; variant < (candidate.cuts_sequences() ? 6 : 3); ++variant) {
                     const int chunks = 1 + variant % 3;
                     schedule::Plan plan = base;
                     plan.schedule = candidate.name;
                     plan.layout.pipeline = stages;
                     plan.virtual_stages = chunks;
-                    if (candidate.cuts_sequences) plan.segments = variant < 3 ? 2 : 4;
+                    if (candidate.cuts_sequences())
+                        plan.schedule_parameters = schedule::SegmentParameters{variant < 3 ? 2 : 4};
                     core::Diagnostics diagnostics;
                     if (plan.stages() > static_cast<int>(graph.units.size()) ||
                         !schedule::make_schedule(plan, diagnostics))

@@ -15,7 +15,7 @@ schedule::Plan in_segments(int stages, int segments) {
     schedule::Plan plan = tiny::plan();
     plan.schedule = "seq1f1b";
     plan.layout.pipeline = stages;
-    plan.segments = segments;
+    plan.schedule_parameters = schedule::SegmentParameters{segments};
     return plan;
 }
 
@@ -59,7 +59,7 @@ TEST_CASE(
         GENERATE(schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full);
     double share = 0.05;
     SECTION("alone") {}
-    SECTION("four segments") { plan.segments = 4; }
+    SECTION("four segments") { plan.schedule_parameters = schedule::SegmentParameters{4}; }
     SECTION("tensor") { plan.layout.tensor = 2; }
     SECTION("sequence") {
         plan.layout.tensor = 2;
@@ -93,7 +93,7 @@ TEST_CASE("segments in bf16 follow fp32 as closely as whole sequences in bf16 do
     plan.precision = {};
     const tiny::Comparison segments = tiny::compare(plan, graph);
     plan.schedule = "1f1b";
-    plan.segments = 0;
+    plan.schedule_parameters = schedule::SegmentParameters{0};
     const tiny::Comparison whole = tiny::compare(plan, graph);
     CHECK(segments.losses < 2 * whole.losses + 1e-3);
     CHECK(segments.gradients < 2 * whole.gradients + 1e-2);
@@ -106,7 +106,7 @@ TEST_CASE(
     for (const int segments : {1, 2, 4}) {
         schedule::Plan plan = in_segments(4, segments);
         plan.micro_batches = 8;
-        if (segments == 1) plan.schedule = "1f1b", plan.segments = 0;
+        if (segments == 1) plan.schedule = "1f1b", plan.schedule_parameters = schedule::SegmentParameters{0};
         const schedule::Program program = tiny::program_of(plan, graph);
         sim::Durations durations;
         for (const schedule::RankProgram& list : program.classes)

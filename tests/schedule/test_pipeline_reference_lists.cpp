@@ -111,13 +111,14 @@ TEST_CASE("Our generators equal the reference lists action by action") {
     using Shape = schedule::PipelineShape;
     auto pvm = [](Shape& s, const Numbers& n) { s.ranks = n[0], s.chunks = n[1], s.micro_batches = n[2]; };
     auto pvmg = [](Shape& s, const Numbers& n) {
-        s.ranks = n[0], s.chunks = n[1], s.micro_batches = n[2], s.group_size = n[3];
+        s.ranks = n[0], s.chunks = n[1], s.micro_batches = n[2],
+        s.parameters = schedule::GroupParameters{n[3]};
     };
     auto pm = [](Shape& s, const Numbers& n) { s.ranks = n[0], s.micro_batches = n[1]; };
     // PyTorch chooses the group from the number of rounds: g = m / max(1, m / p).
     auto rounds = [](Shape& s, const Numbers& n) {
         s.ranks = n[0], s.chunks = n[1], s.micro_batches = n[2],
-        s.group_size = n[2] / std::max(1, n[2] / n[0]);
+        s.parameters = schedule::GroupParameters{n[2] / std::max(1, n[2] / n[0])};
     };
     // Times and memory of the zero-bubble lists: every stage the same; a forward holds 34h + 5as, W frees 32h
     // of it, I the rest (arXiv 2401.10241, table 1, with h = 4096, a = 32, s = 1024 as for the 6.2B model).
@@ -165,7 +166,9 @@ TEST_CASE("Our generators equal the reference lists action by action") {
              {"sail_gen", "v1f1b_p(\\d+)_m(\\d+).csv", "1f1b-v", pm2},
              {"sail_gen", "groupint_p(\\d+)_v(\\d+)_m(\\d+)_g(\\d+).csv", "grouped-interleaved", pvmg},
              {"sail_gen", "seq1f1b_p(\\d+)_m(\\d+)_s(\\d+).csv", "seq1f1b",
-              [](Shape& s, const Numbers& n) { s.ranks = n[0], s.micro_batches = n[1], s.segments = n[2]; }},
+              [](Shape& s, const Numbers& n) {
+                  s.ranks = n[0], s.micro_batches = n[1], s.parameters = schedule::SegmentParameters{n[2]};
+              }},
          })
         check_family(family);
     WARN(matches << " reference lists equal ours");

@@ -35,9 +35,9 @@ TEST_CASE("A shape outside a schedule's constraint is refused with the shape's n
     const std::optional<core::Unsupported> reason = unsupported(interleaved, shape);
     REQUIRE(reason);
     CHECK(reason->reason.find("2 of 6 micro-batches") != std::string::npos);
-    shape.group_size = 3;
+    shape.parameters = schedule::GroupParameters{3};
     CHECK(unsupported(interleaved, shape));  // smaller than the ranks
-    shape.group_size = 6;
+    shape.parameters = schedule::GroupParameters{6};
     CHECK_FALSE(unsupported(interleaved, shape));
     CHECK(unsupported(*schedule::find_pipeline_schedule("1f1b"), shape));  // one chunk only
     shape.micro_batches = 0;

@@ -255,7 +255,7 @@ TEST_CASE("Every registered schedule passes verify over a grid of shapes, or ref
                                                           << draw(schedule, &violations[0], 20));
                         CHECK(schedule.is_forward_only == entry.is_forward_only);
                         CHECK((schedule.directions > 1) == entry.is_bidirectional);
-                        CHECK((schedule.segments > 1) == entry.cuts_sequences);
+                        CHECK((schedule.segments > 1) == entry.cuts_sequences());
                         CHECK((schedule.weight_versions > 0) == entry.is_asynchronous);
                         CHECK(schedule.ranks == ranks);
                         CHECK(schedule.name == entry.name);

@@ -5,6 +5,7 @@
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/random.h"
+#include "schedule/pipeline/registry.h"
 #include "schedule/plan/plan_file.h"
 #include "tests/model/catalogue.h"
 
@@ -92,10 +93,13 @@ TEST_CASE("writing a plan file and reading it again changes nothing") {
             .pipeline = 1 + any(4),
             .order = std::vector<std::string>{"DPT", "DTP", "PDT", "PTD", "TDP", "TPD"}[random.below(6)]};
         plan.virtual_stages = 1 + any(3);
-        plan.schedule = any(2) ? "1f1b" : "gpipe";
-        plan.active_micro_batches = any(3);
-        plan.strict_order = any(2);
-        plan.group_size = any(3);
+        const std::vector<PipelineSchedule>& registered = pipeline_schedules();
+        const PipelineSchedule& chosen = registered[random.below(registered.size())];
+        plan.schedule = chosen.name;
+        const ScheduleParameters parameters[] = {AdmissionParameters{1 + any(3), any(2) == 1},
+                                                 GroupParameters{1 + any(3)}, SegmentParameters{1 + any(3)}};
+        for (const ScheduleParameters& kind : parameters)
+            if (any(2) && kind.index() == chosen.parameters.index()) plan.schedule_parameters = kind;
         for (int s = 0; any(2) && s < plan.stages(); ++s)
             plan.partition.first_units.push_back(s == 0 ? 0 : plan.partition.first_units.back() + 1 + any(3));
         plan.micro_batch = 1 + any(9);
@@ -193,7 +197,7 @@ TEST_CASE("the announcement's SageMaker block is read word for word, with Horovo
     CHECK(plan.layout == ParallelLayout{.data = 1, .tensor = 1, .pipeline = 2, .order = "DPT"});
     CHECK(plan.schedule == "interleaved");
     CHECK(plan.micro_batches == 2);
-    CHECK(plan.strict_order);
+    CHECK(plan.parameters<AdmissionParameters>().is_strict);
     CHECK(plan.precision.compute == core::DataType::fp32);
     CHECK(reading.diagnostics.entries().size() == 1);
     says(reading.text(), "horovod = true does nothing here");
@@ -242,14 +246,36 @@ TEST_CASE("SageMaker's own rules hold for its parameters") {
         "active_microbatches = 3\noptimize = 'speed'\npipeline = 'simple'\nfp16 = true\n");
     INFO(good.text());
     REQUIRE(good.file);
-    CHECK(good.diagnostics.entries().empty());
+    CHECK(good.diagnostics.entries().size() == 1);
+    says(good.text(), "active_microbatches has no effect");  // simple has one order
     const Plan& plan = good.file->plan;
     CHECK(plan.layout == ParallelLayout{.data = 2, .tensor = 2, .pipeline = 2, .order = "TPD"});
     CHECK(plan.sharding == Sharding::optimizer);
-    CHECK(plan.active_micro_batches == 3);
-    CHECK_FALSE(plan.strict_order);
     CHECK(plan.schedule == "simple");
     CHECK(plan.precision.compute == core::DataType::fp16);
+}
+
+TEST_CASE("a key of another schedule is refused where it stands, with the schedules that take it") {
+    const auto with = [](const std::string& schedule, const std::string& key) {
+        return Reading(head + "[plan]\npipeline_parallel = 2\nmicro_batches = 4\nschedule = '" + schedule +
+                       "'\n" + key + "\n")
+            .text();
+    };
+    const std::tuple<const char*, const char*, const char*> others[] = {
+        {"1f1b", "group_size = 4", "'interleaved-1f1b'"},
+        {"interleaved-1f1b", "active_micro_batches = 3", "'interleaved'"},
+        {"gpipe", "strict_order = false", "'interleaved'"},
+        {"interleaved", "segments = 2", "seq1f1b"},
+    };
+    for (const auto& [schedule, key, taker] : others) {
+        const std::string text = with(schedule, key);
+        says(text, "p.toml:8:");
+        says(text, " takes no ");
+        says(text, taker);
+    }
+    CHECK(with("1f1b", "group_size = 0\nsegments = 1\nstrict_order = true").empty());  // ask for nothing
+    CHECK(with("interleaved", "active_micro_batches = 3\nstrict_order = false").empty());
+    CHECK(with("pipedream-2bw", "group_size = 2").empty());
 }
 
 TEST_CASE("ranks that divide tokens or experts stand on the data axis, and a batch counts replicas") {

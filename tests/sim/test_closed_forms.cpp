@@ -41,7 +41,7 @@ TEST_CASE(
                 schedule::PipelineShape shape;
                 shape.ranks = p;
                 shape.micro_batches = m;
-                shape.active_micro_batches = std::max(m, p);
+                shape.parameters = schedule::AdmissionParameters{std::max(m, p)};
                 if (schedule::unsupported(*schedule::find_pipeline_schedule(name), shape)) continue;
                 INFO(name << " p " << p << " m " << m);
                 REQUIRE(makespan(name, shape, 1, 2) == (m + p - 1) * 3.0);
@@ -54,9 +54,9 @@ TEST_CASE(
     schedule::PipelineShape shape;
     shape.ranks = 4;
     shape.micro_batches = 16;
-    shape.active_micro_batches = 6;
+    shape.parameters = schedule::AdmissionParameters{6};
     REQUIRE(makespan("interleaved", shape, 1, 2) == 57);
-    shape.active_micro_batches = 2;
+    shape.parameters = schedule::AdmissionParameters{2};
     REQUIRE(makespan("interleaved", shape, 1, 2) == 99);
 }
 

@@ -36,7 +36,7 @@ TEST_CASE("times of operators add up to what compute takes, whole sequences or s
     SECTION("split backward") { plan.schedule = "zb-h1"; }
     SECTION("segments") {
         plan.schedule = "seq1f1b";
-        plan.segments = 4;
+        plan.schedule_parameters = schedule::SegmentParameters{4};
     }
     const sim::Explanation explanation = explanation_of("gpt3-175b", nodes_of("p4d.24xlarge", 2), plan);
     core::Seconds sum;

@@ -40,7 +40,7 @@ TEST_CASE(
                     for (const core::Seconds busy : timing.rank_work) work += busy.value;
                     CHECK(timing.makespan.value * ranks >= work * (1 - 1e-12));
                     CHECK(timing.greatest_span() <= timing.makespan);
-                    if (entry.cuts_sequences) continue;  // a Program works on whole sequences
+                    if (entry.cuts_sequences()) continue;  // a Program works on whole sequences
                     const schedule::Program program = schedule::lower_compute_only(order);
                     CHECK(verify(program).empty());
                     sim::StageTimes times;

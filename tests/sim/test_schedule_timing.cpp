@@ -96,7 +96,7 @@ TEST_CASE("SMP interleaved trades active micro-batches for time") {
                                                     {4, 16, 2, 99, {2, 2, 2, 1}}}) {
         INFO("p " << oracle.ranks << " m " << oracle.micro_batches << " active " << oracle.active);
         schedule::PipelineShape shape = shape_of(oracle.ranks, oracle.micro_batches, 1, 2);
-        shape.active_micro_batches = oracle.active;
+        shape.parameters = schedule::AdmissionParameters{oracle.active};
         const sim::ScheduleTiming timing = time_schedule(generate("interleaved", shape), costs(1, 2));
         CHECK(timing.makespan.value == oracle.makespan);
         CHECK(timing.peak_in_flight == oracle.peaks);
@@ -106,7 +106,7 @@ TEST_CASE("SMP interleaved trades active micro-batches for time") {
 TEST_CASE("SMP interleaved with one active micro-batch does one after the other") {
     for (int ranks = 1; ranks <= 5; ++ranks) {
         schedule::PipelineShape shape = shape_of(ranks, 6, 1, 2);
-        shape.active_micro_batches = 1;
+        shape.parameters = schedule::AdmissionParameters{1};
         CHECK(time_schedule(generate("interleaved", shape), costs(1, 2)).makespan.value == 6 * ranks * 3);
     }
 }
@@ -117,7 +117,7 @@ TEST_CASE("A strict schedule is never faster than a less strict one with the sam
             schedule::PipelineShape shape = shape_of(ranks, 8, 1, 2);
             shape.chunks = chunks;
             const double strict = time_schedule(generate("interleaved", shape), costs(1, 2)).makespan.value;
-            shape.is_strict = false;
+            shape.parameters = schedule::AdmissionParameters{.is_strict = false};
             const double less_strict =
                 time_schedule(generate("interleaved", shape), costs(1, 2)).makespan.value;
             INFO("p " << ranks << " v " << chunks);
@@ -146,7 +146,7 @@ TEST_CASE("Groups of fewer micro-batches than ranks trade bubble for memory") {
                 for (int rounds = 2; rounds <= 3; ++rounds) {
                     schedule::PipelineShape shape = shape_of(ranks, group * rounds, 1, 2);
                     shape.chunks = chunks;
-                    shape.group_size = group;
+                    shape.parameters = schedule::GroupParameters{group};
                     INFO("p " << ranks << " v " << chunks << " g " << group << " m " << shape.micro_batches);
                     const sim::ScheduleTiming timing =
                         time_schedule(generate("grouped-interleaved", shape), costs(1, 2));
@@ -277,7 +277,7 @@ TEST_CASE("Seq1F1B divides the bubble by the segments of the sequence") {
     for (int ranks = 1; ranks <= 6; ++ranks)
         for (int segments = 1; segments <= 4; ++segments) {
             schedule::PipelineShape shape = shape_of(ranks, 5, 1, 2);
-            shape.segments = segments;
+            shape.parameters = schedule::SegmentParameters{segments};
             CHECK(time_schedule(generate("seq1f1b", shape), costs(1, 2)).makespan.value ==
                   3 * (5 * segments + ranks - 1));
         }
