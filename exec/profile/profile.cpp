@@ -164,7 +164,9 @@ core::BytesPerSecond measure_shard_exchange(const schedule::RankProgram& list, c
     Arrays of_rank[2];
     const auto rank_work = [&](Communicator& communicator) {
         const int rank = communicator.rank();
-        auto& [parameters, gradients, own, sums] = of_rank[rank];
+        std::vector<std::vector<float>>&parameters =
+            of_rank[rank].parameters,  // clang 14 captures no bindings
+            &gradients = of_rank[rank].gradients, &own = of_rank[rank].own, &sums = of_rank[rank].sums;
         for (const std::size_t piece : pieces) {
             own.emplace_back(piece, 1.0f);
             sums.emplace_back(piece, 1.0f);

@@ -395,8 +395,9 @@ void time_streams(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
 void time_norms(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
     const Stream s = watch.stream();
     const Kernels& k = machine.kernels();
-    for (const auto& [rows, width] :
+    for (const auto& shape :
          {std::pair<std::int64_t, std::int64_t>{32768, 768}, {8192, 1600}, {16384, 2048}}) {
+        const std::int64_t rows = shape.first, width = shape.second;  // clang 14 captures no bindings
         const std::int64_t count = rows * width;
         const double tensor = 2.0 * count;
         // Larger together than any second-level cache: what one step reads another one has written long
