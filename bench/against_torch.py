@@ -32,22 +32,19 @@ def samples(m, first, count):
 
 
 def read_checkpoint(folder):
-    """{kind: {parameter: bytes of fp32}}, kind 0 the value, 1 and 2 the moments; the layout is exec/checkpoint/checkpoint.cpp's."""
+    """{kind: {parameter: bytes of fp32}}, kind 0 the value, 1 and 2 the moments; the layout is exec/checkpoint/rank_file.h's."""
     arrays = {0: {}, 1: {}, 2: {}}
     for name in sorted(os.listdir(folder)):
-        if not name.endswith(".state"): continue
+        if not name.endswith(".safetensors"): continue
         content = open(f"{folder}/{name}", "rb").read()
-        at = 16
-        (records,) = struct.unpack_from("<Q", content, at)
-        at += 8
-        for _ in range(records):
-            (length,) = struct.unpack_from("<Q", content, at)
-            parameter = content[at + 8:at + 8 + length].decode()
-            kind, first, count = struct.unpack_from("<QQQ", content, at + 8 + length)
-            at += 32 + length
-            assert first == 0, "this plan splits no parameter"
-            arrays[kind][parameter] = content[at:at + 4 * count]
-            at += 4 * count
+        (length,) = struct.unpack_from("<Q", content)
+        header = json.loads(content[8:8 + length])
+        words = header.pop("__metadata__")
+        for array, entry in header.items():
+            kind, parameter = array.split("/", 1)
+            begin, end = (8 + length + offset for offset in entry["data_offsets"])
+            assert words[f"elements/{array}"] == f"0+{(end - begin) // 4}", "this plan splits no parameter"
+            arrays[("values", "first_moments", "second_moments").index(kind)][parameter] = content[begin:end]
     return arrays
 
 

@@ -47,9 +47,11 @@ core::SourceLocation data_place(const ExecutionRequest& request, const core::Val
 // What must be equal on all ranks, one thing a line: "what<TAB>value".
 std::string identity_of(const ExecutionJob& job) {
     // The order is that of what explains most: another model makes another program.
-    return fmt::format("version\t{}\nmodel\t{}\nprogram\t{}\nseed\t{}\nsteps\t{}\ndata\t{}\nfirst step\t{}\n",
-                       version, job.program.model_hash, schedule::hash_of(job.program),
-                       job.scenario.file.training.seed, job.steps, job.data->identity(), job.first_step);
+    return fmt::format(
+        "version\t{}\nmodel\t{}\nprogram\t{}\nseed\t{}\nsteps\t{}\ndata\t{}\ninitial weights\t{}\nfirst "
+        "step\t{}\n",
+        version, job.program.model_hash, schedule::hash_of(job.program), job.scenario.file.training.seed,
+        job.steps, job.data->identity(), job.initial ? job.initial->identity() : "seeded", job.first_step);
 }
 
 // The first line that differs, in words; empty when none does.
@@ -144,6 +146,8 @@ std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int proces
     job.data =
         exec::load_data(data_path(request, job.scenario.file), request.data ? "" : training.data_format,
                         training.seed, graph, diagnostics, data_place(request, *document));
+    if (request.init) job.initial = exec::InitialWeights::open(*request.init, graph, diagnostics);
+    if (job.initial) job.remarks.push_back("training begins with " + job.initial->describe());
     job.steps = static_cast<int>(request.steps.value_or(training.steps));
     job.here = job.scenario.cluster;
     const bool is_for_cpu = job.here.instance.device.architecture == "cpu";
@@ -166,6 +170,9 @@ std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int proces
     if (is_in_fp8) job.remarks.push_back(model::fp8_summary(graph, plan.cost_context()));
     const schedule::PipelineSchedule* const chosen = schedule::find_pipeline_schedule(plan.schedule);
     check_folder(request, chosen && chosen->is_forward_only, job, diagnostics);
+    if (job.steps == 0 && chosen && chosen->is_forward_only)
+        diagnostics.error({}, "--steps", "a plan that only evaluates writes no checkpoint of step 0",
+                          "give a plan that trains, or perform a step");
     if (processes > 0 && processes != plan.layout.ranks())
         diagnostics.error({request.plan, 0, 0}, "plan",
                           fmt::format("the plan has {} ranks, but {} processes were started",

@@ -12,6 +12,7 @@
 #include "exec/data.h"
 #include "exec/file_descriptor.h"
 #include "exec/transport/world.h"
+#include "exec/weights/initial_weights.h"
 #include "sim/evaluate.h"
 #include "sim/scenario.h"
 
@@ -20,12 +21,14 @@ namespace apps {
 struct ExecutionJob {
     sim::Scenario scenario;  // the partition is complete
     std::shared_ptr<const exec::DataSource> data;
+    std::shared_ptr<const exec::InitialWeights> initial;  // null: seeded values
     cluster::Cluster here;  // the machine that runs, whatever the plan was made for
     std::vector<std::string> remarks;
     schedule::Program program;
     int steps = 0;                                    // of the whole training
     std::shared_ptr<const exec::Checkpoint> resumed;  // null at the beginning
     std::int64_t first_step = 0, sample_offset = 0;
+    std::optional<exec::StateNeeds> needs;    // of this process's rank; nothing when ranks are threads
     std::vector<std::int64_t> damaged_steps;  // of checkpoints that were passed over
     bool is_finished = false;                 // the checkpoint has all steps behind it
     exec::FileDescriptor lock;                // of the folder of checkpoints, on rank 0

@@ -195,6 +195,25 @@ void show_interruption(const ExecutionRequest& request, const ExecutionJob& job,
     out << core::to_json(value) << '\n';
 }
 
+void show_written_start(const ExecutionRequest& request, const ExecutionJob& job, std::ostream& out) {
+    const std::string place = exec::checkpoint_folder(request.checkpoint, 0),
+                      weights = job.initial ? job.initial->describe() : "seeded values";
+    if (!request.as_json) {
+        out << fmt::format("{}: the state at the beginning, {}\n", place, weights);
+        return;
+    }
+    core::Value value = core::Value::table();
+    value["finished"] = true;
+    value["backend"] = request.on_gpu ? "cuda" : "cpu";
+    value["ranks"] = job.plan().layout.ranks();
+    value["first_step"] = 0;
+    value["steps"] = 0;
+    value["losses"] = core::Value::array();
+    value["checkpoint"] = place;
+    value["initial_weights"] = weights;
+    out << core::to_json(value) << '\n';
+}
+
 void show_finished(const ExecutionRequest& request, const ExecutionJob& job, std::ostream& out) {
     const std::string place = exec::checkpoint_folder(request.checkpoint, job.first_step);
     if (!request.as_json) {

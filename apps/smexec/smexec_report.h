@@ -45,6 +45,8 @@ void show_report(const ExecutionReport& report, std::ostream& out, std::ostream&
 void show_interruption(const ExecutionRequest& request, const ExecutionJob& job,
                        const exec::RunResult& result, std::ostream& out, std::ostream& err);
 // Of a training that --resume found at its end: nothing was run.
+// --steps 0 wrote the state at the beginning.
+void show_written_start(const ExecutionRequest& request, const ExecutionJob& job, std::ostream& out);
 void show_finished(const ExecutionRequest& request, const ExecutionJob& job, std::ostream& out);
 
 }  // namespace apps

@@ -12,7 +12,7 @@ ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core
     Options options(arguments,
                     {{"--backend", "--ranks-from", "--steps", "--data", "--tolerance", "--trace",
                       "--checkpoint", "--every", "--from-step", "--time-limit", "--cuda-expert-room",
-                      "--join-limit", "--interface", "--token-file"},
+                      "--join-limit", "--interface", "--token-file", "--init"},
                      {"--check", "--json", "--verbose", "--help", "--compare", "--no-compare", "--resume",
                       "--set-aside", "--cuda-graph", "--cuda-tune"}},
                     diagnostics);
@@ -24,9 +24,10 @@ ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core
     request.resumes = options.has("--resume");
     request.sets_aside = options.has("--set-aside");
     request.data = options.text("--data");
+    request.init = options.text("--init");
     request.trace = options.text("--trace").value_or("");
     request.checkpoint = options.text("--checkpoint").value_or("");
-    request.steps = options.integer("--steps", 1, 1000000);
+    request.steps = options.integer("--steps", 0, 1000000);
     request.every = options.integer("--every", 1, 1000000);
     request.from_step = options.integer("--from-step", 0, 1000000000);
     request.tolerance = options.real("--tolerance", 0, 1e6);
@@ -52,6 +53,9 @@ ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core
             if (options.has(option))
                 options.error(option, fmt::format("{} needs to know where checkpoints are", option),
                               "add --checkpoint DIR");
+    if (request.steps == 0 && request.checkpoint.empty())
+        options.error("--steps", "--steps 0 writes the state at the beginning, and nothing else",
+                      "add --checkpoint DIR, or perform a step");
     if (request.from_step && !request.resumes)
         options.error("--from-step", "--from-step says where to resume", "add --resume");
     request.plan =

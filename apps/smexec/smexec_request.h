@@ -14,7 +14,7 @@ namespace apps {
 struct ExecutionRequest {
     std::string plan, trace, ranks_from;
     std::string checkpoint;  // folder; empty = none
-    std::optional<std::string> data;
+    std::optional<std::string> data, init;
     std::optional<std::int64_t> steps, every, from_step;
     std::optional<double> tolerance;
     core::Seconds time_limit{120}, join_limit{30};

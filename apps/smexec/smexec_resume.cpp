@@ -63,7 +63,8 @@ void lock(const ExecutionRequest& request, ExecutionJob& job, core::Diagnostics&
 std::shared_ptr<const exec::Checkpoint> open_newest(const ExecutionRequest& request, ExecutionJob& job,
                                                     std::optional<std::int64_t> newest,
                                                     core::Diagnostics& diagnostics) {
-    const exec::NewestCheckpoint found = exec::Checkpoint::open_newest(request.checkpoint, newest);
+    const exec::NewestCheckpoint found =
+        exec::Checkpoint::open_newest(request.checkpoint, newest, job.needs ? &*job.needs : nullptr);
     for (const exec::DamagedCheckpoint& damaged : found.damaged) {
         job.damaged_steps.push_back(damaged.step);
         if (found.checkpoint)
@@ -112,6 +113,20 @@ void compare(const ExecutionRequest& request, ExecutionJob& job, core::Diagnosti
                         manifest.data_identity.empty() ? "no checksum" : manifest.data_identity,
                         job.data->describe(), job.data->identity()),
             "go on with the same data: samples are counted in it");
+    if (job.initial && job.initial->identity() != manifest.initial_weights)
+        diagnostics.error(
+            {}, "--init",
+            fmt::format("the checkpoint's training began with {}, the file of --init has {}",
+                        manifest.initial_weights.empty() ? "seeded values" : manifest.initial_weights,
+                        job.initial->identity()),
+            "leave out --init: the checkpoint has what became of them; or begin anew in another folder");
+    if (request.checks && !job.initial && !manifest.initial_weights.empty())
+        diagnostics.error(
+            {}, "--check",
+            fmt::format("the checkpoint's training began with weights of a file ({}), with which "
+                        "the reference must begin too",
+                        manifest.initial_weights),
+            "name it with --init, or leave out --check");
     if (const std::string missing =
             schedule::trains(job.program)
                 ? exec::state_difference(*job.resumed, job.plan(), job.scenario.graph).missing
@@ -138,7 +153,8 @@ void compare(const ExecutionRequest& request, ExecutionJob& job, core::Diagnosti
 void resume(const ExecutionRequest& request, ExecutionJob& job, std::optional<std::int64_t> newest,
             core::Diagnostics& diagnostics) {
     job.resumed = request.from_step
-                      ? exec::Checkpoint::open(request.checkpoint, request.from_step, diagnostics)
+                      ? exec::Checkpoint::open(request.checkpoint, request.from_step, diagnostics, true,
+                                               job.needs ? &*job.needs : nullptr)
                       : open_newest(request, job, newest, diagnostics);
     job.first_step = job.sample_offset = 0;
     if (!job.resumed) return;
@@ -156,9 +172,11 @@ void resume(const ExecutionRequest& request, ExecutionJob& job, std::optional<st
 
 }  // namespace
 
-void prepare_checkpoints(const ExecutionRequest& request, bool is_first, ExecutionJob& job,
+void prepare_checkpoints(const ExecutionRequest& request, std::optional<int> rank, ExecutionJob& job,
                          core::Diagnostics& diagnostics) {
     if (request.checkpoint.empty()) return;
+    const bool is_first = rank.value_or(0) == 0;
+    if (rank) job.needs = exec::needs_of(job.program, job.scenario.graph, *rank);
     if (is_first && schedule::trains(job.program)) lock(request, job, diagnostics);
     if (diagnostics.has_errors()) return;
     if (request.resumes) resume(request, job, std::nullopt, diagnostics);

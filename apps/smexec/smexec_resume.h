@@ -10,10 +10,11 @@
 
 namespace apps {
 
-// After load_job, on every rank. `is_first`: of rank 0, which alone writes, and so takes the folder's lock.
+// After load_job, on every rank; `rank`: of this process, null when ranks are threads. Rank 0 alone commits,
+// and so takes the folder's lock. A process reads what its rank needs, threads everything.
 // With --resume the job begins at the newest whole checkpoint, each damaged one that is passed over a
 // warning; at the beginning where there is none yet.
-void prepare_checkpoints(const ExecutionRequest& request, bool is_first, ExecutionJob& job,
+void prepare_checkpoints(const ExecutionRequest& request, std::optional<int> rank, ExecutionJob& job,
                          core::Diagnostics& diagnostics);
 
 // Every rank calls, after prepare_checkpoints: all go on from the newest checkpoint that is whole for each of

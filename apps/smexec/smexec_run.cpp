@@ -34,7 +34,7 @@ const char* const help =
     "       smexec profile [--model MODEL] --out FILE      measures this machine, or a model's operators on "
     "it\n"
     "       smexec convert CHECKPOINT --plan PLAN --out DIR  a checkpoint as another plan would have written "
-    "it\n"
+    "it, or --to hf\n"
     "       mpirun -n 4 smexec PLAN.toml ...               one process a rank; srun and torchrun --no-python "
     "likewise\n"
     "\n"
@@ -60,6 +60,10 @@ const char* const help =
     "  --resume             go on from the newest whole checkpoint in DIR (--from-step N: from that of step "
     "N), or begin where there is none yet;\n"
     "                       --steps counts from the beginning, and a training that has them all is good\n"
+    "  --init FILE          begin with the weights of FILE.safetensors, of an index.json or of a folder as "
+    "transformers' save_pretrained\n"
+    "                       writes it; with --resume only where there is no checkpoint yet. --steps 0 writes "
+    "them as the checkpoint of step 0\n"
     "  --set-aside          later checkpoints in DIR, of a training that is not gone on with, are moved to "
     "DIR/set-aside-1; without it they are refused\n"
     "  --check              also train the slow single-rank reference and compare the losses (at most 1e-5 "
@@ -106,7 +110,8 @@ CheckedLosses check(const ExecutionJob& job, const exec::RunOptions& options,
         case core::DataType::int64: break;  // fp32: what CheckedLosses begins with
     }
     // The reference begins at the beginning; a resumed training has had the same recipe since then.
-    const exec::ReferenceOptions reference{job.steps, options.seed, !schedule::trains(job.program)};
+    const exec::ReferenceOptions reference{job.steps, options.seed, !schedule::trains(job.program), 0,
+                                           job.initial};
     const int per_update = job.program.micro_batches_per_update;
     const exec::ReferenceResult all =
         per_update > 0 ? exec::run_asynchronous_reference(job.scenario.graph, job.program.plan, per_update,
@@ -140,7 +145,8 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
     const bool is_first = !world || world->rank() == 0;
     std::optional<ExecutionJob> job =
         diagnostics.has_errors() ? std::nullopt : load_job(request, world ? world->size() : 0, diagnostics);
-    if (job) prepare_checkpoints(request, is_first, *job, diagnostics);
+    if (job)
+        prepare_checkpoints(request, world ? std::optional(world->rank()) : std::nullopt, *job, diagnostics);
     if (world) agree_on_checkpoint(*world, request, job, diagnostics);
     if (diagnostics.has_errors()) job.reset();
     if (world && !agree(*world, job, diagnostics)) {
@@ -175,7 +181,7 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
     } else if (const std::string excess = is_first && !request.on_gpu ? too_large(*job) : std::string();
                !excess.empty()) {
         does_not_fit(excess);
-    } else if (is_first && request.compares) {
+    } else if (is_first && request.compares && job->steps > 0) {
         predicted = predict(*job, request, diagnostics);
         if (!predicted) code = show(diagnostics, request.as_json, out, err);
         else if (!predicted->fits) does_not_fit(predicted->tightest);
@@ -187,10 +193,11 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
     options.first_step = job->first_step;
     options.sample_offset = job->sample_offset;
     options.resumed = job->resumed;
+    options.initial = job->initial;
     options.steps = job->steps - static_cast<int>(job->first_step);
     options.checkpoints = {request.checkpoint, static_cast<int>(request.every.value_or(0)), 2,
                            request.sets_aside, job->damaged_steps};
-    options.warm_up_steps = std::min(2, options.steps - 1);
+    options.warm_up_steps = std::clamp(options.steps - 1, 0, 2);
     options.seed = job->scenario.file.training.seed;
     options.time_limit = request.time_limit;
     if (request.on_gpu) {
@@ -216,6 +223,11 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
     if (result->interruption) {
         show_interruption(request, *job, *result, out, err);
         return agreed(world, machine_failure);
+    }
+
+    if (job->steps == 0) {
+        show_written_start(request, *job, out);
+        return agreed(world, good);
     }
 
     const bool has_core_each = job->plan().layout.ranks() <= job->here.device_count();

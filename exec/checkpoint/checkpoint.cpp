@@ -1,7 +1,5 @@
 #include "exec/checkpoint/checkpoint.h"
 
-#include <fcntl.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,8 +14,10 @@
 
 #include "core/diagnostics.h"
 #include "core/document.h"
+#include "core/errors.h"
 #include "core/reader.h"
 #include "exec/checkpoint/checksum.h"
+#include "exec/checkpoint/durable_file.h"
 
 namespace exec {
 
@@ -25,109 +25,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr char magic[16] = "smexec state 1\n";
 constexpr const char* manifest_name = "manifest.json";
-constexpr int manifest_version = 2;  // 1 had neither data_identity nor recipe
+constexpr int manifest_version = 3;  // 1 had neither data_identity nor recipe; 1 and 2 had rank-N.state
 
 std::string partial_folder(const std::string& directory, std::int64_t step) {
     return checkpoint_folder(directory, step) + ".partial";
 }
-
-[[noreturn]] void fail(const std::string& what, const std::string& path) {
-    throw core::MachineError(fmt::format("{} {}: {}", what, path, std::strerror(errno)));
-}
-
-class Descriptor {
-public:
-    Descriptor(const std::string& path, int flags)
-        : descriptor_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {}
-    ~Descriptor() {
-        if (descriptor_ >= 0) ::close(descriptor_);
-    }
-    Descriptor(const Descriptor&) = delete;
-    Descriptor& operator=(const Descriptor&) = delete;
-    int get() const { return descriptor_; }
-
-private:
-    const int descriptor_;
-};
-
-void synchronize_directory(const std::string& path) {
-    const Descriptor directory(path, O_RDONLY | O_DIRECTORY);
-    if (directory.get() < 0 || ::fsync(directory.get()) != 0) fail("synchronising", path);
-}
-
-// A file beyond the limit of RLIMIT_FSIZE is an error like a full disk, not the end of the process.
-class IgnoredSizeSignal {
-public:
-    IgnoredSizeSignal() {
-        sigset_t wanted;
-        sigemptyset(&wanted);
-        sigaddset(&wanted, SIGXFSZ);
-        pthread_sigmask(SIG_BLOCK, &wanted, &before_);
-    }
-    ~IgnoredSizeSignal() {
-        // One that came is taken away before it could be delivered.
-        sigset_t wanted;
-        sigemptyset(&wanted);
-        sigaddset(&wanted, SIGXFSZ);
-        const timespec at_once{};
-        while (sigtimedwait(&wanted, nullptr, &at_once) > 0) {
-        }
-        pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-    }
-
-private:
-    sigset_t before_;
-};
-
-// Replaces a file as a whole or not at all: written beside its destination, synchronised, renamed, the folder
-// synchronised.
-void write_durably(const std::string& folder, const std::string& name, std::span<const std::byte> content) {
-    const std::string path = folder + "/" + name, temporary = path + ".writing";
-    const IgnoredSizeSignal ignored;
-    {
-        const Descriptor file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
-        if (file.get() < 0) fail("creating", temporary);
-        std::size_t written = 0;
-        while (written < content.size()) {
-            const ssize_t bytes = ::write(file.get(), content.data() + written, content.size() - written);
-            if (bytes < 0 && errno == EINTR) continue;
-            if (bytes < 0) fail("writing", temporary);
-            written += bytes;
-        }
-        if (::fsync(file.get()) != 0) fail("synchronising", temporary);
-    }
-    if (::rename(temporary.c_str(), path.c_str()) != 0) fail("renaming", temporary);
-    synchronize_directory(folder);
-}
-
-class Writer {
-public:
-    void add(const void* data, std::size_t bytes) {
-        const auto* begin = static_cast<const std::byte*>(data);
-        content.insert(content.end(), begin, begin + bytes);
-    }
-    void add(std::uint64_t number) { add(&number, sizeof number); }
-    std::vector<std::byte> content;
-};
-
-class Cursor {
-public:
-    explicit Cursor(const std::string& content) : content_(content) {}
-    bool take(void* into, std::size_t bytes) {
-        if (bytes > content_.size() - at_) return false;
-        if (bytes > 0) std::memcpy(into, content_.data() + at_, bytes);
-        at_ += bytes;
-        return true;
-    }
-    bool take(std::uint64_t& number) { return take(&number, sizeof number); }
-    std::size_t left() const { return content_.size() - at_; }
-
-private:
-    const std::string& content_;
-    std::size_t at_ = 0;
-};
 
 std::optional<std::int64_t> step_of(const std::string& name, const std::string& ending) {
     constexpr std::string_view begin = "step-";
@@ -164,8 +67,9 @@ core::Value to_value(const CheckpointManifest& manifest) {
     value["data"] = manifest.data;
     if (!manifest.data_identity.empty()) value["data_identity"] = manifest.data_identity;
     if (!manifest.recipe.empty()) value["recipe"] = manifest.recipe;
+    if (!manifest.initial_weights.empty()) value["initial_weights"] = manifest.initial_weights;
     value["files"] = core::Value::array();
-    for (const CheckpointManifest::File& file : manifest.files) {
+    for (const CheckpointFile& file : manifest.files) {
         core::Value entry = core::Value::table();
         entry["name"] = file.name;
         entry["bytes"] = static_cast<std::int64_t>(file.bytes);
@@ -223,6 +127,7 @@ std::optional<CheckpointManifest> read_manifest(const std::string& folder, std::
         manifest.data = reader.required_string("data");
         manifest.data_identity = reader.string("data_identity", "");
         manifest.recipe = reader.string("recipe", "");
+        manifest.initial_weights = reader.string("initial_weights", "");
         if (const core::Value* losses = reader.required_array("losses"))
             for (const core::Value& loss : losses->items())
                 manifest.losses.push_back(loss.is_number() ? loss.number()
@@ -230,7 +135,7 @@ std::optional<CheckpointManifest> read_manifest(const std::string& folder, std::
         if (const core::Value* files = reader.required_array("files"))
             for (const core::Value& entry : files->items()) {
                 core::TableReader file_reader(entry, "files", diagnostics);
-                CheckpointManifest::File& file = manifest.files.emplace_back();
+                CheckpointFile& file = manifest.files.emplace_back();
                 file.name = file_reader.required_string("name");
                 if (file.name.find('/') != std::string::npos)
                     diagnostics.error({path, 0, 0}, "files.name", "a file's name has no folder", "");
@@ -246,41 +151,17 @@ std::optional<CheckpointManifest> read_manifest(const std::string& folder, std::
     return std::nullopt;
 }
 
-// Everything about one file that does not need its meaning.
-std::optional<std::string> read_verified(const std::string& folder, const CheckpointManifest::File& file,
-                                         std::string& failure) {
-    const std::string path = folder + "/" + file.name;
-    const Descriptor descriptor(path, O_RDONLY);
-    struct stat status{};
-    if (descriptor.get() < 0 || ::fstat(descriptor.get(), &status) != 0) {
-        failure = fmt::format("{} cannot be read: {}", path, std::strerror(errno));
-        return std::nullopt;
+bool overlap(const StateNeeds& needs, const RankFile::Array& array) {
+    const auto found = needs.find({array.parameter, array.kind});
+    if (found == needs.end()) return false;
+    // Both ascend.
+    auto needed = found->second.begin();
+    for (const ElementRange& range : array.ranges) {
+        while (needed != found->second.end() && needed->first + needed->count <= range.first) ++needed;
+        if (needed == found->second.end()) return false;
+        if (needed->first < range.first + range.count) return true;
     }
-    const auto bytes = static_cast<std::uint64_t>(status.st_size);
-    if (bytes != file.bytes) {
-        failure = fmt::format("{} has {} bytes, {} were written: it is {}", path, bytes, file.bytes,
-                              bytes < file.bytes ? "truncated" : "damaged");
-        return std::nullopt;
-    }
-    std::string content(bytes, '\0');
-    std::size_t done = 0;
-    while (done < content.size()) {
-        const ssize_t got = ::read(descriptor.get(), content.data() + done, content.size() - done);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) {
-            failure = fmt::format("{} cannot be read: {}", path,
-                                  got == 0 ? "it became shorter" : std::strerror(errno));
-            return std::nullopt;
-        }
-        done += got;
-    }
-    const std::uint64_t sum = checksum(std::as_bytes(std::span(content)));
-    if (sum != file.checksum) {
-        failure = fmt::format("{} is damaged: its checksum is {:016x}, {:016x} was written", path, sum,
-                              file.checksum);
-        return std::nullopt;
-    }
-    return content;
+    return false;
 }
 
 // The manifest is the last thing written into a folder before it gets its name.
@@ -317,46 +198,50 @@ std::string damaged_folder(const std::string& directory, std::int64_t step) {
 
 std::optional<std::int64_t> step_of_folder(const std::string& name) { return step_of(name, ""); }
 
-bool Checkpoint::load(const std::string& folder, std::string& failure) {
+bool Checkpoint::load(const std::string& folder, const StateNeeds* needs, std::string& failure) {
     const std::optional<CheckpointManifest> manifest = read_manifest(folder, failure);
     if (!manifest) return false;
     manifest_ = *manifest;
-    for (const CheckpointManifest::File& file : manifest_.files) {
-        const std::optional<std::string> content = read_verified(folder, file, failure);
-        if (!content) return false;
-        const auto is_damaged = [&] {
-            failure = fmt::format("{}/{} is damaged: its records do not add up", folder, file.name);
-            return false;
-        };
-        Cursor cursor(*content);
-        char start[sizeof magic];
-        std::uint64_t records = 0;
-        if (!cursor.take(start, sizeof start) || std::memcmp(start, magic, sizeof magic) != 0 ||
-            !cursor.take(records))
-            return is_damaged();
-        for (std::uint64_t i = 0; i < records; ++i) {
-            std::uint64_t length = 0, kind = 0, first = 0, count = 0;
-            if (!cursor.take(length) || length > cursor.left()) return is_damaged();
-            std::string name(length, '\0');
-            if (!cursor.take(name.data(), length) || !cursor.take(kind) || kind > 2 || !cursor.take(first) ||
-                !cursor.take(count) || count > cursor.left() / sizeof(float))
-                return is_damaged();
-            Piece& piece = pieces_[{name, static_cast<StateKind>(kind)}].emplace_back();
-            piece.first = first;
-            piece.values.resize(count);
-            cursor.take(piece.values.data(), count * sizeof(float));
-        }
-        if (cursor.left() > 0) return is_damaged();
+    for (const CheckpointFile& file : manifest_.files) {
+        files_.push_back(RankFile::open(folder, file, failure));
+        if (!files_.back()) return false;
+        index_file(files_.size() - 1);
+        if (!verify(files_.size() - 1, needs, failure)) return false;
     }
     for (auto& [key, pieces] : pieces_)
         std::stable_sort(pieces.begin(), pieces.end(),
-                         [](const Piece& a, const Piece& b) { return a.first < b.first; });
+                         [](const Piece& a, const Piece& b) { return a.range.first < b.range.first; });
+    return true;
+}
+
+void Checkpoint::index_file(std::size_t file) {
+    const std::vector<RankFile::Array>& arrays = files_[file]->arrays();
+    for (std::size_t i = 0; i < arrays.size(); ++i) {
+        std::vector<Piece>& pieces = pieces_[{arrays[i].parameter, arrays[i].kind}];
+        std::int64_t at = 0;
+        for (const ElementRange& range : arrays[i].ranges) {
+            pieces.push_back({range, file, i, at});
+            at += range.count;
+        }
+    }
+}
+
+bool Checkpoint::verify(std::size_t file, const StateNeeds* needs, std::string& failure) {
+    const std::vector<RankFile::Array>& arrays = files_[file]->arrays();
+    bool is_needed = false;
+    for (std::size_t i = 0; i < arrays.size(); ++i) {
+        if (needs && !overlap(*needs, arrays[i])) continue;
+        is_needed = true;
+        if (!files_[file]->verify(i, failure)) return false;
+    }
+    if (!is_needed) files_[file].reset();  // thousands of ranks have more files than a process may open
     return true;
 }
 
 std::shared_ptr<const Checkpoint> Checkpoint::open(const std::string& directory,
                                                    std::optional<std::int64_t> step,
-                                                   core::Diagnostics& diagnostics, bool is_resumed) {
+                                                   core::Diagnostics& diagnostics, bool is_resumed,
+                                                   const StateNeeds* needs) {
     const char* const key = is_resumed ? "--resume" : "CHECKPOINT";
     const std::vector<std::int64_t> steps = committed_steps(directory);
     if (steps.empty()) {
@@ -377,12 +262,13 @@ std::shared_ptr<const Checkpoint> Checkpoint::open(const std::string& directory,
     const std::int64_t wanted = step.value_or(steps.back());
     auto checkpoint = std::make_shared<Checkpoint>();
     std::string failure;
-    if (checkpoint->load(present_folder(directory, wanted), failure)) return checkpoint;
+    if (checkpoint->load(present_folder(directory, wanted), needs, failure)) return checkpoint;
     std::string hint = is_resumed ? "no older checkpoint is whole: start again without --resume"
                                   : "no older checkpoint is whole";
     for (auto older = steps.rbegin(); older != steps.rend(); ++older) {
         std::string ignored;
-        if (*older >= wanted || !Checkpoint().load(present_folder(directory, *older), ignored)) continue;
+        if (*older >= wanted || !Checkpoint().load(present_folder(directory, *older), needs, ignored))
+            continue;
         hint = fmt::format("the checkpoint of step {} is whole: --from-step {}{}", *older, *older,
                            is_resumed ? " --set-aside" : "");
         break;
@@ -391,14 +277,15 @@ std::shared_ptr<const Checkpoint> Checkpoint::open(const std::string& directory,
     return nullptr;
 }
 
-NewestCheckpoint Checkpoint::open_newest(const std::string& directory, std::optional<std::int64_t> newest) {
+NewestCheckpoint Checkpoint::open_newest(const std::string& directory, std::optional<std::int64_t> newest,
+                                         const StateNeeds* needs) {
     NewestCheckpoint result;
     const std::vector<std::int64_t> steps = committed_steps(directory);
     for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
         if (newest && *step > *newest) continue;
         auto checkpoint = std::make_shared<Checkpoint>();
         std::string failure;
-        if (checkpoint->load(present_folder(directory, *step), failure)) {
+        if (checkpoint->load(present_folder(directory, *step), needs, failure)) {
             result.checkpoint = std::move(checkpoint);
             break;
         }
@@ -415,12 +302,15 @@ bool Checkpoint::read(const std::string& parameter, StateKind kind, std::int64_t
     const std::int64_t end = first + std::ssize(into);
     // The same elements may be there more than once: copies of tied parameters.
     for (const Piece& piece : found->second) {
-        const std::int64_t piece_end = piece.first + std::ssize(piece.values);
-        if (piece.first > at || at >= end) break;
+        const std::int64_t piece_end = piece.range.first + piece.range.count;
+        if (piece.range.first > at || at >= end) break;
         if (piece_end <= at) continue;
         const std::int64_t until = std::min(piece_end, end);
-        std::copy(piece.values.begin() + (at - piece.first), piece.values.begin() + (until - piece.first),
-                  into.begin() + (at - first));
+        core::require(files_[piece.file] != nullptr, "what is read of a checkpoint was asked for");
+        std::string failure;
+        if (!files_[piece.file]->read(piece.array, piece.at + at - piece.range.first,
+                                      into.subspan(at - first, until - at), failure))
+            throw core::MachineError(failure);
         at = until;
     }
     return at >= end;
@@ -464,12 +354,12 @@ void set_aside_later(const std::string& directory, std::int64_t step) {
     for (int i = 1; aside.empty(); ++i) {
         const std::string candidate = fmt::format("{}/set-aside-{}", directory, i);
         if (::mkdir(candidate.c_str(), 0755) == 0) aside = candidate;
-        else if (errno != EEXIST) fail("creating", candidate);
+        else if (errno != EEXIST) throw_system_error("creating", candidate);
     }
     // The newest first: a run that ends half-way leaves no gap before the newest.
     for (auto one = later.rbegin(); one != later.rend(); ++one)
         if (::rename(checkpoint_folder(directory, *one).c_str(), checkpoint_folder(aside, *one).c_str()) != 0)
-            fail("moving", checkpoint_folder(directory, *one));
+            throw_system_error("moving", checkpoint_folder(directory, *one));
     synchronize_directory(aside);
     synchronize_directory(directory);
 }
@@ -480,37 +370,23 @@ void set_aside_damaged(const std::string& directory, const std::vector<std::int6
         const std::string place = checkpoint_folder(directory, step), aside = damaged_folder(directory, step);
         if (!fs::exists(place, error)) continue;
         fs::remove_all(aside, error);  // of an earlier attempt at the same step
-        if (::rename(place.c_str(), aside.c_str()) != 0) fail("moving", place);
+        if (::rename(place.c_str(), aside.c_str()) != 0) throw_system_error("moving", place);
     }
     if (!steps.empty()) synchronize_directory(directory);
 }
 
-CheckpointManifest::File write_rank_state(const std::string& directory, std::int64_t step, int rank,
-                                          const std::vector<StateRecord>& records) {
-    Writer writer;
-    writer.add(magic, sizeof magic);
-    writer.add(records.size());
-    for (const StateRecord& record : records) {
-        writer.add(record.parameter.size());
-        writer.add(record.parameter.data(), record.parameter.size());
-        writer.add(static_cast<std::uint64_t>(record.kind));
-        writer.add(static_cast<std::uint64_t>(record.first));
-        writer.add(record.values.size());
-        writer.add(record.values.data(), record.values.size() * sizeof(float));
-    }
+CheckpointFile write_rank_state(const std::string& directory, std::int64_t step, int rank,
+                                const std::vector<StateRecord>& records) {
     const std::string folder = partial_folder(directory, step);
-    if (::mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) fail("creating", folder);
-    CheckpointManifest::File file{fmt::format("rank-{:04}.state", rank), writer.content.size(),
-                                  checksum(writer.content)};
-    write_durably(folder, file.name, writer.content);
-    return file;
+    if (::mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) throw_system_error("creating", folder);
+    return write_rank_file(folder, rank, records);
 }
 
 void commit_checkpoint(const std::string& directory, const CheckpointManifest& manifest, int keep) {
     const std::string partial = partial_folder(directory, manifest.step),
                       place = checkpoint_folder(directory, manifest.step);
     std::error_code error;
-    for (const CheckpointManifest::File& file : manifest.files)
+    for (const CheckpointFile& file : manifest.files)
         if (fs::file_size(partial + "/" + file.name, error) != file.bytes || error)
             throw core::MachineError(
                 fmt::format("{}/{} was written by another rank but is not seen by rank 0: all hosts must "
@@ -520,13 +396,14 @@ void commit_checkpoint(const std::string& directory, const CheckpointManifest& m
     const std::uint64_t sum = checksum_of(value);
     value["xxh64"] = fmt::format("{:016x}", sum);
     const std::string text = core::to_json(value) + "\n";
-    write_durably(partial, manifest_name, std::as_bytes(std::span(text)));
+    const std::span<const std::byte> content = std::as_bytes(std::span(text));
+    write_durably(partial, manifest_name, {&content, 1});
     if (fs::exists(place, error)) {
         // From an earlier run that went further: it goes when the new one has its place.
         fs::rename(place, place + ".replaced", error);
         if (error) throw core::MachineError(fmt::format("renaming {}: {}", place, error.message()));
     }
-    if (::rename(partial.c_str(), place.c_str()) != 0) fail("renaming", partial);
+    if (::rename(partial.c_str(), place.c_str()) != 0) throw_system_error("renaming", partial);
     synchronize_directory(directory);
     fs::remove_all(place + ".replaced", error);
     const std::vector<std::int64_t> steps = steps_with(directory, "");

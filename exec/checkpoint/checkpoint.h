@@ -1,11 +1,12 @@
 // Checkpoints: what training needs to go on as if nothing had happened. One file a rank and a manifest; a
 // checkpoint is there when its folder has its name.
 //
-//   DIR/step-00000040/rank-0000.state ... rank-0003.state, manifest.json
+//   DIR/step-00000040/rank-0000.safetensors ... rank-0003.safetensors, manifest.json
 //
-// A rank's file holds records (parameter, which array, first element, values) in the numbering of the whole,
-// unsplit parameter: any plan of the same model can be resumed from them. Files are written beside their
-// destination, synchronised and renamed; the folder is called step-N.partial until its manifest is in it.
+// A rank's file (rank_file.h) holds arrays with the places of their elements in the whole, unsplit parameter:
+// any plan of the same model can be resumed from them, and a rank reads the arrays that it needs. Files are
+// written beside their destination, synchronised and renamed; the folder is called step-N.partial until its
+// manifest is in it.
 #pragma once
 
 #include <cstddef>
@@ -18,16 +19,11 @@
 #include <vector>
 
 #include "core/diagnostics_fwd.h"
+#include "exec/checkpoint/rank_file.h"
 
 namespace exec {
 
-enum class StateKind : std::uint32_t { value, first_moment, second_moment };
-
 struct CheckpointManifest {
-    struct File {
-        std::string name;
-        std::uint64_t bytes = 0, checksum = 0;
-    };
     std::int64_t step = 0;         // completed
     std::int64_t next_sample = 0;  // the first that no step has seen
     std::uint64_t seed = 0;
@@ -36,17 +32,13 @@ struct CheckpointManifest {
     std::string data_identity;  // DataSource::identity(); empty in a manifest of version 1
     std::string recipe;  // recipe_of (training_state.h), of one plan after the other; empty in a manifest of
                          // version 1
-    std::vector<double> losses;  // of all steps so far
-    std::vector<File> files;     // by rank
+    std::string initial_weights;  // InitialWeights::identity() of what was begun with; empty: seeded values
+    std::vector<double> losses;   // of all steps so far
+    std::vector<CheckpointFile> files;  // by rank
 };
 
-// One array, part by part.
-struct StateRecord {
-    std::string parameter;
-    StateKind kind = StateKind::value;
-    std::int64_t first = 0;  // element of the whole parameter
-    std::vector<float> values;
-};
+// What a rank is going to read: ranges of elements by array.
+using StateNeeds = std::map<std::pair<std::string, StateKind>, std::vector<ElementRange>>;
 
 struct DamagedCheckpoint {
     std::int64_t step = 0;
@@ -54,33 +46,43 @@ struct DamagedCheckpoint {
 };
 struct NewestCheckpoint;
 
-// A committed checkpoint, read and verified.
+// A committed checkpoint: its manifest and the headers of all files are read, and the arrays that are needed
+// verified.
 class Checkpoint {
 public:
     // A missing, truncated or altered file is a diagnostic that names it and the newest older checkpoint that
-    // is whole. `is_resumed` false: the caller does not train.
+    // is whole. `is_resumed` false: the caller does not train. `needs`: what is read later, and alone
+    // verified; null = everything.
     static std::shared_ptr<const Checkpoint> open(const std::string& directory,
                                                   std::optional<std::int64_t> step,
-                                                  core::Diagnostics& diagnostics, bool is_resumed = true);
+                                                  core::Diagnostics& diagnostics, bool is_resumed = true,
+                                                  const StateNeeds* needs = nullptr);
 
     // The newest that is whole, of at most `newest` steps; damaged ones are passed over.
-    static NewestCheckpoint open_newest(const std::string& directory, std::optional<std::int64_t> newest);
+    static NewestCheckpoint open_newest(const std::string& directory, std::optional<std::int64_t> newest,
+                                        const StateNeeds* needs = nullptr);
 
     const CheckpointManifest& manifest() const { return manifest_; }
     bool has(const std::string& parameter, StateKind kind) const {
         return pieces_.contains({parameter, kind});
     }
-    // Elements [first, first + into.size()); false when some are not there.
+    // Elements [first, first + into.size()), from any thread; false when some are not there. Throws
+    // core::MachineError when a file cannot be read any more.
     bool read(const std::string& parameter, StateKind kind, std::int64_t first, std::span<float> into) const;
 
 private:
+    // Elements of a parameter that lie one after another in an array of a file.
     struct Piece {
-        std::int64_t first = 0;
-        std::vector<float> values;
+        ElementRange range;
+        std::size_t file = 0, array = 0;
+        std::int64_t at = 0;  // in the array
     };
-    bool load(const std::string& folder, std::string& failure);
+    bool load(const std::string& folder, const StateNeeds* needs, std::string& failure);
+    void index_file(std::size_t file);
+    bool verify(std::size_t file, const StateNeeds* needs, std::string& failure);
 
     CheckpointManifest manifest_;
+    std::vector<std::unique_ptr<const RankFile>> files_;                      // null: nothing of it is needed
     std::map<std::pair<std::string, StateKind>, std::vector<Piece>> pieces_;  // ascending
 };
 
@@ -107,8 +109,8 @@ void set_aside_later(const std::string& directory, std::int64_t step);
 // Rank 0, next: damaged checkpoints that were passed over are kept under another name, so that none of them
 // is taken for the newest again.
 void set_aside_damaged(const std::string& directory, const std::vector<std::int64_t>& steps);
-CheckpointManifest::File write_rank_state(const std::string& directory, std::int64_t step, int rank,
-                                          const std::vector<StateRecord>& records);
+CheckpointFile write_rank_state(const std::string& directory, std::int64_t step, int rank,
+                                const std::vector<StateRecord>& records);
 // Rank 0, when all files are written: from then on the checkpoint counts. Older ones beyond the newest `keep`
 // go.
 void commit_checkpoint(const std::string& directory, const CheckpointManifest& manifest, int keep);

@@ -10,6 +10,7 @@
 #include "core/errors.h"
 #include "exec/runtime/parameters.h"
 #include "exec/transport/exchange.h"
+#include "exec/weights/initial_weights.h"
 
 namespace exec {
 
@@ -34,11 +35,87 @@ std::string continued(const std::string& earlier, const std::string& now) {
     return earlier.empty() || earlier == now || earlier.ends_with(next) ? earlier : earlier + next;
 }
 
+// Arrays put together from runs of elements. What is there already is left out: a tied parameter may lie in
+// two buckets of a rank.
+class RecordCollector {
+public:
+    void add(const model::Parameter& parameter, StateKind kind, std::int64_t first,
+             std::span<const float> values) {
+        const auto [place, is_new] = places_.try_emplace({parameter.name, kind}, records_.size());
+        if (is_new) records_.push_back({parameter.name, kind, parameter.shape, {}, {}});
+        StateRecord& record = records_[place->second];
+        const bool is_behind =
+            record.ranges.empty() || record.ranges.back().first + record.ranges.back().count <= first;
+        if (is_behind) append(record, first, values);
+        else insert(record, first, values);
+    }
+    std::vector<StateRecord> take() { return std::move(records_); }
+
+private:
+    static void append(StateRecord& record, std::int64_t first, std::span<const float> values) {
+        const auto count = std::ssize(values);
+        if (!record.ranges.empty() && record.ranges.back().first + record.ranges.back().count == first)
+            record.ranges.back().count += count;
+        else record.ranges.push_back({first, count});
+        record.values.insert(record.values.end(), values.begin(), values.end());
+    }
+    // Somewhere before the record's last element.
+    static void insert(StateRecord& record, std::int64_t first, std::span<const float> values) {
+        StateRecord merged{record.parameter, record.kind, record.shape, {}, {}};
+        const std::int64_t end = first + std::ssize(values);
+        std::int64_t next = first, at = 0;  // of the values; of the record
+        const auto add_until = [&](std::int64_t limit) {
+            const std::int64_t until = std::min(limit, end);
+            if (next < until) append(merged, next, values.subspan(next - first, until - next));
+            next = std::max(next, until);
+        };
+        for (const ElementRange& range : record.ranges) {
+            add_until(range.first);
+            append(merged, range.first, std::span(record.values).subspan(at, range.count));
+            at += range.count;
+            next = std::max(next, range.first + range.count);
+        }
+        add_until(end);
+        record = std::move(merged);
+    }
+
+    std::vector<StateRecord> records_;
+    std::map<std::pair<std::string, StateKind>, std::size_t> places_;
+};
+
 }  // namespace
+
+StateNeeds needs_of(const schedule::Program& program, const model::ModelGraph& graph, int rank) {
+    StateNeeds needs;
+    const schedule::Plan& plan = program.plan;
+    const ParameterShare share = share_of(plan.layout, schedule::coordinates_of(plan.layout, rank));
+    for (const schedule::ParameterBucket& bucket : program.classes[program.class_of_rank[rank]].buckets) {
+        const bool is_divided = plan.shards(schedule::Sharding::optimizer) && bucket.pieces > 1;
+        const auto padded = static_cast<std::int64_t>(bucket.padded_elements),
+                   piece = is_divided ? padded / bucket.pieces : padded,
+                   begin = is_divided ? piece_of(plan, bucket, rank) * piece : 0;
+        for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+            const model::Parameter& parameter = graph.parameter(bucket.parameters[i]);
+            const auto offset = static_cast<std::int64_t>(bucket.offsets[i]);
+            for (const ElementRun& run : element_runs(parameter, share)) {
+                needs[{parameter.name, StateKind::value}].push_back({run.global, run.count});
+                const std::int64_t low = std::max(run.local, begin - offset),
+                                   high = std::min(run.local + run.count, begin + piece - offset);
+                if (low >= high) continue;
+                for (const StateKind kind : {StateKind::first_moment, StateKind::second_moment})
+                    needs[{parameter.name, kind}].push_back({run.global + low - run.local, high - low});
+            }
+        }
+    }
+    for (auto& [key, ranges] : needs)
+        std::sort(ranges.begin(), ranges.end(),
+                  [](const ElementRange& a, const ElementRange& b) { return a.first < b.first; });
+    return needs;
+}
 
 std::vector<StateRecord> records_of(const schedule::Program& program, const model::ModelGraph& graph,
                                     int rank, const std::vector<BucketState>& buckets) {
-    std::vector<StateRecord> records;
+    RecordCollector records;
     const schedule::RankCoordinates coordinates = schedule::coordinates_of(program.plan.layout, rank);
     for (const BucketState& bucket : buckets)
         for (const BucketState::Trained& own : bucket.trained()) {
@@ -52,18 +129,15 @@ std::vector<StateRecord> records_of(const schedule::Program& program, const mode
                 if (begin >= end) continue;
                 const auto add = [&](StateKind kind, const std::vector<float>& values) {
                     if (values.empty()) return;
-                    records.push_back(
-                        {parameter.name,
-                         kind,
-                         run.global + begin - run.local,
-                         {values.begin() + (begin - own.first), values.begin() + (end - own.first)}});
+                    records.add(parameter, kind, run.global + begin - run.local,
+                                std::span(values).subspan(begin - own.first, end - begin));
                 };
                 add(StateKind::value, own.values);
                 add(StateKind::first_moment, own.first_moment);
                 add(StateKind::second_moment, own.second_moment);
             }
         }
-    return records;
+    return records.take();
 }
 
 void restore(const Checkpoint& checkpoint, const schedule::Program& program, const model::ModelGraph& graph,
@@ -86,13 +160,30 @@ void restore(const Checkpoint& checkpoint, const schedule::Program& program, con
         });
 }
 
+void begin_with(const InitialWeights& weights, const schedule::Program& program,
+                const model::ModelGraph& graph, int rank, std::vector<BucketState>& buckets) {
+    const ParameterShare share =
+        share_of(program.plan.layout, schedule::coordinates_of(program.plan.layout, rank));
+    for (BucketState& bucket : buckets)
+        bucket.restore([&](model::ParameterId id, StateKind kind, std::int64_t first, std::span<float> into) {
+            if (kind != StateKind::value) return;  // zero at the beginning
+            for (const ElementRun& run : element_runs(graph.parameter(id), share)) {
+                const std::int64_t begin = std::max(run.local, first),
+                                   end = std::min(run.local + run.count, first + std::ssize(into));
+                if (begin < end)
+                    weights.read(id, run.global + begin - run.local,
+                                 into.subspan(begin - first, end - begin));
+            }
+        });
+}
+
 void save_checkpoint(Communicator& communicator, const schedule::Program& program,
                      const model::ModelGraph& graph, const RunOptions& options, const DataSource& data,
                      std::int64_t step, const std::vector<BucketState>& buckets,
                      const std::vector<double>& losses) {
     const std::string& directory = options.checkpoints.directory;
-    const CheckpointManifest::File own = write_rank_state(
-        directory, step, communicator.rank(), records_of(program, graph, communicator.rank(), buckets));
+    const CheckpointFile own = write_rank_state(directory, step, communicator.rank(),
+                                                records_of(program, graph, communicator.rank(), buckets));
     std::string text = fmt::format("{} {} {}", own.name, own.bytes, own.checksum);
     for (const double loss : losses) text += fmt::format(" {:a}", loss);
     const std::vector<std::string> all = gather_texts(communicator, tag_files, text);
@@ -108,12 +199,14 @@ void save_checkpoint(Communicator& communicator, const schedule::Program& progra
         manifest.data = data.describe();
         manifest.data_identity = data.identity();
         manifest.recipe = recipe_of(program, graph);
+        if (options.resumed) manifest.initial_weights = options.resumed->manifest().initial_weights;
+        else if (options.initial) manifest.initial_weights = options.initial->identity();
         if (options.resumed) manifest.recipe = continued(options.resumed->manifest().recipe, manifest.recipe);
         if (options.resumed) manifest.losses = options.resumed->manifest().losses;
         const std::size_t earlier = manifest.losses.size();
         for (const std::string& one : all) {
             std::istringstream words(one);
-            CheckpointManifest::File& file = manifest.files.emplace_back();
+            CheckpointFile& file = manifest.files.emplace_back();
             words >> file.name >> file.bytes >> file.checksum;
             const bool is_known = manifest.losses.size() > earlier;
             for (std::string loss; words >> loss;)

@@ -15,6 +15,10 @@
 
 namespace exec {
 
+// What rank `rank` reads of a checkpoint: the parameters of its stages as far as it holds them, and the
+// optimizer's arrays as far as it updates them.
+StateNeeds needs_of(const schedule::Program& program, const model::ModelGraph& graph, int rank);
+
 // What rank `rank` writes. Of copies that are equal on several ranks only one is written: by the first
 // data-parallel replica that has it, and the first tensor-parallel rank where a parameter is not split.
 std::vector<StateRecord> records_of(const schedule::Program& program, const model::ModelGraph& graph,
@@ -24,6 +28,10 @@ std::vector<StateRecord> records_of(const schedule::Program& program, const mode
 // manifest should have been compared before.
 void restore(const Checkpoint& checkpoint, const schedule::Program& program, const model::ModelGraph& graph,
              int rank, std::vector<BucketState>& buckets);
+
+// The same with weights from elsewhere; the optimizer's arrays are zero.
+void begin_with(const InitialWeights& weights, const schedule::Program& program,
+                const model::ModelGraph& graph, int rank, std::vector<BucketState>& buckets);
 
 // Every rank calls, with its losses so far by step (empty where it knows none); returns when the checkpoint
 // is committed. `step`: completed steps.

@@ -96,11 +96,13 @@ private:
     std::vector<std::vector<double>> first_, second_;
 };
 
-ReferenceResult start_of(const model::ModelGraph& graph, std::uint64_t seed) {
+ReferenceResult start_of(const model::ModelGraph& graph, const ReferenceOptions& options) {
     ReferenceResult result;
-    for (const model::Parameter& parameter : graph.parameters) {
+    for (const model::ParameterId id : graph.parameters.ids()) {
+        const model::Parameter& parameter = graph.parameter(id);
         std::vector<float> start(model::element_count(parameter.shape));
-        initialize(parameter, seed, element_runs(parameter, ParameterShare{}), start.data());
+        if (options.initial) options.initial->read(id, 0, start);
+        else initialize(parameter, options.seed, element_runs(parameter, ParameterShare{}), start.data());
         result.parameters.emplace_back(start.begin(), start.end());
         result.gradients.emplace_back(start.size(), 0.0);
     }
@@ -161,7 +163,7 @@ void clear(std::vector<std::vector<double>>& gradients) {
 ReferenceResult run_reference(const model::ModelGraph& graph, const schedule::Plan& plan,
                               std::shared_ptr<const DataSource> data, const ReferenceOptions& options) {
     const InputReader inputs(graph, std::move(data));
-    ReferenceResult result = start_of(graph, options.seed);
+    ReferenceResult result = start_of(graph, options);
     ReferenceOptimizer optimizer(graph, plan.optimizer);
     const double weight = 1.0 / (plan.micro_batches * plan.layout.replicas());
     for (int step = 0; step < options.steps; ++step) {
@@ -189,7 +191,7 @@ ReferenceResult run_asynchronous_reference(const model::ModelGraph& graph, const
                                            std::shared_ptr<const DataSource> data,
                                            const ReferenceOptions& options) {
     const InputReader inputs(graph, std::move(data));
-    ReferenceResult result = start_of(graph, options.seed);
+    ReferenceResult result = start_of(graph, options);
     ReferenceOptimizer optimizer(graph, plan.optimizer);
     const int stages = plan.layout.pipeline, m = plan.micro_batches, per_update = micro_batches_per_update;
     std::vector<int> stage_of(graph.parameters.size(), 0);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "exec/data.h"
+#include "exec/weights/initial_weights.h"
 #include "model/model_fwd.h"
 #include "schedule/plan/plan.h"
 
@@ -19,6 +20,7 @@ struct ReferenceOptions {
     // Choices of routers between experts whose probabilities differ by less than this are made the other way:
     // what fp32 may make of a near tie.
     double other_way_below = 0;
+    std::shared_ptr<const InitialWeights> initial = {};  // null: seeded values
 };
 
 struct ReferenceResult {

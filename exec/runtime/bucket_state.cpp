@@ -202,8 +202,10 @@ void BucketState::restore(const Read& read) {
     }
     upload_parameters(whole);
     std::vector<float> state(piece_size_, 0.0f);
-    for (const auto& [buffer, kind] : {std::pair(first_state_, StateKind::first_moment),
-                                       std::pair(second_state_, StateKind::second_moment)}) {
+    for (const auto& entry : {std::pair(first_state_, StateKind::first_moment),
+                              std::pair(second_state_, StateKind::second_moment)}) {
+        const BufferPointer& buffer = entry.first;
+        const StateKind kind = entry.second;  // clang 14 captures no bindings
         if (!buffer) continue;
         std::fill(state.begin(), state.end(), 0.0f);
         for_each_owned([&](model::ParameterId id, std::int64_t first, std::int64_t at, std::int64_t count) {

@@ -96,6 +96,8 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
     try {
         if (options.resumed)
             restore(*options.resumed, program, graph, communicator.rank(), executor.buckets());
+        else if (options.initial)
+            begin_with(*options.initial, program, graph, communicator.rank(), executor.buckets());
         if (writes_checkpoints && communicator.rank() == 0) {
             tidy_checkpoints(checkpoints.directory);
             set_aside_damaged(checkpoints.directory, checkpoints.damaged_steps);
@@ -134,6 +136,10 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
                 save(completed);
                 saved = completed;
             }
+        }
+        if (options.steps == 0 && writes_checkpoints && saved != completed) {
+            barrier(communicator, 1);  // rank 0 has made the folder
+            save(completed);
         }
         barrier(communicator, options.steps);
     } catch (const std::exception& failure) {

@@ -21,6 +21,7 @@
 namespace exec {
 
 class Checkpoint;
+class InitialWeights;
 
 struct CheckpointOptions {
     std::string directory;  // empty = none are written; nor does a Program that only evaluates write any
@@ -37,12 +38,13 @@ struct BackendRequest;
 using BackendMaker = std::function<std::unique_ptr<Backend>(const BackendRequest&)>;
 
 struct RunOptions {
-    int steps = 1;                // to perform
+    int steps = 1;                // to perform; 0: with checkpoints, the initial state is written
     std::int64_t first_step = 0;  // number of the first of them
     std::int64_t sample_offset =
         0;  // of the first sample of step 0: other than 0 after a resumption with another batch
     CheckpointOptions checkpoints;
-    std::shared_ptr<const Checkpoint> resumed;  // where to begin; null = initial values
+    std::shared_ptr<const Checkpoint> resumed;      // where to begin; null = initial values
+    std::shared_ptr<const InitialWeights> initial;  // those; null = seeded ones
     int warm_up_steps =
         0;  // performed and trained, but left out of the times (the first `warm_up_steps` of `steps`)
     std::uint64_t seed = 1234;

@@ -264,8 +264,8 @@ TEST_CASE("a truncated, altered or missing file of a checkpoint is named, and th
     schedule::Plan plan = tiny::plan();
     plan.layout.pipeline = 2;
     train(plan, tiny::gpt(2), options);
-    const std::string newest = exec::checkpoint_folder(folder.path, 4), file = newest + "/rank-0001.state",
-                      manifest = newest + "/manifest.json";
+    const std::string newest = exec::checkpoint_folder(folder.path, 4),
+                      file = newest + "/rank-0001.safetensors", manifest = newest + "/manifest.json";
     std::string words;
     SECTION("truncated") {
         fs::resize_file(file, fs::file_size(file) - 5);
@@ -319,7 +319,7 @@ TEST_CASE("a full disk ends the run with the file's name and leaves the committe
     }
     REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
     INFO(told);
-    CHECK(told.find("rank-0000.state.writing: File too large") != std::string::npos);
+    CHECK(told.find("rank-0000.safetensors.writing: File too large") != std::string::npos);
     CHECK(exec::committed_steps(folder.path) == std::vector<std::int64_t>{2});
     core::Diagnostics diagnostics;
     CHECK(exec::Checkpoint::open(folder.path, std::nullopt, diagnostics));

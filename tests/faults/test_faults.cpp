@@ -181,7 +181,8 @@ TEST_CASE(
                 const std::vector<std::int64_t> there = exec::committed_steps(states);
                 if (there.size() < 2 || random.below(4) != 0) continue;
                 // A checkpoint that only lacks its name is left as it is.
-                const std::string file = exec::checkpoint_folder(states, there.back()) + "/rank-0001.state";
+                const std::string file =
+                    exec::checkpoint_folder(states, there.back()) + "/rank-0001.safetensors";
                 if (!fs::exists(file)) continue;
                 fs::resize_file(file, 100);
                 ++damaged;

@@ -134,10 +134,10 @@ TEST_CASE("a checkpoint that cannot be converted is refused with what is wrong")
     CHECK_THAT(setting.refusal(
                    {here, "--plan", setting.plan("evaluation", "schedule = \"forward-only\""), "--out", out}),
                Contains("only evaluates"));
-    const std::string file = exec::checkpoint_folder(here, 2) + "/rank-0001.state";
+    const std::string file = exec::checkpoint_folder(here, 2) + "/rank-0001.safetensors";
     fs::resize_file(file, fs::file_size(file) - 3);
     CHECK_THAT(setting.refusal({here, "--plan", setting.data, "--out", out}),
-               Contains("rank-0001.state") && Contains("it is truncated"));
+               Contains("rank-0001.safetensors") && Contains("it is truncated"));
     CHECK_FALSE(fs::exists(out));
 }
 

@@ -88,11 +88,12 @@ TEST_CASE("a damaged newest checkpoint falls back to the one before, for all ran
     const Training training;
     REQUIRE(training.in_threads(6, {"--every", "2"}).code() == 0);
     const std::string newest = exec::checkpoint_folder(training.states, 6);
-    flip_byte(newest + "/rank-0001.state");
+    flip_byte(newest + "/rank-0001.safetensors");
     SECTION("as threads") {
         const Process again = training.in_threads(8, {"--resume", "--every", "2"});
         CHECK(again.code() == 0);
-        CHECK_THAT(content_of(again.err), Contains("warning") && Contains("rank-0001.state is damaged") &&
+        CHECK_THAT(content_of(again.err), Contains("warning") &&
+                                              Contains("rank-0001.safetensors is damaged") &&
                                               Contains("training goes on from step 4"));
     }
     SECTION("as processes") {
@@ -120,19 +121,21 @@ TEST_CASE("ranks that find different newest checkpoints whole agree on the newes
     // What rank 1 reads of the folder is damaged; a file system's cache may do so on one host.
     const std::string other = training.folder.path + "/as rank 1 sees it";
     fs::copy(training.states, other, fs::copy_options::recursive);
-    flip_byte(exec::checkpoint_folder(other, 6) + "/rank-0000.state");
+    const bool is_rank_0_wrong = GENERATE(false, true);
+    // A rank reads its own stage's arrays alone.
+    const std::string file = is_rank_0_wrong ? "rank-0000.safetensors" : "rank-0001.safetensors";
+    flip_byte(exec::checkpoint_folder(other, 6) + "/" + file);
     // Step 4 is the last one wanted, so nothing is written into either folder.
     const std::vector<std::string> own = training.command(4, {"--resume"});
     std::vector<std::string> second = own;
     *std::find(second.begin(), second.end(), training.states) = other;
-    const bool is_rank_0_wrong = GENERATE(false, true);
     std::vector<Process> ranks = is_rank_0_wrong ? start_ranks(own, 2, training.folder.path, {second, own})
                                                  : start_ranks(own, 2, training.folder.path, {own, second});
     REQUIRE(wait_for_all(ranks, std::chrono::seconds(30)));
     INFO(content_of(ranks[0].err));
     for (const Process& rank : ranks) CHECK(rank.code() == 0);
     CHECK_THAT(content_of(ranks[0].out), Contains("holds step 4"));
-    CHECK_THAT(content_of(ranks[0].err), Contains(is_rank_0_wrong ? "rank-0000.state is damaged"
+    CHECK_THAT(content_of(ranks[0].err), Contains(is_rank_0_wrong ? "rank-0000.safetensors is damaged"
                                                                   : "step 6 is not whole for every rank"));
 }
 
