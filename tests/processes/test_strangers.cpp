@@ -1,7 +1,9 @@
 // Strangers of every kind, while a job starts and while it runs: the job ends well each time, to the same
 // bits, and its log tells of them.
+#include <cstdlib>
 #include <map>
 
+#include "core/random.h"
 #include "tests/processes/callers.h"
 #include "tests/processes/processes.h"
 
@@ -115,6 +117,30 @@ Introduction record_one() {
     return said;
 }
 
+// What that rank said and a frame of data behind it, with bits turned, cut off, doubled or put in the wrong
+// order; or noise.
+std::string altered(const Introduction& recorded, core::Random& random) {
+    const auto bytes_of = [](const auto& words) {
+        return std::string(reinterpret_cast<const char*>(&words), sizeof words);
+    };
+    const std::string greeting = bytes_of(recorded.greeting), answer = bytes_of(recorded.answer);
+    std::string words = greeting + answer;
+    switch (random.below(6)) {
+        case 0: words += giant_header(); break;
+        case 1: words = answer + greeting; break;
+        case 2: words = greeting + greeting + answer; break;
+        case 3: words = giant_header() + words; break;
+        case 4:
+            for (char& one : words) one = static_cast<char>(random.below(256));
+            break;
+        default: break;
+    }
+    for (std::uint64_t flips = random.below(8); flips > 0; --flips)
+        words[random.below(words.size())] ^= static_cast<char>(1 << random.below(8));
+    if (random.below(3) == 0) words.resize(random.below(words.size()));
+    return words;
+}
+
 }  // namespace
 
 TEST_CASE("strangers of every kind at the start are dropped and told, and the job ends to the same bits") {
@@ -134,6 +160,54 @@ TEST_CASE("strangers of every kind at the start are dropped and told, and the jo
                          Contains("it does not speak this version of this program's protocol") &&
                          Contains("it went after 20 bytes"));
     for (const int descriptor : strangers) ::close(descriptor);
+}
+
+TEST_CASE("callers with altered introductions, at every moment of a job, leave it as it is") {
+    // SMSIM_STRANGERS=200: as many callers. They say what a rank of another start said, altered at random.
+    if (!has_tokens()) return;
+    const Introduction recorded = record_one();
+    const char* const asked = std::getenv("SMSIM_STRANGERS");
+    const int wanted = asked ? std::atoi(asked) : 24;
+    core::Random random(static_cast<std::uint64_t>(wanted));
+    int before_the_last_rank = 0, beside_it = 0, jobs = 0;
+    const auto call = [&](int descriptor) {
+        if (descriptor < 0) return false;
+        const std::string words = altered(recorded, random);
+        // The rank may have hung up on an earlier word.
+        if (!words.empty()) (void)::send(descriptor, words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+        return true;
+    };
+    while (before_the_last_rank + beside_it < wanted) {
+        const Training training;
+        std::vector<int> open;
+        std::vector<Process> ranks = {training.rank(0, token)};
+        constexpr int a_job = 12;
+        for (int i = 0; i < a_job; ++i) {
+            open.push_back(connect_to(training.port));
+            before_the_last_rank += call(open.back());
+            if (random.below(3) == 0) {
+                ::close(open.back());
+                open.pop_back();
+            }
+        }
+        ranks.push_back(training.rank(1, token));
+        // Until nobody listens any more: the job runs then.
+        for (int i = 0; i < a_job; ++i) {
+            const int descriptor = try_to_connect(training.port, std::chrono::milliseconds(5));
+            if (!call(descriptor)) break;
+            open.push_back(descriptor);
+            ++beside_it;
+            std::this_thread::sleep_for(std::chrono::milliseconds(random.below(15)));
+        }
+        CHECK(wait_for_all(ranks, std::chrono::seconds(30)));
+        INFO(content_of(ranks[0].err) << content_of(ranks[1].err));
+        for (const Process& rank : ranks) CHECK(rank.code() == 0);
+        CHECK(losses_of(training.states) == undisturbed());
+        for (const int descriptor : open) ::close(descriptor);
+        ++jobs;
+    }
+    WARN(before_the_last_rank << " callers before the last rank was started, " << beside_it
+                              << " while it joined, " << jobs << " jobs");
 }
 
 TEST_CASE("hundreds of silent callers at a time keep no rank from joining") {
