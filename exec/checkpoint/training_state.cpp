@@ -1,22 +1,17 @@
 #include "exec/checkpoint/training_state.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <sstream>
 #include <tuple>
 
 #include <fmt/core.h>
 
 #include "core/errors.h"
 #include "exec/runtime/parameters.h"
-#include "exec/transport/exchange.h"
 #include "exec/weights/initial_weights.h"
 
 namespace exec {
 
 namespace {
-
-enum : Tag { tag_files = 32, tag_committed = 33 };
 
 bool is_first_copy(const schedule::Program& program, const model::Parameter& parameter,
                    const schedule::RankCoordinates& coordinates) {
@@ -26,13 +21,6 @@ bool is_first_copy(const schedule::Program& program, const model::Parameter& par
     const int degree = plan.shards(schedule::Sharding::optimizer) ? plan.effective_shard_degree() : 1;
     return coordinates.data < (parameter.is_expert ? std::max(degree, plan.layout.expert) : degree) &&
            (coordinates.tensor == 0 || parameter.split_dimension.has_value());
-}
-
-// The recipes of a training that went on with another one, or perhaps did: what was not recorded stays
-// unknown.
-std::string continued(const std::string& earlier, const std::string& now) {
-    const std::string next = "; then " + now;
-    return earlier.empty() || earlier == now || earlier.ends_with(next) ? earlier : earlier + next;
 }
 
 // Arrays put together from runs of elements. What is there already is left out: a tied parameter may lie in
@@ -175,46 +163,6 @@ void begin_with(const InitialWeights& weights, const schedule::Program& program,
                                  into.subspan(begin - first, end - begin));
             }
         });
-}
-
-void save_checkpoint(Communicator& communicator, const schedule::Program& program,
-                     const model::ModelGraph& graph, const RunOptions& options, const DataSource& data,
-                     std::int64_t step, const std::vector<BucketState>& buckets,
-                     const std::vector<double>& losses) {
-    const std::string& directory = options.checkpoints.directory;
-    const CheckpointFile own = write_rank_state(directory, step, communicator.rank(),
-                                                records_of(program, graph, communicator.rank(), buckets));
-    std::string text = fmt::format("{} {} {}", own.name, own.bytes, own.checksum);
-    for (const double loss : losses) text += fmt::format(" {:a}", loss);
-    const std::vector<std::string> all = gather_texts(communicator, tag_files, text);
-    if (communicator.rank() == 0) {
-        CheckpointManifest manifest;
-        manifest.step = step;
-        manifest.next_sample = options.sample_offset + step * program.plan.global_batch();
-        manifest.seed = options.seed;
-        manifest.model = graph.name;
-        manifest.model_hash = program.model_hash;
-        manifest.program_hash = schedule::hash_of(program);
-        manifest.plan = degrees_in_words(program.plan);
-        manifest.data = data.describe();
-        manifest.data_identity = data.identity();
-        manifest.recipe = recipe_of(program, graph);
-        if (options.resumed) manifest.initial_weights = options.resumed->manifest().initial_weights;
-        else if (options.initial) manifest.initial_weights = options.initial->identity();
-        if (options.resumed) manifest.recipe = continued(options.resumed->manifest().recipe, manifest.recipe);
-        if (options.resumed) manifest.losses = options.resumed->manifest().losses;
-        const std::size_t earlier = manifest.losses.size();
-        for (const std::string& one : all) {
-            std::istringstream words(one);
-            CheckpointFile& file = manifest.files.emplace_back();
-            words >> file.name >> file.bytes >> file.checksum;
-            const bool is_known = manifest.losses.size() > earlier;
-            for (std::string loss; words >> loss;)
-                if (!is_known) manifest.losses.push_back(std::strtod(loss.c_str(), nullptr));
-        }
-        commit_checkpoint(directory, manifest, options.checkpoints.keep);
-    }
-    broadcast_text(communicator, tag_committed, "");
 }
 
 StateDifference state_difference(const Checkpoint& checkpoint, const schedule::Plan& plan,

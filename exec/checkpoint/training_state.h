@@ -6,14 +6,13 @@
 #include <vector>
 
 #include "exec/checkpoint/checkpoint.h"
-#include "exec/data.h"
 #include "exec/runtime/bucket_state.h"
-#include "exec/runtime/run.h"
-#include "exec/transport/communicator.h"
 #include "model/model_fwd.h"
 #include "schedule/program/program.h"
 
 namespace exec {
+
+class InitialWeights;
 
 // What rank `rank` reads of a checkpoint: the parameters of its stages as far as it holds them, and the
 // optimizer's arrays as far as it updates them.
@@ -32,13 +31,6 @@ void restore(const Checkpoint& checkpoint, const schedule::Program& program, con
 // The same with weights from elsewhere; the optimizer's arrays are zero.
 void begin_with(const InitialWeights& weights, const schedule::Program& program,
                 const model::ModelGraph& graph, int rank, std::vector<BucketState>& buckets);
-
-// Every rank calls, with its losses so far by step (empty where it knows none); returns when the checkpoint
-// is committed. `step`: completed steps.
-void save_checkpoint(Communicator& communicator, const schedule::Program& program,
-                     const model::ModelGraph& graph, const RunOptions& options, const DataSource& data,
-                     std::int64_t step, const std::vector<BucketState>& buckets,
-                     const std::vector<double>& losses);
 
 // What the plan's optimizer keeps for each parameter and the checkpoint has not, in words, or the other way
 // round; empty when they agree.

@@ -6,6 +6,7 @@
 #include <fmt/core.h>
 
 #include "core/index/integers.h"
+#include "exec/checkpoint/checkpoint_writer.h"
 #include "exec/checkpoint/training_state.h"
 #include "exec/cpu/backend.h"
 #include "exec/cpu/cores.h"
@@ -77,6 +78,12 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
     const EndOfActivity end_of_activity(communicator);
     const auto rank_class = program.class_of_rank[communicator.rank()];
     const std::vector<std::string>& activities = preparation.activities[rank_class];
+    const CheckpointOptions& checkpoints = options.checkpoints;
+    // Evaluation changes nothing, and has no optimizer state: what it wrote would take the place of what was
+    // trained.
+    const bool writes_checkpoints = !checkpoints.directory.empty() && schedule::trains(program);
+    std::optional<CheckpointWriter> writer;
+    if (writes_checkpoints) writer.emplace(communicator, program, graph, options, inputs.source());
     // Other backends' libraries start threads of their own (NCCL's proxies), which would inherit the one
     // core.
     std::optional<cpu::StayOnCore> stay;
@@ -89,10 +96,6 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
     Backend& backend = *made;
     RankExecutor executor(program, preparation.graphs, inputs, options, communicator.rank(), backend,
                           preparation.stage_plans);
-    const CheckpointOptions& checkpoints = options.checkpoints;
-    // Evaluation changes nothing, and has no optimizer state: what it wrote would take the place of what was
-    // trained.
-    const bool writes_checkpoints = !checkpoints.directory.empty() && schedule::trains(program);
     try {
         if (options.resumed)
             restore(*options.resumed, program, graph, communicator.rank(), executor.buckets());
@@ -106,8 +109,7 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
         const auto save = [&](std::int64_t completed) {
             static const std::string activity = "writing a checkpoint";
             communicator.set_activity(&activity);
-            save_checkpoint(communicator, program, graph, options, inputs.source(), completed,
-                            executor.buckets(), record.losses);
+            writer->save(completed, executor.buckets(), record.losses);
         };
         std::int64_t completed = options.first_step;
         std::optional<std::int64_t> saved;
@@ -121,6 +123,7 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
                 if (writes_checkpoints && saved != completed) save(completed);
                 break;
             }
+            if (writer) writer->commit_if_written();
             if (options.probes_speed) record.probes.push_back(probe);
             record.begins.push_back(Clock::now());
             if (step + 1 == options.steps) executor.memory().start_samples(record.begins.back());
@@ -141,6 +144,7 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
             barrier(communicator, 1);  // rank 0 has made the folder
             save(completed);
         }
+        if (writer) writer->commit();
         barrier(communicator, options.steps);
     } catch (const std::exception& failure) {
         // While the arrays that others may be reading are still there.

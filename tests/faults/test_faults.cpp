@@ -1,6 +1,6 @@
 // Ranks as processes that die at random moments: everybody else ends within seconds with a message, nothing
 // committed is lost, and what is resumed is what an unbroken run would have been. The seed is printed;
-// SMSIM_FAULT_SEED repeats it, SMSIM_KILLS changes how many.
+// SMSIM_FAULT_SEED repeats it, SMSIM_KILLS, SMSIM_MPI_KILLS and SMSIM_INTERRUPTIONS change how many.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstdlib>
@@ -12,6 +12,7 @@
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "core/random.h"
 #include "exec/checkpoint/checkpoint.h"
 #include "tests/processes/processes.h"
@@ -62,6 +63,64 @@ std::vector<pid_t> children_of(pid_t parent) {
         if (of == parent) children.push_back(static_cast<pid_t>(std::stol(name)));
     }
     return children;
+}
+
+// Ten ways to divide the tiny model over two ranks.
+const std::vector<std::string>& plans() {
+    static const std::vector<std::string> all = {"pipeline_parallel = 2",
+                                                 "pipeline_parallel = 2\nschedule = \"gpipe\"",
+                                                 "pipeline_parallel = 2\nschedule = \"zb-h1\"",
+                                                 "pipeline_parallel = 2\nschedule = \"chimera\"",
+                                                 "data_parallel = 2",
+                                                 "data_parallel = 2\nsharding = \"optimizer\"",
+                                                 "data_parallel = 2\nsharding = \"gradients\"",
+                                                 "data_parallel = 2\nsharding = \"parameters\"",
+                                                 "tensor_parallel = 2",
+                                                 "tensor_parallel = 2\nsequence_parallel = true"};
+    return all;
+}
+
+bool has_partial(const std::string& states) {
+    std::error_code none;
+    for (const fs::directory_entry& entry : fs::directory_iterator(states, none))
+        if (entry.path().filename().string().ends_with(".partial")) return true;
+    return false;
+}
+
+// What a finished training came to: losses, and the sums of its files, whose headers have those of all
+// arrays, the optimizer's too.
+struct State {
+    std::vector<double> losses;
+    std::vector<std::uint64_t> checksums;
+};
+State state_of(const std::string& states) {
+    core::Diagnostics diagnostics;
+    const auto checkpoint = exec::Checkpoint::open(states, std::nullopt, diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(checkpoint);
+    State state{checkpoint->manifest().losses, {}};
+    for (const exec::CheckpointFile& file : checkpoint->manifest().files)
+        state.checksums.push_back(file.checksum);
+    return state;
+}
+
+struct Interruptions {
+    int all = 0, by_signal = 0, while_writing = 0, left_partial = 0, damaged = 0, trainings = 0;
+};
+
+// SIGTERM to one rank or to all, SIGKILL to one or to all: at a random moment, or in two of five cases as
+// soon as a checkpoint is being written.
+void end_at_random(const std::vector<Process>& ranks, const std::string& states, core::Random& random,
+                   Interruptions& count) {
+    std::this_thread::sleep_for(std::chrono::microseconds(20000 + random.below(600000)));
+    if (random.below(5) < 2) {
+        const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(500);
+        while (!has_partial(states) && Clock::now() < deadline) std::this_thread::yield();
+        count.while_writing += has_partial(states);
+    }
+    const std::uint64_t way = random.below(4), victim = random.below(2);
+    for (std::uint64_t r = 0; r < 2; ++r)
+        if (way % 2 == 1 || r == victim) ::kill(ranks[r].id, way < 2 ? SIGTERM : SIGKILL);
 }
 
 }  // namespace
@@ -142,10 +201,10 @@ TEST_CASE(
     const int steps = 400;
     core::Random random(chosen_seed());
     const int wanted = from_environment("SMSIM_INTERRUPTIONS", 24);
-    int interruptions = 0, by_signal = 0, damaged = 0, trainings = 0;
-    for (const char* const degrees :
-         {"pipeline_parallel = 2", "data_parallel = 2\nsharding = \"gradients\"", "tensor_parallel = 2"}) {
-        const std::string plan = write_plan(folder.path, "plan.toml", degrees);
+    Interruptions count;
+    const std::vector<std::string>& all = plans();
+    for (std::size_t p = 0; p < all.size(); ++p) {
+        const std::string plan = write_plan(folder.path, "plan.toml", all[p]);
         const auto command = [&](const std::string& place) {
             return std::vector<std::string>{
                 smexec, plan,           "--no-compare", "--steps",  std::to_string(steps), "--every",
@@ -153,21 +212,17 @@ TEST_CASE(
         };
         std::vector<Process> unbroken = start_ranks(command(folder.path + "/unbroken"), 2, folder.path);
         REQUIRE(wait_for_all(unbroken, std::chrono::seconds(60)));
-        const std::vector<double> expected = losses_of(folder.path + "/unbroken");
+        INFO(all[p] << ": " << content_of(unbroken[0].err));
+        const State expected = state_of(folder.path + "/unbroken");
+        REQUIRE(expected.losses.size() == static_cast<std::size_t>(steps));
         fs::remove_all(folder.path + "/unbroken");
-        const int until = interruptions + wanted / 3;
+        const int until = wanted * static_cast<int>(p + 1) / static_cast<int>(all.size());
         // One training after the other until enough were ended in between.
-        while (interruptions < until) {
+        while (count.all < until) {
             bool is_good = false;
             while (!is_good) {
                 std::vector<Process> ranks = start_ranks(command(states), 2, folder.path);
-                if (interruptions < until) {
-                    std::this_thread::sleep_for(std::chrono::microseconds(20000 + random.below(600000)));
-                    // SIGTERM to one rank or to all, SIGKILL to one or to all.
-                    const std::uint64_t way = random.below(4), victim = random.below(2);
-                    for (std::uint64_t r = 0; r < 2; ++r)
-                        if (way % 2 == 1 || r == victim) ::kill(ranks[r].id, way < 2 ? SIGTERM : SIGKILL);
-                }
+                if (count.all < until) end_at_random(ranks, states, random, count);
                 REQUIRE(wait_for_all(ranks, std::chrono::seconds(60)));
                 INFO(content_of(ranks[0].err) << content_of(ranks[1].err));
                 is_good = ranks[0].code() == 0 && ranks[1].code() == 0;
@@ -175,8 +230,9 @@ TEST_CASE(
                 for (const Process& rank : ranks)
                     CHECK((WIFSIGNALED(rank.status) || rank.code() == 0 || rank.code() == 4));
                 if (is_good) continue;
-                ++interruptions;
-                by_signal += ranks[0].code() == 4 && ranks[1].code() == 4;
+                ++count.all;
+                count.by_signal += ranks[0].code() == 4 && ranks[1].code() == 4;
+                count.left_partial += has_partial(states);
                 // Now and then the disk is at fault too.
                 const std::vector<std::int64_t> there = exec::committed_steps(states);
                 if (there.size() < 2 || random.below(4) != 0) continue;
@@ -185,15 +241,20 @@ TEST_CASE(
                     exec::checkpoint_folder(states, there.back()) + "/rank-0001.safetensors";
                 if (!fs::exists(file)) continue;
                 fs::resize_file(file, 100);
-                ++damaged;
+                ++count.damaged;
             }
-            CHECK(losses_of(states) == expected);
+            const State reached = state_of(states);
+            CHECK(reached.losses == expected.losses);
+            CHECK(reached.checksums == expected.checksums);
             fs::remove_all(states);
-            ++trainings;
+            ++count.trainings;
         }
     }
-    WARN(interruptions << " interruptions, " << by_signal << " of them with exit code 4 on both ranks, "
-                       << damaged << " damaged checkpoints, " << trainings << " trainings");
+    WARN(count.all << " interruptions over " << all.size() << " plans, " << count.while_writing
+                   << " begun while a checkpoint was being written, " << count.left_partial
+                   << " that left one half written, " << count.by_signal
+                   << " with exit code 4 on both ranks, " << count.damaged << " damaged checkpoints, "
+                   << count.trainings << " trainings");
 }
 
 TEST_CASE("ranks of mpirun killed at random moments: the job ends and goes on to the same losses") {
