@@ -48,10 +48,11 @@ core::SourceLocation data_place(const ExecutionRequest& request, const core::Val
 std::string identity_of(const ExecutionJob& job) {
     // The order is that of what explains most: another model makes another program.
     return fmt::format(
-        "version\t{}\nmodel\t{}\nprogram\t{}\nseed\t{}\nsteps\t{}\ndata\t{}\ninitial weights\t{}\nfirst "
-        "step\t{}\n",
+        "version\t{}\nmodel\t{}\nprogram\t{}\nseed\t{}\nsteps\t{}\ndata\t{}\ninitial weights\t{}\n"
+        "learning rate\t{}\nfirst step\t{}\n",
         version, job.program.model_hash, schedule::hash_of(job.program), job.scenario.file.training.seed,
-        job.steps, job.data->identity(), job.initial ? job.initial->identity() : "seeded", job.first_step);
+        job.steps, job.data->identity(), job.initial ? job.initial->identity() : "seeded",
+        job.learning_rate.describe(), job.first_step);
 }
 
 // The first line that differs, in words; empty when none does.
@@ -146,9 +147,10 @@ std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int proces
     job.data =
         exec::load_data(data_path(request, job.scenario.file), request.data ? "" : training.data_format,
                         training.seed, graph, diagnostics, data_place(request, *document));
+    job.steps = static_cast<int>(request.steps.value_or(training.steps));
+    job.learning_rate = {exec::learning_rate_kind(request.learning_rate), request.warmup_steps, job.steps};
     if (request.init) job.initial = exec::InitialWeights::open(*request.init, graph, diagnostics);
     if (job.initial) job.remarks.push_back("training begins with " + job.initial->describe());
-    job.steps = static_cast<int>(request.steps.value_or(training.steps));
     job.here = job.scenario.cluster;
     const bool is_for_cpu = job.here.instance.device.architecture == "cpu";
     if (request.on_gpu && is_for_cpu)

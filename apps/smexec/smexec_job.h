@@ -11,6 +11,7 @@
 #include "exec/checkpoint/checkpoint.h"
 #include "exec/data.h"
 #include "exec/file_descriptor.h"
+#include "exec/runtime/learning_rate.h"
 #include "exec/transport/world.h"
 #include "exec/weights/initial_weights.h"
 #include "sim/evaluate.h"
@@ -21,6 +22,7 @@ namespace apps {
 struct ExecutionJob {
     sim::Scenario scenario;  // the partition is complete
     std::shared_ptr<const exec::DataSource> data;
+    exec::LearningRateSchedule learning_rate;
     std::shared_ptr<const exec::InitialWeights> initial;  // null: seeded values
     cluster::Cluster here;  // the machine that runs, whatever the plan was made for
     std::vector<std::string> remarks;

@@ -5,17 +5,36 @@
 #include <fmt/core.h>
 
 #include "apps/options.h"
+#include "exec/runtime/learning_rate.h"
 
 namespace apps {
 
+namespace {
+
+// After --backend.
+void read_learning_rate(Options& options, ExecutionRequest& request) {
+    request.learning_rate = options.choice("--lr-scheduler-type", exec::learning_rate_names()).value_or("");
+    request.warmup_steps = options.integer("--warmup-steps", 0, 1000000).value_or(0);
+    const bool is_constant = request.learning_rate.empty() || request.learning_rate == "constant";
+    if (request.warmup_steps > 0 && is_constant)
+        options.error("--warmup-steps", "a constant learning rate has no warm-up",
+                      "add --lr-scheduler-type constant_with_warmup, linear or cosine");
+    if (request.on_gpu && !is_constant)
+        options.error("--lr-scheduler-type", "--backend cuda trains with a constant learning rate",
+                      "leave it out, or train on the CPU");
+}
+
+}  // namespace
+
 ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
-    Options options(arguments,
-                    {{"--backend", "--ranks-from", "--steps", "--data", "--tolerance", "--trace",
-                      "--checkpoint", "--every", "--from-step", "--time-limit", "--cuda-expert-room",
-                      "--join-limit", "--interface", "--token-file", "--init"},
-                     {"--check", "--json", "--verbose", "--help", "--compare", "--no-compare", "--resume",
-                      "--set-aside", "--cuda-graph", "--cuda-tune"}},
-                    diagnostics);
+    Options options(
+        arguments,
+        {{"--backend", "--ranks-from", "--steps", "--data", "--tolerance", "--trace", "--checkpoint",
+          "--every", "--from-step", "--time-limit", "--cuda-expert-room", "--join-limit", "--interface",
+          "--token-file", "--init", "--lr-scheduler-type", "--warmup-steps"},
+         {"--check", "--json", "--verbose", "--help", "--compare", "--no-compare", "--resume", "--set-aside",
+          "--cuda-graph", "--cuda-tune"}},
+        diagnostics);
     ExecutionRequest request;
     request.as_json = options.has("--json");
     request.checks = options.has("--check");
@@ -44,6 +63,7 @@ ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core
     for (const char* option : {"--cuda-graph", "--cuda-tune", "--cuda-expert-room"})
         if (options.has(option) && !request.on_gpu)
             options.error(option, fmt::format("{} is of --backend cuda", option), "add --backend cuda");
+    read_learning_rate(options, request);
     if (options.has("--compare") && options.has("--no-compare"))
         options.error("--compare", "--compare and --no-compare contradict each other", "choose one");
     if (!request.compares && request.tolerance)

@@ -17,6 +17,8 @@ struct ExecutionRequest {
     std::optional<std::string> data, init;
     std::optional<std::int64_t> steps, every, from_step;
     std::optional<double> tolerance;
+    std::string learning_rate;  // schedule; empty = constant
+    std::int64_t warmup_steps = 0;
     core::Seconds time_limit{120}, join_limit{30};
     std::optional<std::string> interface, token_file;
     bool on_gpu = false, captures_steps = false, measures_products = false;

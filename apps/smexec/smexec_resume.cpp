@@ -136,7 +136,7 @@ void compare(const ExecutionRequest& request, ExecutionJob& job, core::Diagnosti
                           fmt::format("the checkpoint of step {} has no {}, which {} needs", manifest.step,
                                       missing, schedule::name_of(job.plan().optimizer.kind)),
                           "resume with the optimizer that was trained with");
-    if (const std::string recipe = exec::recipe_of(job.program, job.scenario.graph);
+    if (const std::string recipe = exec::recipe_of(job.program, job.scenario.graph, job.learning_rate);
         request.checks && manifest.recipe != recipe)
         diagnostics.error(
             {}, "--check",

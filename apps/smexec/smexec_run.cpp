@@ -64,6 +64,9 @@ const char* const help =
     "transformers' save_pretrained\n"
     "                       writes it; with --resume only where there is no checkpoint yet. --steps 0 writes "
     "them as the checkpoint of step 0\n"
+    "  --lr-scheduler-type NAME  constant, constant_with_warmup, linear or cosine, as transformers has them, "
+    "over --steps; --warmup-steps N of\n"
+    "                       them go up from 0. The plan's learning rate is the highest one\n"
     "  --set-aside          later checkpoints in DIR, of a training that is not gone on with, are moved to "
     "DIR/set-aside-1; without it they are refused\n"
     "  --check              also train the slow single-rank reference and compare the losses (at most 1e-5 "
@@ -110,8 +113,8 @@ CheckedLosses check(const ExecutionJob& job, const exec::RunOptions& options,
         case core::DataType::int64: break;  // fp32: what CheckedLosses begins with
     }
     // The reference begins at the beginning; a resumed training has had the same recipe since then.
-    const exec::ReferenceOptions reference{job.steps, options.seed, !schedule::trains(job.program), 0,
-                                           job.initial};
+    const exec::ReferenceOptions reference{job.steps, options.seed, !schedule::trains(job.program),
+                                           0,         job.initial,  job.learning_rate};
     const int per_update = job.program.micro_batches_per_update;
     const exec::ReferenceResult all =
         per_update > 0 ? exec::run_asynchronous_reference(job.scenario.graph, job.program.plan, per_update,
@@ -194,6 +197,7 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
     options.sample_offset = job->sample_offset;
     options.resumed = job->resumed;
     options.initial = job->initial;
+    options.learning_rate = job->learning_rate;
     options.steps = job->steps - static_cast<int>(job->first_step);
     options.checkpoints = {request.checkpoint, static_cast<int>(request.every.value_or(0)), 2,
                            request.sets_aside, job->damaged_steps};

@@ -38,7 +38,7 @@ CheckpointManifest manifest_of(const schedule::Program& program, const model::Mo
     manifest.plan = degrees_in_words(program.plan);
     manifest.data = data.describe();
     manifest.data_identity = data.identity();
-    manifest.recipe = recipe_of(program, graph);
+    manifest.recipe = recipe_of(program, graph, options.learning_rate);
     if (options.initial) manifest.initial_weights = options.initial->identity();
     if (!options.resumed) return manifest;
     const CheckpointManifest& before = options.resumed->manifest();

@@ -184,13 +184,15 @@ StateDifference state_difference(const Checkpoint& checkpoint, const schedule::P
     return result;
 }
 
-std::string recipe_of(const schedule::Program& program, const model::ModelGraph& graph) {
+std::string recipe_of(const schedule::Program& program, const model::ModelGraph& graph,
+                      const LearningRateSchedule& rates) {
     const schedule::Plan& plan = program.plan;
     const schedule::Optimizer& o = plan.optimizer;
     std::string text = fmt::format("batch {}", plan.global_batch());
     if (!schedule::trains(program)) return text + ", evaluated";
     text += fmt::format(", {}, learning rate {}, weight decay {}", schedule::name_of(o.kind), o.learning_rate,
                         o.weight_decay);
+    if (!rates.is_constant()) text += ", rate " + rates.describe();
     if (o.kind == schedule::OptimizerKind::sgd) text += fmt::format(", momentum {}", o.momentum);
     else text += fmt::format(", betas {} and {}, epsilon {}", o.beta1, o.beta2, o.epsilon);
     if (o.gradient_clipping > 0) text += fmt::format(", gradients clipped at {}", o.gradient_clipping);

@@ -7,6 +7,7 @@
 
 #include "exec/checkpoint/checkpoint.h"
 #include "exec/runtime/bucket_state.h"
+#include "exec/runtime/learning_rate.h"
 #include "model/model_fwd.h"
 #include "schedule/program/program.h"
 
@@ -43,7 +44,8 @@ StateDifference state_difference(const Checkpoint& checkpoint, const schedule::P
 // What the losses follow from beside model, data and seed, in words: the batch, the optimizer, the precision;
 // when stages update without waiting for each other, the stages; with mixtures, whose capacity is of the
 // tokens at hand, how the batch is divided. Plans with equal recipes have equal losses up to rounding.
-std::string recipe_of(const schedule::Program& program, const model::ModelGraph& graph);
+std::string recipe_of(const schedule::Program& program, const model::ModelGraph& graph,
+                      const LearningRateSchedule& rates = {});
 
 // "pipeline 2 x data 2 x tensor 1, sharding none"
 std::string degrees_in_words(const schedule::Plan& plan);

@@ -38,13 +38,17 @@ void read_data(oracle::Context& context, const InputReader& inputs,
 
 class ReferenceOptimizer {
 public:
-    ReferenceOptimizer(const model::ModelGraph& graph, const schedule::Optimizer& optimizer)
-        : graph_(graph), o_(optimizer) {
+    ReferenceOptimizer(const model::ModelGraph& graph, const schedule::Optimizer& optimizer,
+                       const LearningRateSchedule& rates)
+        : graph_(graph), o_(optimizer), rates_(rates) {
         for (const model::Parameter& parameter : graph.parameters) {
             first_.emplace_back(model::element_count(parameter.shape), 0.0);
             second_.emplace_back(first_.back());
         }
     }
+
+    // Before the updates of a step of the training.
+    void begin_step(int step) { rate_ = o_.learning_rate * rates_.factor(step); }
 
     void update(int step, std::size_t p, std::vector<double>& parameter,
                 const std::vector<double>& gradient) {
@@ -57,16 +61,16 @@ public:
             if (o_.kind == schedule::OptimizerKind::sgd) {
                 g += decay * w;
                 first_[p][i] = o_.momentum * first_[p][i] + g;
-                w -= o_.learning_rate * first_[p][i];
+                w -= rate_ * first_[p][i];
                 continue;
             }
-            if (o_.kind == schedule::OptimizerKind::adamw) w -= o_.learning_rate * decay * w;
+            if (o_.kind == schedule::OptimizerKind::adamw) w -= rate_ * decay * w;
             else g += decay * w;
             first_[p][i] = o_.beta1 * first_[p][i] + (1 - o_.beta1) * g;
             second_[p][i] = o_.beta2 * second_[p][i] + (1 - o_.beta2) * g * g;
             const double mean = first_[p][i] / (1 - std::pow(o_.beta1, step + 1)),
                          square = second_[p][i] / (1 - std::pow(o_.beta2, step + 1));
-            w -= o_.learning_rate * mean / (std::sqrt(square) + o_.epsilon);
+            w -= rate_ * mean / (std::sqrt(square) + o_.epsilon);
         }
     }
 
@@ -87,12 +91,13 @@ private:
             updates += update[i] * update[i];
         }
         const double ratio = values > 0 && updates > 0 ? std::sqrt(values / updates) : 1;
-        for (std::size_t i = 0; i < parameter.size(); ++i)
-            parameter[i] -= o_.learning_rate * ratio * update[i];
+        for (std::size_t i = 0; i < parameter.size(); ++i) parameter[i] -= rate_ * ratio * update[i];
     }
 
     const model::ModelGraph& graph_;
     const schedule::Optimizer& o_;
+    const LearningRateSchedule rates_;
+    double rate_ = 0;
     std::vector<std::vector<double>> first_, second_;
 };
 
@@ -164,9 +169,10 @@ ReferenceResult run_reference(const model::ModelGraph& graph, const schedule::Pl
                               std::shared_ptr<const DataSource> data, const ReferenceOptions& options) {
     const InputReader inputs(graph, std::move(data));
     ReferenceResult result = start_of(graph, options);
-    ReferenceOptimizer optimizer(graph, plan.optimizer);
+    ReferenceOptimizer optimizer(graph, plan.optimizer, options.learning_rate);
     const double weight = 1.0 / (plan.micro_batches * plan.layout.replicas());
     for (int step = 0; step < options.steps; ++step) {
+        optimizer.begin_step(step);
         clear(result.gradients);
         double loss = 0;
         oracle::RouterMargins router;
@@ -192,7 +198,7 @@ ReferenceResult run_asynchronous_reference(const model::ModelGraph& graph, const
                                            const ReferenceOptions& options) {
     const InputReader inputs(graph, std::move(data));
     ReferenceResult result = start_of(graph, options);
-    ReferenceOptimizer optimizer(graph, plan.optimizer);
+    ReferenceOptimizer optimizer(graph, plan.optimizer, options.learning_rate);
     const int stages = plan.layout.pipeline, m = plan.micro_batches, per_update = micro_batches_per_update;
     std::vector<int> stage_of(graph.parameters.size(), 0);
     for (const model::Operator& op : graph.operators)
@@ -201,6 +207,7 @@ ReferenceResult run_asynchronous_reference(const model::ModelGraph& graph, const
                 if (op.unit >= plan.partition.first_units[s]) stage_of[id.index] = s;
     // versions[p][u]: parameter p after u updates of this step.
     for (int step = 0; step < options.steps; ++step) {
+        optimizer.begin_step(step);
         std::vector<std::vector<std::vector<double>>> versions;
         for (const std::vector<double>& parameter : result.parameters) versions.push_back({parameter});
         clear(result.gradients);

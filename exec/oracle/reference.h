@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "exec/data.h"
+#include "exec/runtime/learning_rate.h"
 #include "exec/weights/initial_weights.h"
 #include "model/model_fwd.h"
 #include "schedule/plan/plan.h"
@@ -21,6 +22,7 @@ struct ReferenceOptions {
     // what fp32 may make of a near tie.
     double other_way_below = 0;
     std::shared_ptr<const InitialWeights> initial = {};  // null: seeded values
+    LearningRateSchedule learning_rate = {};
 };
 
 struct ReferenceResult {

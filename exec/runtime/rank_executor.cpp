@@ -159,7 +159,9 @@ void RankExecutor::perform(const Instruction& instruction) {
         case InstructionKind::optimizer_step: {
             check_gradients();
             BucketState* const one = !instruction.bucket ? nullptr : &buckets_[*instruction.bucket];
-            backend_.update(program_.plan.optimizer, number_of_update(instruction), updates_of(instruction),
+            schedule::Optimizer optimizer = program_.plan.optimizer;
+            optimizer.learning_rate *= options_.learning_rate.factor(step_);
+            backend_.update(optimizer, number_of_update(instruction), updates_of(instruction),
                             one ? one->update_sums() : TensorView());
             if (one) one->end_update_sums();
             break;

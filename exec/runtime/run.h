@@ -13,6 +13,7 @@
 #include "core/diagnostics_fwd.h"
 #include "core/units.h"
 #include "exec/data.h"
+#include "exec/runtime/learning_rate.h"
 #include "model/model_fwd.h"
 #include "model/operators/cost_context.h"
 #include "schedule/program/program.h"
@@ -48,7 +49,8 @@ struct RunOptions {
     int warm_up_steps =
         0;  // performed and trained, but left out of the times (the first `warm_up_steps` of `steps`)
     std::uint64_t seed = 1234;
-    core::Seconds time_limit{120};  // the longest a rank may wait for another before all are stopped
+    LearningRateSchedule learning_rate;  // other than constant: by the CPU backend alone
+    core::Seconds time_limit{120};       // the longest a rank may wait for another before all are stopped
     // Asked on every rank before every step, from any thread: the signal by which this process was told to
     // end. When any rank has one, all end at that step with a checkpoint.
     std::function<std::optional<int>()> termination;
