@@ -1,6 +1,6 @@
 // smsim: what-if questions about one plan on one cluster, and the catalogues behind them.
 #include "apps/command.h"
-#include "apps/smsim/smsim_calibrate.h"
+#include "apps/smsim/calibrate/smsim_calibrate.h"
 #include "apps/smsim/smsim_campaign.h"
 #include "apps/smsim/smsim_compare.h"
 #include "apps/smsim/smsim_frameworks.h"
