@@ -62,6 +62,7 @@ std::optional<Export> write_accelerate(const ExportSource& source, const ExportO
     e.refuse_pipeline("set pipeline_parallel = 1, or export to torchtitan or megatron");
     e.require_order({"PDT"});
     e.refuse_sequence_parallel("none of its keys turns it on");
+    e.refuse_shared_heads("transformers' plans divide keys and values by whole heads");
     e.refuse_offload();
     e.refuse_recompute(schedule::Recompute::selective, "it checkpoints whole layers");
     if (plan.layout.expert > 1)

@@ -126,6 +126,7 @@ private:
 
     void tensor() {
         e_.refuse_sequence_parallel("its tensor parallelism has no such mode");
+        e_.refuse_shared_heads("its automatic tensor parallelism divides keys and values by whole heads");
         if (plan_.layout.tensor == 1) return;
         if (plan_.shards(schedule::Sharding::parameters))
             e_.refuse("tensor_parallel", std::to_string(plan_.layout.tensor),

@@ -7,6 +7,7 @@
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/index/integers.h"
+#include "model/operators/rank_share.h"
 #include "schedule/pipeline/registry.h"
 
 namespace interop {
@@ -183,6 +184,18 @@ std::string Expression::require_order(const std::vector<std::string>& orders) {
 void Expression::refuse_sequence_parallel(const std::string& why) {
     if (plan.has_sequence_parallelism())
         refuse("sequence_parallel", "true", why, "set sequence_parallel = false");
+}
+
+std::optional<std::int64_t> Expression::shared_heads() const {
+    for (const model::Operator& op : source.graph.operators)
+        if (model::gathers_projection(op, plan.cost_context())) return op.attributes.kv_heads;
+    return std::nullopt;
+}
+
+void Expression::refuse_shared_heads(const std::string& why) {
+    if (const std::optional<std::int64_t> heads = shared_heads())
+        refuse("tensor_parallel", std::to_string(plan.layout.tensor), why,
+               fmt::format("use at most {}, the heads of keys and values, or export to megatron", *heads));
 }
 
 void Expression::refuse_recompute(schedule::Recompute recompute, const std::string& why) {

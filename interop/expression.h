@@ -2,6 +2,7 @@
 // compare numberings and partitions.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -63,6 +64,9 @@ public:
     // is none.
     std::string require_order(const std::vector<std::string>& orders);
     void refuse_sequence_parallel(const std::string& why);
+    // More tensor-parallel ranks than heads of keys and values, and how many heads those are.
+    std::optional<std::int64_t> shared_heads() const;
+    void refuse_shared_heads(const std::string& why);
     void refuse_recompute(schedule::Recompute recompute, const std::string& why);
     // Precision as 16-bit training with fp32 master parameters, or plain fp32; refuses everything else.
     void require_plain_precision();

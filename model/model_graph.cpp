@@ -169,7 +169,13 @@ std::optional<core::Unsupported> tensor_parallel_unsupported(const ModelGraph& g
         has_region = has_region || op.in_parallel_region;
         if (op.kind != OperatorKind::attention || !op.in_parallel_region) continue;
         if (op.attributes.heads % degree != 0) return indivisible("heads", op.attributes.heads, op);
-        if (op.attributes.kv_heads % degree != 0) return indivisible("kv_heads", op.attributes.kv_heads, op);
+        const Attributes& a = op.attributes;
+        if (a.kv_heads % degree != 0) {
+            // More ranks than heads of keys and values: ranks share a head, and every head has as many.
+            const bool is_shared = degree % a.kv_heads == 0 && a.kv_heads * a.head_dimension % degree == 0 &&
+                                   !a.is_cross_attention && !a.has_relative_positions && !a.value_dimension;
+            if (!is_shared) return indivisible("kv_heads", a.kv_heads, op);
+        }
         if (op.attributes.query_key_norm == QueryKeyNorm::all_heads)
             return core::Unsupported{op.name + " has a norm over all heads together"};
     }

@@ -1,6 +1,7 @@
 // smsim: what-if questions about one plan on one cluster, and the catalogues behind them.
 #include "apps/command.h"
-#include "apps/smsim/smsim_calibrate.h"
+#include "apps/smsim/calibrate/smsim_calibrate.h"
+#include "apps/smsim/calibrate/smsim_locate.h"
 #include "apps/smsim/smsim_campaign.h"
 #include "apps/smsim/smsim_compare.h"
 #include "apps/smsim/smsim_frameworks.h"
@@ -37,6 +38,8 @@ const char* const help =
     "       smsim calibrate RUNS.csv --out FILE.toml                 an installation's constants from its "
     "own "
     "runs\n"
+    "       smsim locate SCENARIO.toml TRACE.json                    where a measured step loses against its "
+    "prediction\n"
     "       smsim --version | --help; every subcommand has its own --help\n"
     "\n"
     "A scenario names a model, a cluster and a plan; smsim says how long one step takes, what it costs, "
@@ -62,7 +65,8 @@ int main(int argc, char** argv) {
                            {"hardware", "", apps::run_hardware_command},
                            {"frameworks", "", apps::run_frameworks_command},
                            {"validate", "", apps::run_validate_command},
-                           {"calibrate", "", apps::run_calibrate_command}},
+                           {"calibrate", "", apps::run_calibrate_command},
+                           {"locate", "", apps::run_locate_command}},
                           {"", "", apps::run_simulate_command}};
     return apps::run_tool(tool, argc, argv);
 }

@@ -74,8 +74,10 @@ public:
     virtual void choices(model::OperatorId router, const Operands& operands, TensorView all) const;
     // Keys and values of packed rows [samples, tokens of this rank or segment of a sequence, q k v] as an
     // array of their own, [samples, tokens, 2 kv_heads d]; context parallelism: between such pieces of a
-    // group one after the other and rows in the order of the sequence. Elements are as the rank stores
-    // activations.
+    // group one after the other and rows in the order of the sequence. Where the projection is gathered
+    // (model::gathers_projection) a piece is the whole packed rows of a tensor-parallel rank, and the keys
+    // are those of one head, [samples, tokens, 2 d], at the begin of their array. Elements are as the rank
+    // stores activations.
     virtual void pack_keys(model::OperatorId attention, ConstTensorView packed, TensorView piece) const;
     virtual void order_keys(model::OperatorId attention, ConstTensorView pieces, TensorView keys) const;
     virtual void split_key_gradients(model::OperatorId attention, ConstTensorView dkeys,

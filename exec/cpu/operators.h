@@ -93,6 +93,10 @@ private:
     // Calls move(row of the pieces, row of the sequence) for every token of every sample.
     template <class Move>
     void for_each_key_row(const Move& move) const;
+    // Of a gathered projection, the parts of the head of keys and values that this rank's queries read: calls
+    // move(element of the pieces, element of rows [2 head_dimension], count).
+    template <class Move>
+    void for_each_part_of_head(model::OperatorId attention, const Move& move) const;
     std::uint64_t random_key(model::OperatorId id, const MicroBatchPosition& place,
                              std::int64_t sample) const;
 

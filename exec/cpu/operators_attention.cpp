@@ -102,6 +102,10 @@ void Operators::make_attention_tables() {
 
 Operators::KeyColumns Operators::key_columns(model::OperatorId attention) const {
     const model::Attributes& a = op(attention).attributes;
+    if (model::gathers_projection(op(attention), context_)) {
+        const std::int64_t row = model::rank_matrix(graph_, op(attention).inputs[0], context_).columns;
+        return {0, row, row};
+    }
     const std::int64_t queries = model::rank_heads(op(attention), a.heads, context_) * a.head_dimension;
     const std::int64_t keys = 2 * model::rank_heads(op(attention), a.kv_heads, context_) * a.head_dimension;
     return {queries, keys, queries + keys};
@@ -126,6 +130,20 @@ void copy_elements(const ConstTensorView& source, std::int64_t from, const Tenso
 
 }  // namespace
 
+template <class Move>
+void Operators::for_each_part_of_head(model::OperatorId attention, const Move& move) const {
+    const model::Attributes& a = op(attention).attributes;
+    const std::int64_t d = a.head_dimension, ranks = context_.tensor_parallel / a.kv_heads, width = d / ranks,
+                       row = key_columns(attention).row, queries = row - 2 * width,
+                       rows = model::rank_matrix(graph_, op(attention).inputs[0], context_).rows;
+    const std::int64_t first = tensor_rank_ / ranks * ranks;
+    for (std::int64_t rank = 0; rank < ranks; ++rank)
+        for (std::int64_t r = 0; r < rows; ++r)
+            for (std::int64_t values = 0; values < 2; ++values)
+                move(((first + rank) * rows + r) * row + queries + values * width,
+                     (2 * r + values) * d + rank * width, width);
+}
+
 void Operators::pack_keys(model::OperatorId attention, ConstTensorView packed, TensorView piece) const {
     const KeyColumns at = key_columns(attention);
     const std::int64_t rows =
@@ -135,6 +153,12 @@ void Operators::pack_keys(model::OperatorId attention, ConstTensorView packed, T
 }
 
 void Operators::order_keys(model::OperatorId attention, ConstTensorView pieces, TensorView keys) const {
+    if (model::gathers_projection(op(attention), context_)) {
+        for_each_part_of_head(attention, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+            copy_elements(pieces, from, keys, to, count);
+        });
+        return;
+    }
     const std::int64_t width = key_columns(attention).count;
     for_each_key_row([&](std::int64_t from, std::int64_t to) {
         copy_elements(pieces, from * width, keys, to * width, width);
@@ -143,6 +167,14 @@ void Operators::order_keys(model::OperatorId attention, ConstTensorView pieces, 
 
 void Operators::split_key_gradients(model::OperatorId attention, ConstTensorView dkeys,
                                     TensorView pieces) const {
+    if (model::gathers_projection(op(attention), context_)) {
+        // Ranks of other heads, and all queries, get nothing from this rank.
+        std::memset(pieces.data(), 0, pieces.bytes());
+        for_each_part_of_head(attention, [&](std::int64_t to, std::int64_t from, std::int64_t count) {
+            copy_elements(dkeys, from, pieces, to, count);
+        });
+        return;
+    }
     const std::int64_t width = key_columns(attention).count;
     for_each_key_row([&](std::int64_t to, std::int64_t from) {
         copy_elements(dkeys, from * width, pieces, to * width, width);
@@ -152,7 +184,7 @@ void Operators::split_key_gradients(model::OperatorId attention, ConstTensorView
 void Operators::add_key_gradients(model::OperatorId attention, ConstTensorView piece,
                                   TensorView dpacked) const {
     const KeyColumns at = key_columns(attention);
-    const std::int64_t rows = context_.micro_batch * std::ssize(group_places_[0]);
+    const std::int64_t rows = model::rank_matrix(graph_, op(attention).inputs[0], context_).rows;
     for (std::int64_t r = 0; r < rows; ++r)
         kernels().accumulate(at.count, piece.floats() + r * at.count,
                              dpacked.floats() + r * at.row + at.first);
@@ -193,7 +225,10 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
         shape.bias = x.parameters[0].floats();
         shape.bias_buckets = buckets_.at(id.index).data();
     }
-    if (x.keys) {  // the group's keys, and this rank's queries
+    if (x.keys && model::gathers_projection(o, context_)) {  // the head that this rank's queries read
+        shape.keys = shape.tokens;
+        shape.query_row = model::rank_matrix(graph_, o.inputs[0], context_).columns;
+    } else if (x.keys) {  // the group's keys, and this rank's queries
         const std::size_t rank = context_rank_;
         shape.keys = shape.tokens;
         shape.tokens = group_places_[rank].size();

@@ -7,6 +7,7 @@
 
 #include "core/diagnostics.h"
 #include "exec/cuda/operator/operators.h"
+#include "model/operators/rank_share.h"
 #include "schedule/pipeline/registry.h"
 
 namespace exec::cuda {
@@ -32,6 +33,15 @@ void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, 
                            "scaled, and with schedule = \"{}\" stages update at different times",
                            plan.schedule),
                "set precision = \"bf16\", or choose a synchronous schedule");
+    for (const model::Operator& op : graph.operators)
+        if (model::gathers_projection(op, plan.cost_context())) {
+            refuse("plan.tensor_parallel",
+                   fmt::format("the CUDA backend gives no head of keys and values to several ranks: {} of {} "
+                               "has {} for tensor_parallel = {}",
+                               op.name, graph.name, op.attributes.kv_heads, plan.layout.tensor),
+                   fmt::format("use at most {}", op.attributes.kv_heads));
+            break;
+        }
     std::set<std::string> reasons;
     for (const model::Operator& op : graph.operators) {
         const std::optional<core::Unsupported> unsupported = Operators::unsupported(graph, op);

@@ -64,6 +64,7 @@ void RankExecutor::exchange_routed_tokens(const Instruction& instruction, MicroB
 
 RankExecutor::KeyPieces RankExecutor::key_pieces(Buffer& all) const {
     const TensorView view = all.view(context_.compute);
+    if (context_.context_parallel == 1) return {view, tensor_piece(view)};
     const std::int64_t own = view.elements() / context_.context_parallel;
     return {view, view.part(own * (coordinates_.data % context_.context_parallel), own)};
 }

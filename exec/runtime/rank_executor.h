@@ -97,7 +97,8 @@ private:
     TensorView tensor_piece(const TensorView& whole) const;
     void bucket_collective(const schedule::Instruction& instruction);
     void exchange_routed_tokens(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
-    // Keys and values of a context-parallel group, and this rank's among them.
+    // Keys and values of a context-parallel group, or the projection of a tensor-parallel one, and this
+    // rank's among them.
     struct KeyPieces {
         TensorView all, own;
     };

@@ -3,6 +3,7 @@
 #include "core/index/integers.h"
 #include "exec/runtime/rank_executor.h"
 #include "exec/transport/collective.h"
+#include "model/operators/rank_share.h"
 
 namespace exec {
 
@@ -109,7 +110,7 @@ void RankExecutor::activation_collective(const Instruction& instruction) {
         return exchange_routed_tokens(instruction, state, tag);
     if (instruction.group == GroupKind::context && instruction.collective == CollectiveKind::all_reduce)
         return sum_choices(instruction, state, tag);
-    if (instruction.group == GroupKind::context)
+    if (model::gathers_keys(graph_.operators[instruction.operators.begin], context_))
         return instruction.collective == CollectiveKind::all_gather
                    ? gather_keys(instruction, state, tag)
                    : scatter_key_gradients(instruction, state, tag);

@@ -44,6 +44,7 @@ std::optional<Export> write_nemo(const ExportSource& source, const ExportOptions
     Expression e(source, "NeMo", diagnostics);
     e.refuse_parts_of_data_axis();
     e.refuse_offload();
+    e.refuse_shared_heads("its Megatron-core divides keys and values by whole heads");
     const schedule::Plan& plan = e.plan;
     const TransformerShape shape = transformer_shape(source.graph);
     for (const core::Unsupported& unsupported : shape.unsupported)

@@ -56,6 +56,11 @@ void refuse_beyond_megatron(Expression& e, const TransformerShape& shape, const 
     refuse_sharding(e);
     e.refuse_offload();
     refuse_precision(e);
+    if (const auto heads = e.shared_heads())
+        e.warn("tensor_parallel",
+               fmt::format("{} ranks share {} heads of keys and values: Megatron-core does so since 0.16",
+                           e.plan.layout.tensor, *heads),
+               "older versions ask for a divisor of the heads");
     const schedule::Optimizer& o = e.plan.optimizer;
     if (o.kind == schedule::OptimizerKind::lamb ||
         (o.kind == schedule::OptimizerKind::adam && o.weight_decay != 0))

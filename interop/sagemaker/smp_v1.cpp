@@ -112,6 +112,7 @@ private:
                 true;  // the ranks of a tensor-parallel group share one batch, as in the plan
         }
         e_.refuse_sequence_parallel("its tensor parallelism has no such mode");
+        e_.refuse_shared_heads("it divides attention by whole heads");
     }
 
     void precision() {

@@ -67,6 +67,7 @@ std::optional<Export> write_smp_v2(const ExportSource& source, const ExportOptio
     e.refuse_pipeline("set pipeline_parallel = 1, or export to sagemaker-smp-v1, megatron or deepspeed");
     e.require_order({"DPT"});
     e.refuse_sequence_parallel("none of its keys turns it on");
+    e.refuse_shared_heads("Transformer Engine divides keys and values by whole heads");
     e.refuse_recompute(schedule::Recompute::selective, "its scripts checkpoint whole layers");
     core::Value hyperparameters = core::Value::table();
     hyperparameters["train_batch_size"] = plan.micro_batch;

@@ -358,19 +358,21 @@ private:
 
     void general_product() {
         const Attributes::Product& p = op.attributes.product;
-        const std::int64_t batch = p.batch * context.micro_batch;
         const bool has_second_input = op.inputs.size() == 2;
-        if (forward()) list.push_back(product_kernel("matrix_product", batch, p.m, p.n, p.k, size));
+        // Samples share a parameter: they are rows of one product.
+        const std::int64_t batch = p.batch * (has_second_input ? context.micro_batch : 1),
+                           m = p.m * (has_second_input ? 1 : context.micro_batch);
+        if (forward()) list.push_back(product_kernel("matrix_product", batch, m, p.n, p.k, size));
         if (backward_input()) {
             if (has_gradient(graph, op.inputs[0]))
-                list.push_back(product_kernel("matrix_product_first_gradient", batch, p.m, p.k, p.n, size));
+                list.push_back(product_kernel("matrix_product_first_gradient", batch, m, p.k, p.n, size));
             if (has_second_input && has_gradient(graph, op.inputs[1]))
                 list.push_back(
-                    transposed_product_kernel("matrix_product_second_gradient", batch, p.k, p.n, p.m, size));
+                    transposed_product_kernel("matrix_product_second_gradient", batch, p.k, p.n, m, size));
         }
         if (phase == Phase::backward_weight && !has_second_input)
             list.push_back(
-                transposed_product_kernel("matrix_product_weight_gradient", batch, p.k, p.n, p.m, size));
+                transposed_product_kernel("matrix_product_weight_gradient", batch, p.k, p.n, m, size));
     }
 
     // Backward reads the gradient and what was saved, and writes a gradient for each input that has one;

@@ -118,8 +118,14 @@ bool gathers_tokens(const Operator& op, const CostContext& context) {
     return context.sequence_parallel && op.kind == OperatorKind::parallel_enter;
 }
 
+bool gathers_projection(const Operator& op, const CostContext& context) {
+    return op.kind == OperatorKind::attention && op.in_parallel_region &&
+           op.attributes.kv_heads < context.tensor_parallel;
+}
+
 bool gathers_keys(const Operator& op, const CostContext& context) {
-    return context.context_parallel > 1 && op.kind == OperatorKind::attention;
+    return (context.context_parallel > 1 && op.kind == OperatorKind::attention) ||
+           gathers_projection(op, context);
 }
 
 bool sums_choices(const Operator& op, const CostContext& context) {
@@ -141,6 +147,8 @@ core::Bytes exchanged_bytes(const ModelGraph& graph, const Operator& op, const C
 
 core::Bytes gathered_key_bytes(const ModelGraph& graph, const Operator& attention,
                                const CostContext& context) {
+    if (gathers_projection(attention, context))
+        return tensor_bytes(graph, attention.inputs[0], context) * context.tensor_parallel;
     const AttentionShape shape = attention_shape(graph, attention, context);
     const double rows = rank_matrix(graph, attention.output, context).rows * context.context_parallel;
     return core::Bytes(rows * (shape.kv_heads * (shape.head_dimension + shape.value_dimension)) *

@@ -43,7 +43,13 @@ bool exchanges_routed_tokens(const Operator& op, const CostContext& context);
 // inside. Tokens gathered at the entry are not kept for backward: they are gathered again from the share
 // (arXiv 2205.05198, section 4.2.2).
 bool gathers_tokens(const Operator& op, const CostContext& context);
-// Every rank of a context-parallel group needs the keys and values of all its tokens.
+// With more tensor-parallel ranks than heads of keys and values a rank's share of the packed projection is a
+// part of a head: the whole projection is gathered over the group, and a rank takes the keys and values that
+// its queries read, as Megatron-core does since 0.16 (SelfAttention.get_query_key_value_tensors,
+// megatron/core/transformer/attention.py, 2026).
+bool gathers_projection(const Operator& op, const CostContext& context);
+// Every rank of a context-parallel group needs the keys and values of all its tokens. True where a projection
+// is gathered, too.
 bool gathers_keys(const Operator& op, const CostContext& context);
 // The balance loss of a mixture is of all tokens of a micro-batch: ranks that divide them add up how many
 // went to each expert, in fp32.
@@ -56,7 +62,8 @@ bool weight_gradients_read_parameters(const Operator& op);
 // Bytes of the routed tokens that a rank sends to the experts' ranks (dispatch) or back (experts), those that
 // stay on the rank included.
 core::Bytes exchanged_bytes(const ModelGraph& graph, const Operator& op, const CostContext& context);
-// Keys and values of all tokens, gathered over a context-parallel group.
+// Keys and values of all tokens, gathered over a context-parallel group; the packed projection, gathered over
+// a tensor-parallel one.
 core::Bytes gathered_key_bytes(const ModelGraph& graph, const Operator& attention,
                                const CostContext& context);
 // Does a gradient flow back into this tensor? Not into data.

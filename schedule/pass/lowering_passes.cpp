@@ -11,6 +11,7 @@ constexpr MakeLoweringPass all[] = {
     sharding,             // gathers of sharded parameters, a unit ahead
     offload,              // copies of saved tensors out and back
     context_parallelism,  // keys and values of a replica's other tokens
+    shared_heads,         // keys and values that several tensor-parallel ranks read
     expert_parallelism,   // routed tokens to their experts' ranks and back
     recomputation,        // units, or operators, once more before their backward
     tensor_parallelism,   // the collectives of parallel regions

@@ -8,6 +8,7 @@
 #include "core/index/integers.h"
 #include "model/model_graph.h"
 #include "model/operators/cost.h"
+#include "model/operators/rank_share.h"
 #include "schedule/pass/lower.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/explicit_order.h"
@@ -121,6 +122,26 @@ private:
         }
     }
 
+    // Ranks that share heads of keys and values gather them; so do parts of sequences, another way.
+    void check_shared_heads() {
+        const PipelineSchedule* chosen = find_pipeline_schedule(plan_.schedule);
+        const bool cuts_sequences = chosen && chosen->cuts_sequences();
+        if (plan_.layout.context == 1 && !cuts_sequences) return;
+        for (const model::Operator& op : graph_.operators) {
+            if (!model::gathers_projection(op, plan_.cost_context())) continue;
+            const std::int64_t heads = op.attributes.kv_heads;
+            error(
+                "tensor_parallel",
+                fmt::format("tensor_parallel = {}: {} of {} has {} heads of keys and values, and ranks that "
+                            "share them work on whole sequences, not with {}",
+                            plan_.layout.tensor, op.name, graph_.name, heads,
+                            cuts_sequences ? "schedule = " + core::in_quotes(schedule_label(plan_.schedule))
+                                           : fmt::format("context_parallel = {}", plan_.layout.context)),
+                fmt::format("use a tensor_parallel of at most {}", heads));
+            return;
+        }
+    }
+
     void check_tensor() {
         const int degree = plan_.layout.tensor;
         if (const auto unsupported = model::tensor_parallel_unsupported(graph_, degree)) {
@@ -140,6 +161,7 @@ private:
                 fmt::format("vocabulary = {} of {} is padded to {} so that tensor_parallel = {} divides it",
                             graph_.vocabulary, graph_.name, padded, degree));
         }
+        check_shared_heads();
         if (!plan_.sequence_parallel) return;
         if (degree == 1) {
             warning("sequence_parallel", "sequence_parallel = true has no effect with tensor_parallel = 1");

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -27,6 +28,7 @@ private:
     // For one (stage, micro-batch): how far each pass has come and its latest step.
     struct Progress {
         std::int32_t forward = 0, backward = 0, input = 0, weight = 0;  // next operator expected
+        std::optional<std::int32_t> gathered{};  // operator of the tensor-parallel gather just before
         std::int32_t forward_steps = 0, backward_steps = 0, input_steps = 0, weight_steps = 0;
         std::int32_t last_forward = -1, last_backward = -1,
                      last_weight = -1;  // instruction; backward: also input

@@ -63,6 +63,12 @@ void ProgramChecker::step_forward(std::int32_t c, std::int32_t n) {
         (i.collective == CollectiveKind::all_gather || i.collective == CollectiveKind::all_to_all);
     const bool combines = is_exchange && i.operators.end == p.forward;
     const bool prepares = is_exchange && i.group == GroupKind::context && i.operators.begin == p.forward;
+    // A gather of a tensor-parallel group performs its operator, or prepares the attention that comes next.
+    const bool may_prepare = is_exchange && i.group == GroupKind::tensor && i.operators.size() == 1 &&
+                             i.operators.begin == p.forward;
+    if (i.kind == InstructionKind::compute && p.gathered == i.operators.begin) p.forward = *p.gathered;
+    p.gathered.reset();
+    if (may_prepare) p.gathered = i.operators.begin;
     if (has_operators() && !combines && !prepares) {
         if (i.operators.begin != p.forward || i.operators.size() <= 0)
             report("completeness", c, n, fmt::format("forward has come to operator {}", p.forward));
@@ -143,6 +149,10 @@ void ProgramChecker::step_backward(std::int32_t c, std::int32_t n) {
         return;
     if (i.kind == InstructionKind::collective && i.group == GroupKind::context &&
         (i.collective == CollectiveKind::all_reduce ? i.operators.end : i.operators.begin) == expected)
+        return;
+    if (i.kind == InstructionKind::collective && i.group == GroupKind::tensor &&
+        i.collective == CollectiveKind::reduce_scatter && i.operators.size() == 1 &&
+        i.operators.begin == expected)
         return;
     if (i.operators.end != expected || i.operators.size() <= 0)
         report("completeness", c, n,

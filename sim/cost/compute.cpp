@@ -10,6 +10,7 @@
 #include "core/diagnostics.h"
 #include "core/index/integers.h"
 #include "model/operators/fp8_products.h"
+#include "model/operators/rank_share.h"
 #include "model/operators/signature.h"
 #include "schedule/pass/recompute.h"
 #include "sim/cost/framework/framework_lookup.h"
@@ -381,6 +382,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
         // The host reads the loss of every micro-batch: until then nothing else is queued.
         if (description.kind == model::OperatorKind::cross_entropy)
             of_phase[0].blocked += traits.blocked_per_micro_batch;
+        cost.gathers_projection_.push_back(model::gathers_projection(description, context));
         const auto append = [&](Column column, const ComputePrice& price) {
             std::vector<ComputePrice>& sums = cost.sums_[column];
             sums[o + 1] = sums[o];
@@ -547,6 +549,9 @@ core::Seconds ComputeCost::exposed(const TensorCollective& collective, core::Sec
     const bool is_gradient = collective.payload == PayloadKind::activation_gradient;
     if (collective.group != schedule::GroupKind::tensor ||
         !(is_gradient || collective.payload == PayloadKind::activation))
+        return time;
+    if (collective.operators.end <= core::count_of(gathers_projection_) &&
+        gathers_projection_[collective.operators.begin])
         return time;
     if (plan_->sequence_parallel) time = beside_product(time, collective);
     if (is_gradient && collective.phase == schedule::ComputePhase::backward)

@@ -92,6 +92,7 @@ private:
     FrameworkTraits traits_;
     CostConstants constants_;
     core::Seconds dispatch_;
+    std::vector<bool> gathers_projection_;         // by operator: nothing runs beside its collectives
     std::vector<std::vector<ComputePrice>> sums_;  // [column][operators before]: prefix sums
     std::vector<std::string> assumptions_;
 };

@@ -161,7 +161,8 @@ Explanation explain(const Evaluation& evaluation, const model::ModelGraph& graph
             make_cost_models(graph, cluster, plan, diagnostics, options.constants))
         explainer.explain_compute(*costs, result);
     explainer.explain_communication(result);
-    find_influences(graph, cluster, plan, options, result.constants, result.figures);
+    if (options.finds_influences)
+        find_influences(graph, cluster, plan, options, result.constants, result.figures);
     return result;
 }
 

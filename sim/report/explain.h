@@ -56,6 +56,8 @@ struct ExplainOptions {
     CostConstants constants = {};
     double step = 0.1;  // relative change of a figure
     int threads = 0;    // 0 = one per core
+    // False: without `constants` and `figures`, which take a prediction each.
+    bool finds_influences = true;
 };
 
 // `evaluation` must have been made with keeps_timeline, for the same plan and constants. Sensitivities are

@@ -346,3 +346,40 @@ TEST_CASE("what is wanted back within the horizon does not leave") {
     CHECK(copies(4) == 2 * 2 * 4);
     CHECK(copies(9) == 0);
 }
+
+TEST_CASE("ranks that share a head of keys and values train as one rank does") {
+    schedule::Plan plan = tiny::plan();
+    plan.layout.tensor = 4;
+    plan.sequence_parallel = GENERATE(false, true);
+    const int kv_heads = GENERATE(1, 2);
+    SECTION("alone") {}
+    SECTION("recomputed") { plan.recompute = schedule::Recompute::full; }
+    SECTION("attention recomputed") { plan.recompute = schedule::Recompute::selective; }
+    SECTION("in a pipeline with split backward, sharded") {
+        plan.layout.pipeline = 2;
+        plan.layout.data = 2;
+        plan.schedule = "zb-h1";
+        plan.sharding = schedule::Sharding::optimizer;
+    }
+    SECTION("clipped") { plan.optimizer.gradient_clipping = 0.02; }
+    const model::ModelGraph graph = tiny::model_of(fmt::format(
+        "family = 'llama'\nhidden = 32\nffn = 24\nlayers = 3\nheads = 8\nkv_heads = {}\nvocabulary = 32\n"
+        "max_positions = 8\nsequence_length = 8\n",
+        kv_heads));
+    INFO(core::to_toml(schedule::to_value(plan)) << "\nkv_heads = " << kv_heads);
+    tiny::check_equal(tiny::compare(plan, graph));
+    // Forward and backward of 4 micro-batches of 3 layers gather the projection of 2 x 8 rows in fp32, as
+    // many columns as heads of 4 elements.
+    const double gathers = 2 * 4 * 3, columns = (8 + 2 * kv_heads) * 4;
+    double bytes = 0;
+    const schedule::Program program = tiny::program_of(plan, graph);
+    for (const schedule::RankProgram& list : program.classes)
+        for (const schedule::Instruction& i : list.instructions)
+            if (i.kind == schedule::InstructionKind::collective &&
+                i.collective == schedule::CollectiveKind::all_gather &&
+                i.group == schedule::GroupKind::tensor && i.operators.size() == 1 &&
+                graph.operators[i.operators.begin].kind == model::OperatorKind::attention)
+                bytes += i.bytes.value;
+    if (plan.recompute == schedule::Recompute::none && plan.layout.data == 1)
+        CHECK(bytes == gathers * 2 * 8 * columns * 4);
+}

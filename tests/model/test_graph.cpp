@@ -115,8 +115,14 @@ TEST_CASE("tensor parallelism is refused where it does not divide, vocabularies 
     CHECK_FALSE(model::tensor_parallel_unsupported(catalogued("gpt2"), 2));  // 50257 is odd, and padded
     CHECK(model::tensor_parallel_unsupported(catalogued("gpt2"), 5) ==
           core::Unsupported{"heads = 12 of layers.0.attention.core", true});
-    CHECK(model::tensor_parallel_unsupported(catalogued("llama-2-70b"), 16) ==
-          core::Unsupported{"kv_heads = 8 of layers.0.attention.core", true});
+    CHECK_FALSE(model::tensor_parallel_unsupported(catalogued("llama-2-70b"), 16));  // two ranks a head
+    const auto grouped = [](const std::string& kv_heads) {
+        return graph_of("family = 'llama'\nhidden = 768\nlayers = 1\nheads = 24\nkv_heads = " + kv_heads +
+                        "\nffn = 96\nvocabulary = 96\nmax_positions = 8\nsequence_length = 8\n");
+    };
+    CHECK_FALSE(model::tensor_parallel_unsupported(grouped("2"), 8));
+    CHECK(model::tensor_parallel_unsupported(grouped("6"), 8) ==  // neither divides the other
+          core::Unsupported{"kv_heads = 6 of layers.0.attention.core", true});
     CHECK(model::tensor_parallel_unsupported(catalogued("resnet50"), 2) ==
           core::Unsupported{"the model has no tensor-parallel regions"});
     CHECK_FALSE(model::tensor_parallel_unsupported(catalogued("resnet50"), 1));

@@ -1,6 +1,7 @@
 // ONNX graphs as models. Graphs of these tests are written through libonnx's protobuf API and read back
 // through load_model.
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "tests/model/model_from_text.h"
 
 #ifdef HAS_ONNX
@@ -136,6 +137,12 @@ public:
         attribute->set_name(key);
         attribute->set_type(onnx::AttributeProto::INT);
         attribute->set_i(value);
+    }
+    static void set_text(onnx::NodeProto& node, const std::string& key, const std::string& text) {
+        onnx::AttributeProto* attribute = node.add_attribute();
+        attribute->set_name(key);
+        attribute->set_type(onnx::AttributeProto::STRING);
+        attribute->set_s(text);
     }
     std::string bytes() const { return model.SerializeAsString(); }
 
@@ -340,6 +347,111 @@ TEST_CASE("A GPT exported node by node equals the built one in parameters and FL
     for (const model::Unit& unit : graph.units)
         if (unit.operators.begin > 0) CHECK(model::tensors_crossing(graph, unit.operators.begin).size() == 1);
     CHECK(graph.units.size() >= 4);
+}
+
+TEST_CASE("A recurrent layer is a projection of all tokens and a product a step and direction") {
+    const auto [type, gates] = GENERATE(table<std::string, int>({{"LSTM", 4}, {"GRU", 3}, {"RNN", 1}}));
+    const int directions = GENERATE(1, 2);
+    const int steps = 12, width = 20, hidden = 8, classes = 10;
+    Writer w(14);
+    w.input("samples_first", {1, steps, width});  // as torch writes batch_first = True
+    Writer::set(w.node("Transpose", {"samples_first"}, "x"), "perm", std::vector<std::int64_t>{1, 0, 2});
+    w.weight("w", {directions, gates * hidden, width});
+    w.weight("r", {directions, gates * hidden, hidden});
+    w.weight("b", {directions, 2 * gates * hidden});
+    w.weight("head", {hidden, classes});
+    onnx::NodeProto& layer = w.node(type, {"x", "w", "r", "b"}, "y");
+    Writer::set(layer, "hidden_size", hidden);
+    if (directions == 2) Writer::set_text(layer, "direction", "bidirectional");
+    w.make("MatMul", {"y", "head"}, "logits");
+    w.output("logits");
+    const Loaded loaded = load(w.bytes());
+    INFO(type << " " << directions << "\n" << loaded.errors);
+    REQUIRE(loaded.graph);
+    CHECK(model::parameter_count(*loaded.graph) ==
+          directions * gates * hidden * (width + hidden + 2) + hidden * classes);
+    // Two operations for a multiply-add of each weight, but biases, in each step.
+    CHECK(model::forward_flops_per_sample(*loaded.graph).value ==
+          2.0 * steps * directions * (gates * hidden * (width + hidden) + hidden * classes));
+}
+
+TEST_CASE("A recurrent layer whose first dimension is taken for the batch is refused with what to export") {
+    Writer w(14);
+    w.input("x", {12, 1, 64});
+    w.weight("w", {1, 256, 64});
+    w.weight("r", {1, 256, 64});
+    Writer::set(w.node("LSTM", {"x", "w", "r"}, "y"), "hidden_size", 64);
+    w.output("y");
+    const Loaded loaded = load(w.bytes());
+    CHECK_FALSE(loaded.graph);
+    CHECK(contains(loaded.errors, "y_node"));
+    CHECK(contains(loaded.errors, "batch_first"));
+}
+
+TEST_CASE("Samples share the weights of a recurrence: more of them read these no more often") {
+    Writer w(14);
+    w.input("samples_first", {1, 12, 64});
+    Writer::set(w.node("Transpose", {"samples_first"}, "x"), "perm", std::vector<std::int64_t>{1, 0, 2});
+    w.weight("w", {1, 256, 64});
+    w.weight("r", {1, 256, 64});
+    Writer::set(w.node("LSTM", {"x", "w", "r"}, "y"), "hidden_size", 64);
+    w.output("y");
+    const Loaded loaded = load(w.bytes());
+    INFO(loaded.errors);
+    REQUIRE(loaded.graph);
+    const auto read = [&](int samples) {
+        model::CostContext context;
+        context.micro_batch = samples;
+        for (const std::int32_t o : core::indices(loaded.graph->operators))
+            if (loaded.graph->operators[o].kind == model::OperatorKind::matrix_product)
+                return model::kernels(*loaded.graph, model::OperatorId(o), model::Phase::forward, context)
+                    .front();
+        throw std::runtime_error("no product");
+    };
+    CHECK(read(8).batch == 12);
+    CHECK(read(8).m == 8);
+    CHECK(read(8).flops.value == 8 * read(1).flops.value);
+    CHECK(read(8).read.value < 8 * read(1).read.value / 4);
+}
+
+TEST_CASE("Pads that the exporter computes are folded, and scattered values are written") {
+    // As torch writes pad(x, (1, 2, 1, 2)): rows of (before, after) from the last dimension, turned over.
+    Writer w(17);
+    w.input("x", {1, 3, 30, 30});
+    w.integers("given", {1, 2, 1, 2, 0, 0, 0, 0});
+    w.integers("rows", {-1, 2});
+    w.integers("minus_one", {-1});
+    w.integers("first", {0});
+    w.integers("end", {-9223372036854775807});
+    w.make("Reshape", {"given", "rows"}, "pairs");
+    w.make("Slice", {"pairs", "minus_one", "end", "first", "minus_one"}, "reversed");
+    onnx::NodeProto& turn = w.node("Transpose", {"reversed"}, "turned");
+    Writer::set(turn, "perm", std::vector<std::int64_t>{1, 0});
+    w.make("Reshape", {"turned", "minus_one"}, "pads");
+    w.make("Pad", {"x", "pads"}, "padded");
+    w.weight("filter", {4, 3, 3, 3});
+    w.make("Conv", {"padded", "filter"}, "features");
+    w.output("features");
+    const Loaded loaded = load(w.bytes());
+    INFO(loaded.errors);
+    REQUIRE(loaded.graph);
+    // 33 x 33 padded, so 31 x 31 outputs of 4 filters with 27 weights.
+    CHECK(model::forward_flops_per_sample(*loaded.graph).value == 2.0 * 31 * 31 * 4 * 27);
+
+    Writer scattering(16);
+    scattering.input("x", {1, 6, 16});
+    scattering.weight("w", {16, 16});
+    scattering.make("MatMul", {"x", "w"}, "y");
+    scattering.integers("where", {0, 2});
+    scattering.integers("one", {1, 1, 2});
+    scattering.make("Reshape", {"where", "one"}, "indices");
+    scattering.weight("updates", {1, 1, 16});
+    scattering.make("ScatterND", {"y", "indices", "updates"}, "written");
+    scattering.output("written");
+    const Loaded scattered = load(scattering.bytes());
+    INFO(scattered.errors);
+    REQUIRE(scattered.graph);
+    CHECK(model::parameter_count(*scattered.graph) == 16 * 16 + 16);
 }
 
 TEST_CASE("A fixed batch is divided out") {

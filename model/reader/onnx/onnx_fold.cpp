@@ -81,6 +81,7 @@ private:
         }
         if (type == "Gather") return gather();
         if (type == "Slice") return slice();
+        if (type == "Transpose") return transpose();
         if (type == "Range") {
             if (data(0)->size() != 1 || !data(1) || data(1)->size() != 1 || !data(2) || data(2)->size() != 1)
                 return std::nullopt;
@@ -129,36 +130,62 @@ private:
         return chosen;
     }
 
+    // Along one axis.
     std::optional<Data> slice() const {
-        if (shape(0).size() != 1) return std::nullopt;
-        double start = 0, end = 0, step = 1;
+        const Shape& extents = shape(0);
+        double start = 0, end = 0, step = 1, axis = 0;
         if (node.inputs.size() >= 3) {
-            if (!data(1) || data(1)->size() != 1 || !data(2) || data(2)->size() != 1 ||
-                (data(4) && data(4)->size() != 1))
-                return std::nullopt;
+            for (const std::size_t i : {1, 2, 3, 4})
+                if ((i < 3 && !data(i)) || (data(i) && data(i)->size() != 1)) return std::nullopt;
             start = (*data(1))[0];
             end = (*data(2))[0];
+            if (data(3)) axis = (*data(3))[0];
             if (data(4)) step = (*data(4))[0];
         } else {
-            const std::vector<std::int64_t> starts = node.integers("starts"), ends = node.integers("ends");
-            if (starts.size() != 1 || ends.size() != 1) return std::nullopt;
+            const std::vector<std::int64_t> starts = node.integers("starts"), ends = node.integers("ends"),
+                                            axes = node.integers("axes");
+            if (starts.size() != 1 || ends.size() != 1 || axes.size() > 1) return std::nullopt;
             start = starts[0];
             end = ends[0];
+            if (!axes.empty()) axis = axes[0];
         }
-        const auto extent = static_cast<double>(data(0)->size());
+        if (axis < 0) axis += static_cast<double>(extents.size());
+        std::size_t along = 0;
+        while (along < extents.size() && static_cast<double>(along) != axis) ++along;
+        if (along == extents.size()) return std::nullopt;
+        const auto extent = static_cast<double>(extents[along]);
         if (start < 0) start += extent;
         if (end < 0) end += extent;
-        Data chosen;
-        if (step >= 1) {
+        std::vector<std::int64_t> chosen;
+        if (step >= 1)
             for (double i = std::max(start, 0.0); i < std::min(end, extent); i += step)
-                chosen.push_back((*data(0))[i]);
-        } else if (step <= -1) {
+                chosen.push_back(static_cast<std::int64_t>(i));
+        else if (step <= -1)
             for (double i = std::min(start, extent - 1); i > std::max(end, -1.0); i += step)
-                chosen.push_back((*data(0))[i]);
-        } else {
-            return std::nullopt;
-        }
-        return chosen;
+                chosen.push_back(static_cast<std::int64_t>(i));
+        else return std::nullopt;
+        std::int64_t outer = 1, inner = 1;
+        for (std::size_t d = 0; d < extents.size(); ++d)
+            if (d != along) (d < along ? outer : inner) *= extents[d];
+        Data result;
+        for (std::int64_t o = 0; o < outer; ++o)
+            for (const std::int64_t c : chosen)
+                for (std::int64_t i = 0; i < inner; ++i)
+                    result.push_back((*data(0))[(o * extents[along] + c) * inner + i]);
+        return result;
+    }
+
+    // Of a matrix: exporters turn rows of (before, after) into pads.
+    std::optional<Data> transpose() const {
+        const Shape& extents = shape(0);
+        if (extents.size() != 2) return std::nullopt;
+        const std::vector<std::int64_t> order = node.integers("perm");
+        if (order == std::vector<std::int64_t>{0, 1}) return *data(0);
+        Data result;
+        for (std::int64_t column = 0; column < extents[1]; ++column)
+            for (std::int64_t row = 0; row < extents[0]; ++row)
+                result.push_back((*data(0))[row * extents[1] + column]);
+        return result;
     }
 
     template <typename Function>

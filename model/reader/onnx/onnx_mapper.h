@@ -115,6 +115,9 @@ private:
     // A bias that is no plain row of weights.
     void add_operand(const OnnxNode& from, int output, int operand);
     void convolution(const OnnxNode& from);
+
+    // False where the layer is not of weights [directions, gates hidden, ...] and one sequence a sample.
+    bool recurrence(const OnnxNode& from);
     static bool follows(const Attributes& a, const Shape& in, const Shape& out);
     void pool(const OnnxNode& from, TensorId x);
     const OnnxGraph& graph;

@@ -259,6 +259,14 @@ void OnnxMapper::map_operator(const OnnxNode& from) {
     if (type == "MatMul" || type == "Gemm") return product(from, output, type == "Gemm" ? from.input(2) : -1);
     if (type == "Conv" || type == "ConvTranspose") return convolution(from);
     if (type == "Gather" || type == "GatherElements" || type == "GatherND") return gather(from);
+    if (is_any_of(type, {"LSTM", "GRU", "RNN"})) {
+        if (!recurrence(from))
+            fail(describe(from) +
+                     " is read with weights that are initialisers [directions, gates x hidden, "
+                     "width] and one sequence of all its steps a sample",
+                 "export with batch_first = True, a batch of 1 and folded constants");
+        return;
+    }
     if (type == "Concat") {
         std::vector<TensorId> inputs;
         std::vector<ParameterId> parameters;

@@ -12,6 +12,7 @@ std::unique_ptr<LoweringPass> state(RankDraft& draft);
 std::unique_ptr<LoweringPass> sharding(RankDraft& draft);
 std::unique_ptr<LoweringPass> offload(RankDraft& draft);
 std::unique_ptr<LoweringPass> context_parallelism(RankDraft& draft);
+std::unique_ptr<LoweringPass> shared_heads(RankDraft& draft);
 std::unique_ptr<LoweringPass> expert_parallelism(RankDraft& draft);
 std::unique_ptr<LoweringPass> recomputation(RankDraft& draft);
 std::unique_ptr<LoweringPass> tensor_parallelism(RankDraft& draft);

@@ -1,4 +1,4 @@
-#include "apps/smsim/smsim_calibrate.h"
+#include "apps/smsim/calibrate/smsim_calibrate.h"
 
 #include <fmt/core.h>
 
@@ -9,6 +9,7 @@
 
 #include "apps/command.h"
 #include "apps/options.h"
+#include "apps/smsim/calibrate/smsim_calibrate_network.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "validation/installation.h"
@@ -20,6 +21,8 @@ namespace {
 
 const char* const help =
     "Usage: smsim calibrate MEASUREMENTS.csv [--clusters clusters.csv] --out FILE.toml [--calibration FILE] "
+    "[--json]\n"
+    "       smsim calibrate --nccl-tests LOG.txt --instance NAME [--collective NAME] [--out CLUSTER.toml] "
     "[--json]\n"
     "\n"
     "Learns from a few runs of your own (three are enough to start) how your installation differs: moves the "
@@ -36,6 +39,18 @@ const char* const help =
     "MEASUREMENTS.csv has the columns that smsim validate reads (docs/formats.md). Rows that cannot be "
     "predicted are reported\n"
     "and left out; constants that no row answers to stay as they are.\n"
+    "\n"
+    "The second form takes what all_reduce_perf, all_gather_perf or reduce_scatter_perf of nccl-tests "
+    "printed on "
+    "two nodes or\n"
+    "more, and finds the network's efficiency and latency that meet it, as a [cluster] table for scenarios "
+    "and "
+    "plans.\n"
+    "\n"
+    "  --instance NAME     the nodes' hardware profile\n"
+    "  --collective NAME   all_reduce, all_gather or reduce_scatter, where the log does not say (before "
+    "2.17)\n"
+    "  --out FILE          the [cluster] table\n"
     "\n"
     "Example:\n"
     "  smsim calibrate my_runs.csv --clusters my_clusters.csv --out my_site.toml\n"
@@ -82,6 +97,7 @@ void print(const validation::InstallationCalibration& calibration, std::ostream&
 }  // namespace
 
 int run_calibrate_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+    if (calibrates_network(arguments)) return run_calibrate_network(arguments, out, err);
     const bool as_json = wants_json(arguments);
     core::Diagnostics diagnostics;
     Options given(arguments,

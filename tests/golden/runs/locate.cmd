@@ -1,0 +1,2 @@
+smsim locate scenarios/llama2_7b_p4d.toml tests/golden/runs/kineto_step.json --set plan.global_batch=64 --set plan.micro_batch=4; echo "exit $?"
+smsim locate scenarios/llama2_7b_p4d.toml tests/golden/runs/nccl_tests.txt; echo "exit $?"; smsim locate scenarios/llama2_7b_p4d.toml missing.json; echo "exit $?"; smsim locate trace.json.gz; echo "exit $?"
