@@ -1,4 +1,4 @@
-"""PyTorch eager on the shapes of scenarios/gpu_*.toml: step time, tokens a second and MFU of the same models on the same card.
+"""PyTorch, eager and compiled, on the shapes of scenarios/gpu_*.toml: step time, tokens a second and MFU of the same models on the same card.
 
 Needs a GPU and torch; no part of the project needs this file. The models are written out here so that nothing but torch is imported: GPT-2 (learned
 positions, pre-norm, tied head, tanh GELU, no dropout) and Llama (RMS norm, rotary positions, grouped-query attention, SwiGLU, untied head). Attention is
@@ -106,7 +106,7 @@ def flops_of_step(m):
     return 3 * m["batch"] * t * (2 * (products + h * m["vocabulary"]) + layers * 4 * t * h)
 
 
-def measure(name, precision, steps):
+def measure(name, precision, steps, mode):
     m = MODELS[name]
     torch.manual_seed(1)
     torch.set_float32_matmul_precision("high")
@@ -114,6 +114,8 @@ def measure(name, precision, steps):
         model = (Gpt if m["kind"] == "gpt2" else Llama)(**{k: v for k, v in m.items() if k not in ("kind", "batch")})
     if precision == "bf16":
         model = model.bfloat16()
+    if mode == "compiled":
+        model = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=True)
     ids = torch.randint(0, m["vocabulary"], (m["batch"], m["tokens"] + 1), device="cuda")
     times, loss = [], None
@@ -129,7 +131,7 @@ def measure(name, precision, steps):
         torch.cuda.synchronize()
         times.append(begin.elapsed_time(end) / 1e3)
     time = statistics.median(times[3:])
-    return dict(model=name, framework="torch " + torch.__version__, precision=precision, step_s=time, tokens_per_s=m["batch"] * m["tokens"] / time,
+    return dict(model=name, framework="torch " + torch.__version__, mode=mode, precision=precision, step_s=time, tokens_per_s=m["batch"] * m["tokens"] / time,
                 model_tflops=flops_of_step(m) / time / 1e12, peak_gib=torch.cuda.max_memory_allocated() / 2**30, loss=float(loss.detach()))
 
 
@@ -143,11 +145,12 @@ if __name__ == "__main__":
     scenarios = {"gpu_gpt2_124m": "gpt2-124m", "gpu_gpt2_xl": "gpt2-1.5b", "gpu_llama_1b": "llama-1b"}
     for name in arguments.models:
         name = scenarios.get(name, name)
-        for precision in ("autocast", "bf16"):
+        for precision, mode in (("autocast", "eager"), ("bf16", "eager"), ("autocast", "compiled"), ("bf16", "compiled")):
             torch.cuda.reset_peak_memory_stats()
+            torch.compiler.reset()
             try:
-                result = measure(name, precision, arguments.steps)
+                result = measure(name, precision, arguments.steps, mode)
             except RuntimeError as problem:  # out of memory among others: the next may do
-                result = dict(model=name, precision=precision, error=str(problem).splitlines()[0])
+                result = dict(model=name, precision=precision, mode=mode, error=str(problem).splitlines()[0])
             print(json.dumps(result), flush=True)
             torch.cuda.empty_cache()

@@ -58,6 +58,14 @@ core::Value document_of(const ExecutionReport& report) {
     value["first_step"] = report.first_step;
     value["steps"] = report.result.step_times.size();
     value["instructions"] = report.result.instruction_set;
+    value["kernels"] = core::Value::array();
+    for (const exec::KernelChoice& choice : report.result.kernel_choices) {
+        core::Value row = core::Value::table();
+        row["operation"] = choice.operation;
+        row["implementation"] = choice.implementation;
+        row["reason"] = choice.reason;
+        value["kernels"].append(std::move(row));
+    }
     value["data"] = report.job.data->describe();
     value["losses"] = core::Value(report.result.losses);
     value["measured_step_s"] = core::Value::table();
@@ -103,6 +111,10 @@ void write_text(const ExecutionReport& report, std::ostream& out, std::ostream& 
     const Rates rates = rates_of(report);
     if (!job.scenario.question.empty()) out << job.scenario.question << "\n\n";
     for (const std::string& remark : report.remarks) err << remark << '\n';
+    for (const exec::KernelChoice& choice : result.kernel_choices)
+        if (!choice.reason.empty())
+            err << fmt::format("warning: {} runs in our {}, which is slow: {}\n", choice.operation,
+                               choice.implementation, choice.reason);
     out << fmt::format(
         "{}: {} ranks as {} on {} {}, pipeline {} x data {}{} x tensor {}, {}, {} micro-batches of {}\n",
         job.scenario.graph.name, plan.layout.ranks(), report.ranks_are,

@@ -39,6 +39,9 @@ public:
     virtual void end_operator(std::int32_t op, model::Phase phase) = 0;
     virtual std::vector<OperatorSample>& operator_samples() = 0;
 
+    // After the first step: what was chosen, each choice once.
+    virtual std::vector<KernelChoice> kernel_choices() const { return {}; }
+
     // The rank gives up: no array of its step is used any more when this returns. Never throws.
     virtual void settle() {}
 

@@ -98,6 +98,13 @@ void CudaBackend::settle() {
 
 const OperatorKernels& CudaBackend::operators() const { return watched_; }
 
+std::vector<KernelChoice> CudaBackend::kernel_choices() const {
+    std::set<KernelChoice> all;
+    for (const std::unique_ptr<Operators>& of_segment : operators_)
+        all.insert(of_segment->kernel_choices().begin(), of_segment->kernel_choices().end());
+    return {all.begin(), all.end()};
+}
+
 Operators& CudaBackend::operators_at_work() const {
     const std::int32_t micro_batch = operators_.size() > 1 ? instruction().micro_batch : 0;
     return *operators_[micro_batch < 0 ? 0 : static_cast<std::size_t>(program_.segment_of(micro_batch))];

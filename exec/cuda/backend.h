@@ -119,6 +119,7 @@ public:
     std::unique_ptr<OffloadStore> make_offload_store(schedule::Offload offload, int) override {
         return offload == schedule::Offload::none ? nullptr : offload_.make_store();
     }
+    std::vector<KernelChoice> kernel_choices() const override;
     void settle() override;
     core::Seconds computing() const override { return computing_; }
     core::Seconds on_core() const override { return computing_; }

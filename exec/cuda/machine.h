@@ -7,10 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/units.h"
+#include "core/unsupported.h"
 #include "exec/cuda/kernels.h"
 #include "exec/transport/communicator.h"
 #include "schedule/program/program.h"
@@ -64,6 +66,7 @@ struct Product {
 struct FusedAttentionShape {
     std::int64_t samples = 1, queries = 0, keys = 0, heads = 1, kv_heads = 1, head_dimension = 0;
     bool is_causal = false;
+    std::int64_t window = 0;  // keys that a query sees, itself the last; 0: all
     float scale = 1, dropout = 0;
     std::int64_t query_row = 0, query_sample = 0;    // of queries and their gradient
     std::int64_t key_row = 0, key_sample = 0;        // of keys, of values and their gradients
@@ -155,8 +158,9 @@ public:
     // Whatever can be chosen before the first step, with addresses that need not be of memory.
     virtual void prepare(const Product&) const {}
 
-    // Fused attention of cuDNN: can it take this, in both directions?
-    virtual bool fuses(Type type, const FusedAttentionShape& shape) const = 0;
+    // Fused attention of cuDNN: why it cannot take this, in both directions; nothing where it can.
+    virtual std::optional<core::Unsupported> fused_attention_unsupported(
+        Type type, const FusedAttentionShape& shape) const = 0;
     virtual void fused_attention(Stream, Type type, const FusedAttentionShape& shape,
                                  const FusedAttentionArrays& arrays) = 0;
     virtual void fused_attention_backward(Stream, Type type, const FusedAttentionShape& shape,

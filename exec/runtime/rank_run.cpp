@@ -156,6 +156,7 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
     record.computing = backend.computing().value;
     record.on_core = backend.on_core().value;
     record.operator_samples = std::move(backend.operator_samples());
+    record.kernel_choices = backend.kernel_choices();
     record.peak = executor.memory().peak();
     record.at_peak = executor.memory().at_peak();
     record.peak += backend.overhead();
@@ -190,6 +191,7 @@ schedule::Timeline timeline_of(const schedule::Program& program, const std::vect
 RunResult assemble(const schedule::Program& program, std::vector<RankRecord> records) {
     RunResult result;
     result.instruction_set = std::string(cpu::kernels().instruction_set);
+    result.kernel_choices = records[0].kernel_choices;
     if (records[0].interruption != 0)
         result.interruption = {records[0].interruption, core::count_of(records[0].steps)};
     for (std::size_t step = 0; step < records[0].steps.size(); ++step) {

@@ -35,6 +35,7 @@ struct RankRecord {
     core::Bytes peak;
     std::array<core::Bytes, schedule::memory_kind_count> at_peak;
     std::vector<OperatorSample> operator_samples;
+    std::vector<KernelChoice> kernel_choices;
     std::vector<double> probes;                        // seconds, by step
     std::vector<double> step_computing, step_on_core;  // seconds, by step
     double computing = 0, on_core = 0;                 // seconds

@@ -78,6 +78,13 @@ struct StepConditions {
     double lost_share = 0;  // RunResult::lost_share of this step
 };
 
+// Which implementation a backend took for an operation of which it has several, and why not the faster one.
+struct KernelChoice {
+    std::string operation, implementation;
+    std::string reason;  // empty: nothing is faster
+    auto operator<=>(const KernelChoice&) const = default;
+};
+
 // All ranks ended before the last step because one was told to.
 struct Interruption {
     int signal = 0;
@@ -91,7 +98,8 @@ struct RunResult {
     std::vector<schedule::Timeline> timelines;  // by step
     schedule::MemoryTimeline memory;            // samples are of the last step; peaks of the whole run
     std::string instruction_set;
-    core::Seconds probe;    // probes_speed: the median over steps and ranks; else zero
+    std::vector<KernelChoice> kernel_choices;  // of rank 0, where its backend has a choice
+    core::Seconds probe;                       // probes_speed: the median over steps and ranks; else zero
     double lost_share = 0;  // of the ranks' computing time, when other threads had their cores: ranks beyond
                             // the cores, or other processes
     std::vector<StepConditions> conditions;  // by step

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <vector>
 
@@ -148,9 +149,13 @@ public:
     int in_fp8() const { return in_fp8_; }
 
     // As cuDNN, but in every precision.
-    bool fuses(Type, const FusedAttentionShape& s) const override {
-        return fuses_attention && s.queries <= s.keys &&
-               !(s.dropout > 0 && s.is_causal && s.queries != s.keys);
+    std::optional<core::Unsupported> fused_attention_unsupported(
+        Type, const FusedAttentionShape& s) const override {
+        if (!fuses_attention) return core::Unsupported{"attention that is not emulated"};
+        if (s.queries > s.keys) return core::Unsupported{"more queries than keys"};
+        if (s.dropout > 0 && (s.window > 0 || (s.is_causal && s.queries != s.keys)))
+            return core::Unsupported{"dropout beside this mask"};
+        return std::nullopt;
     }
     void fused_attention(Stream, Type type, const FusedAttentionShape& s,
                          const FusedAttentionArrays& a) override {
@@ -279,7 +284,9 @@ private:
                 for (std::int64_t c = 0; c < s.head_dimension; ++c)
                     score +=
                         value(type, a.queries, q.query + c) * value(type, a.keys, q.key + j * s.key_row + c);
-                q.scores.push_back(s.scale * score);
+                // Outside the window nothing is seen.
+                const bool is_seen = s.window == 0 || j > s.keys - s.queries + i - s.window;
+                q.scores.push_back(is_seen ? s.scale * score : -std::numeric_limits<float>::infinity());
                 core::Random random(s.dropout > 0 ? (*a.seed ^ *a.offset * 0x9E3779B97F4A7C15ull) +
                                                         static_cast<std::uint64_t>(number * s.keys + j)
                                                   : 0);

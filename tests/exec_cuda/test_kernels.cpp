@@ -8,6 +8,7 @@
 #include <catch2/catch.hpp>
 
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <map>
@@ -524,7 +525,7 @@ void check_attention_of_places(Bench& b, Type type, AttentionCase c,
                            workspace);
     near("attention backward of a part", type, b.get(type, result, dqkv.size()), dqkv, 64);
     near("attention backward of a part, keys", type, b.get(type, key_result, dkeys.size()), dkeys, 64);
-    if (!fuses(b.machine, type, c.own)) return;
+    if (fused_attention_unsupported(b.machine, type, c.own)) return;
     fused_attention(b.machine, b.s, type, c.own, in, memory, out, log_sums);
     near("fused attention of a part", type, b.get(type, out, y.size()), y, 16);
     b.machine.fill_zero(b.s, result, qkv.size() * size_of(type));
@@ -615,7 +616,7 @@ void check_attention(Bench& b, Type type) {
         check_divided_attention(b, type, one);
         check_attention_of_segment(b, type, one);
     }
-    if (!fuses(b.machine, type, c.own)) return;
+    if (fused_attention_unsupported(b.machine, type, c.own)) return;
     fused_attention(b.machine, b.s, type, c.own, in, nullptr, out, log_sums);
     near("fused attention", type, b.get(type, out, y.size()), y, 16);
     near("fused attention's logarithms of sums", Type::fp32, b.get(Type::fp32, log_sums, sums.size()), sums,
@@ -1274,6 +1275,12 @@ TEST_CASE("every kernel of ours computes what the CPU's does, thread by thread o
           2 * 2 * 6 * 3);  // both ways, divided and a segment, in every round and precision
 }
 
+// For tests/gpu/check.sh, which gives each a process of its own.
+TEST_CASE("the families of kernels", "[.families]") {
+    for (const Family& family : families) std::printf("family %s\n", family.name);
+    CHECK(std::size(families) > 0);
+}
+
 // A section for each family: one that fails or throws does not keep the others from being tried.
 TEST_CASE("every kernel of ours computes what the CPU's does on a GPU", "[device]") {
     if (const DeviceReport report = probe_device(); !report.available) {
@@ -1313,20 +1320,20 @@ TEST_CASE("cuDNN's fused attention takes the shapes of the usual models", "[devi
         shape.is_causal = true;
         shape.scale = 0.125f;
         CAPTURE(tokens, heads, kv_heads, head);
-        CHECK(fuses(*machine, Type::bf16, shape));
+        CHECK_FALSE(fused_attention_unsupported(*machine, Type::bf16, shape));
         // Parts of a sequence whose keys lie apart: a rank's of four, and the last of four segments; and
         // whole ones with dropout.
         AttentionShape part = shape;
         part.keys = tokens;
         part.tokens = tokens / 4;
         part.token_range = {tokens / 8, tokens / 8, 6 * (tokens / 8)};
-        CHECK(fuses(*machine, Type::bf16, part));
+        CHECK_FALSE(fused_attention_unsupported(*machine, Type::bf16, part));
         part.token_range = {tokens / 4, 3 * (tokens / 4), 0};
-        CHECK(fuses(*machine, Type::bf16, part));
+        CHECK_FALSE(fused_attention_unsupported(*machine, Type::bf16, part));
         const std::uint64_t somewhere = 0;
         shape.dropout = 0.1f;
         shape.dropout_keys = shape.library_offset = &somewhere;
-        CHECK(fuses(*machine, Type::bf16, shape));
+        CHECK_FALSE(fused_attention_unsupported(*machine, Type::bf16, shape));
     }
 }
 

@@ -1,10 +1,12 @@
 """Rows and summaries of ./run gpu-check, one call a row so that what is measured is on paper before the next run begins. Standard library only."""
 import json
+import os
 import statistics
 import sys
 
-# Dense bf16 of an H200 SXM, NVIDIA's datasheet (https://www.nvidia.com/en-us/data-center/h200/, read 2026-11): 1,979 TFLOP/s with sparsity.
-PEAK_TFLOPS = 989
+# Dense bf16 (fp16 on a T4) by the instance type that has the card: NVIDIA's data sheets, read 2026-11; figures with sparsity halved.
+PEAKS = {"p5en.48xlarge": 989, "p5.48xlarge": 989, "p4de.24xlarge": 312, "p4d.24xlarge": 312, "g5.12xlarge": 70, "g6e.12xlarge": 362, "g6.12xlarge": 121, "g4dn.12xlarge": 65}
+PEAK_TFLOPS = PEAKS.get(os.environ.get("GPU_CHECK_INSTANCE", "p5en.48xlarge"), float("nan"))
 
 
 def load(path):
@@ -35,11 +37,19 @@ def torch_rows(path):
     rows = [json.loads(line) for line in open(path) if line.startswith("{")]
     for r in rows:
         if "error" in r:
-            print(f"| {r['model']} | torch, {r['precision']} | {r['error']} | | | |", flush=True)
+            print(f"| {r['model']} | torch {r.get('mode', 'eager')}, {r['precision']} | {r['error']} | | | |", flush=True)
         else:
-            speed(r["model"], f"{r['framework']} eager, {r['precision']}", r["step_s"], r["tokens_per_s"], 100 * r["model_tflops"] / PEAK_TFLOPS, r["peak_gib"])
+            speed(r["model"], f"{r['framework']} {r.get('mode', 'eager')}, {r['precision']}", r["step_s"], r["tokens_per_s"], 100 * r["model_tflops"] / PEAK_TFLOPS, r["peak_gib"])
     if not rows:
         sys.exit("PyTorch: no result")
+
+
+def fused_attention(path):
+    kernels = [k for k in load(path).get("kernels", []) if k["operation"] == "attention"]
+    for k in kernels:
+        print(f"attention: {k['implementation']}{': ' + k['reason'] if k['reason'] else ''}")
+    if not kernels or any(k["implementation"] != "cuDNN" for k in kernels):
+        sys.exit("attention did not run in cuDNN's kernels")
 
 
 def prediction_heading():
@@ -81,5 +91,5 @@ def losses(gpu, cpu, precision="bf16"):
 
 if __name__ == "__main__":
     commands = {"speed-heading": speed_heading, "speed-row": speed_row, "torch-rows": torch_rows, "prediction-heading": prediction_heading,
-                "prediction-row": prediction_row, "prediction-summary": prediction_summary, "losses": losses}
+                "prediction-row": prediction_row, "prediction-summary": prediction_summary, "losses": losses, "fused-attention": fused_attention}
     commands[sys.argv[1]](*sys.argv[2:])

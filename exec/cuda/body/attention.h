@@ -122,7 +122,7 @@ struct AttentionForward {
     T* y;
     float* log_sums;
 
-    static std::size_t shared(int tile, int stride) {
+    static constexpr std::size_t shared(int tile, int stride) {
         return (std::size_t{4} * tile * stride + tile * (tile + 1) + 3 * tile) * sizeof(float);
     }
 
@@ -252,7 +252,7 @@ struct AttentionKeyBackward {
     const T *qkv, *memory, *dy;
     T* dmemory;
 
-    static std::size_t shared(int tile, int stride) {
+    static constexpr std::size_t shared(int tile, int stride) {
         return (std::size_t{6} * tile * stride + 2 * tile * (tile + 1)) * sizeof(float);
     }
 
@@ -314,7 +314,7 @@ struct AttentionQueryBackward {
     const T *qkv, *memory, *dy;
     T* dqkv;
 
-    static std::size_t shared(int tile, int stride) {
+    static constexpr std::size_t shared(int tile, int stride) {
         return (std::size_t{5} * tile * stride + 2 * tile * (tile + 1)) * sizeof(float);
     }
 
@@ -464,9 +464,22 @@ struct Rotate {
     }
 };
 
+// Queries and keys of a tile, such that the largest of the kernels stays within the 64 KiB of shared memory
+// that a block has on compute 7.5 (CUDA C++ programming guide, technical specifications by compute
+// capability) up to a head dimension of 256.
+constexpr int attention_tile(std::int64_t head_dimension) {
+    return head_dimension <= 64 ? 32 : head_dimension <= 160 ? 16 : 8;
+}
+constexpr bool attention_tiles_fit(int greatest_head_dimension, std::size_t most_shared) {
+    for (int d = 1; d <= greatest_head_dimension; ++d)
+        if (AttentionKeyBackward<float>::shared(attention_tile(d), d + 1) > most_shared) return false;
+    return true;
+}
+static_assert(attention_tiles_fit(256, std::size_t{64} * 1024));
+
 template <class T>
 AttentionTiles<T> attention_tiles(const AttentionShape& shape) {
-    const int tile = shape.head_dimension <= 64 ? 32 : 16;
+    const int tile = attention_tile(shape.head_dimension);
     return {shape, tile, head_columns(shape) + 1, ceiling(shape.tokens, tile),
             ceiling(shape.key_count(), tile)};
 }

@@ -9,9 +9,9 @@
 
 #include "core/diagnostics.h"
 #include "core/index/integers.h"
+#include "exec/cuda/device/attention/fused_attention.cuh"
 #include "exec/cuda/device/convolution.cuh"
 #include "exec/cuda/device/device.h"
-#include "exec/cuda/device/fused_attention.cuh"
 #include "exec/cuda/device/kernel_tables.h"
 #include "exec/cuda/device/library_check.cuh"
 #include "exec/cuda/device/open.h"
@@ -169,8 +169,9 @@ public:
         return products_->offers_fp8(product, half);
     }
     void prepare(const Product& product) const override { products_->prepare(product); }
-    bool fuses(Type type, const FusedAttentionShape& shape) const override {
-        return attention_->takes(type, shape);
+    std::optional<core::Unsupported> fused_attention_unsupported(
+        Type type, const FusedAttentionShape& shape) const override {
+        return attention_->unsupported(type, shape);
     }
     void fused_attention(Stream stream, Type type, const FusedAttentionShape& shape,
                          const FusedAttentionArrays& arrays) override {

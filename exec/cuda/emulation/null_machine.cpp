@@ -57,8 +57,9 @@ public:
     bool offers_fp8(const Product& product, const Product& half) const override {
         return like_.offers_fp8(product, half);
     }
-    bool fuses(Type type, const FusedAttentionShape& shape) const override {
-        return like_.fuses(type, shape);
+    std::optional<core::Unsupported> fused_attention_unsupported(
+        Type type, const FusedAttentionShape& shape) const override {
+        return like_.fused_attention_unsupported(type, shape);
     }
     void fused_attention(Stream, Type, const FusedAttentionShape&, const FusedAttentionArrays&) override {}
     void fused_attention_backward(Stream, Type, const FusedAttentionShape&, const FusedAttentionArrays&,

@@ -30,7 +30,7 @@ std::vector<FusedPart> fused_parts(const AttentionShape& s) {
     const auto part = [&](std::int64_t first, std::int64_t queries, std::int64_t keys) {
         const std::int64_t output_row = s.heads * s.head_dimension;
         return FusedPart{{s.samples, queries, keys, s.heads, s.kv_heads, s.head_dimension, s.is_causal,
-                          s.scale, s.dropout, s.row(), s.tokens * s.row(), s.key_row(),
+                          s.window, s.scale, s.dropout, s.row(), s.tokens * s.row(), s.key_row(),
                           s.key_count() * s.key_row(), output_row, s.tokens * output_row},
                          first};
     };
@@ -41,11 +41,17 @@ std::vector<FusedPart> fused_parts(const AttentionShape& s) {
             part(first, s.tokens - first, s.token_range.second + s.tokens - first)};
 }
 
-bool fuses(const Machine& machine, Type type, const AttentionShape& shape) {
-    if (shape.window != 0 || shape.alibi_slopes || (shape.dropout > 0 && !shape.library_offset)) return false;
+std::optional<core::Unsupported> fused_attention_unsupported(const Machine& machine, Type type,
+                                                             const AttentionShape& shape) {
+    if (shape.alibi_slopes)
+        return core::Unsupported{
+            "ALiBi: cuDNN makes slopes of its own, for a power of two of heads that one rank has all of"};
+    if (shape.dropout > 0 && !shape.library_offset)
+        return core::Unsupported{
+            "dropout that drops what the CPU drops (--check): cuDNN's masks are its own"};
     for (const FusedPart& part : fused_parts(shape))
-        if (!machine.fuses(type, part.shape)) return false;
-    return true;
+        if (auto unsupported = machine.fused_attention_unsupported(type, part.shape)) return unsupported;
+    return std::nullopt;
 }
 
 void fused_attention(Machine& machine, Stream stream, Type type, const AttentionShape& shape, const void* qkv,

@@ -17,7 +17,8 @@ std::vector<FusedPart> fused_parts(const AttentionShape& shape);
 
 // Does the machine's library take all of it? It does not: windows, ALiBi, dropout where only our own masks
 // will do.
-bool fuses(const Machine& machine, Type type, const AttentionShape& shape);
+std::optional<core::Unsupported> fused_attention_unsupported(const Machine& machine, Type type,
+                                                             const AttentionShape& shape);
 
 // Arrays as for Kernels::attention; log_sums as large, in an order of its own.
 void fused_attention(Machine& machine, Stream stream, Type type, const AttentionShape& shape, const void* qkv,

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -106,6 +107,9 @@ public:
     // Launches that wait for the operator after theirs.
     Fusion& fusion() const { return *fusion_; }
 
+    // Who has computed attention so far, and why not cuDNN: each choice once.
+    const std::set<KernelChoice>& kernel_choices() const { return kernel_choices_; }
+
     // Why this operator cannot run here.
     static std::optional<core::Unsupported> unsupported(const model::ModelGraph& graph,
                                                         const model::Operator& op);
@@ -177,6 +181,8 @@ private:
     // elements.
     ColumnMove key_rows(const AttentionShape& shape, std::int64_t from_row, std::int64_t from_tokens,
                         std::int64_t to_row, std::int64_t to_tokens) const;
+    // May cuDNN's fused kernels compute this attention? The answer is kept for the run's report.
+    bool fuses_attention(const AttentionShape& shape) const;
     void unfused_attention(const AttentionShape& shape, const AttentionInput& in, void* y,
                            void* saved_context) const;
     void unfused_attention_backward(const AttentionShape& shape, const AttentionInput& in,
@@ -242,6 +248,7 @@ private:
     mutable std::map<std::pair<std::int32_t, std::int32_t>, std::vector<std::int64_t>>
         kept_rows_;  // by experts and micro-batch: rows of each expert
     std::unique_ptr<Fusion> fusion_;
+    mutable std::set<KernelChoice> kernel_choices_;
 };
 
 }  // namespace exec::cuda

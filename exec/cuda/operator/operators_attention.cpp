@@ -204,13 +204,20 @@ void Operators::add_joined_gradients(const Operands& x, const AttentionShape& sh
                               x.later_gradient.data(), own, true);
 }
 
+bool Operators::fuses_attention(const AttentionShape& shape) const {
+    const std::optional<core::Unsupported> unsupported = fused_attention_unsupported(machine_, type_, shape);
+    kernel_choices_.insert({"attention", unsupported ? "own kernel" : "cuDNN",
+                            unsupported ? unsupported->reason : std::string()});
+    return !unsupported;
+}
+
 void Operators::attention(model::OperatorId id, const Operands& x, std::int32_t micro_batch) const {
     const AttentionShape shape = attention_shape(id, micro_batch);
     const Stream s = execution_.stream();
     const AttentionInput in = attention_input(x, shape, rotation_shape(id, shape));
     if (context_.attention != model::AttentionImplementation::flash)
         unfused_attention(shape, in, x.output.data(), x.saved_context.data());
-    else if (fuses(machine_, type_, shape))
+    else if (fuses_attention(shape))
         fused_attention(machine_, s, type_, shape, in.queries, in.memory, x.output.data(),
                         x.saved_context.as<float>());
     else
@@ -241,7 +248,7 @@ void Operators::attention_backward(model::OperatorId id, const Operands& x, cons
     if (shape.keys > 0) machine_.fill_zero(s, result, bytes);
     if (context_.attention != model::AttentionImplementation::flash) {
         unfused_attention_backward(shape, in, x.saved_context.data(), dy, result, key_result);
-    } else if (fuses(machine_, type_, shape)) {
+    } else if (fuses_attention(shape)) {
         const std::size_t room = fused_workspace(shape, type_);
         fused_attention_backward(machine_, s, type_, shape, in.queries, in.memory, x.output.data(),
                                  x.saved_context.as<float>(), dy, result, key_result,

@@ -277,7 +277,7 @@ void time_attention(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
                               sums = rows * shape.heads * 4;
             const Block qkv(machine, packed), dqkv(machine, packed), y(machine, plain), dy(machine, plain),
                 log_sums(machine, sums), workspace(machine, sums);
-            const bool fused = fuses(machine, Type::bf16, shape);
+            const bool fused = !fused_attention_unsupported(machine, Type::bf16, shape);
             const double flops = 4.0 * (shape.samples * shape.heads) * (tokens * tokens) * head / 2;
             const Stream s = watch.stream();
             const Kernels& k = machine.kernels();

@@ -19,7 +19,8 @@ public:
     FusedAttention(const FusedAttention&) = delete;
     FusedAttention& operator=(const FusedAttention&) = delete;
 
-    bool takes(Type type, const FusedAttentionShape& shape) const;
+    // Why the shape is not taken, in both directions: cuDNN's words, or that it is not to be had.
+    std::optional<core::Unsupported> unsupported(Type type, const FusedAttentionShape& shape) const;
     void forward(Stream stream, Type type, const FusedAttentionShape& shape,
                  const FusedAttentionArrays& arrays);
     void backward(Stream stream, Type type, const FusedAttentionShape& shape,
