@@ -1,0 +1,112 @@
+#include "apps/smplan/plan/no_plan.h"
+
+#include <fmt/core.h>
+
+#include "cluster/node.h"
+#include "planner/explain.h"
+#include "schedule/plan/memory.h"
+
+namespace apps {
+
+namespace {
+
+constexpr int most_nodes_tried = 4096;  // where none are asked for
+
+// Bytes of parameters, gradients and optimizer state of the whole model, unsharded.
+core::Bytes whole_state(const model::ModelGraph& graph, schedule::Plan plan) {
+    plan.layout = {};
+    plan.sharding = schedule::Sharding::none;
+    model::OperatorRange all{0, core::count_of(graph.operators)};
+    schedule::StateFootprint state = schedule::state_footprint(graph, all, plan);
+    return state.parameters + state.gradients + state.optimizer;
+}
+
+std::string shortfall_text(const model::ModelGraph& graph, const std::vector<planner::Target>& targets,
+                           const planner::SearchResult& result, int global_batch) {
+    const planner::Target& target =
+        targets[result.shortfall ? result.shortfall->candidate : targets.size() - 1];
+    const cluster::Cluster& cluster = target.cluster;
+    core::Bytes state = whole_state(graph, target.base);
+    core::Bytes all = cluster.instance.device.memory * static_cast<double>(cluster.device_count());
+    std::string text = fmt::format(
+        "{} needs {} for parameters, gradients and optimizer state; {} x {} has {} devices of {}, {} in all",
+        graph.name, core::format(state), cluster.nodes, cluster.instance.name, cluster.device_count(),
+        core::format(cluster.instance.device.memory), core::format(all));
+    if (result.shortfall)
+        text += fmt::format("; the nearest plan ({}) needs {} on pipeline rank {}, {} more than there is",
+                            planner::describe(result.shortfall->plan), core::format(result.shortfall->needed),
+                            result.shortfall->pipeline_rank,
+                            core::format(result.shortfall->needed - result.shortfall->available));
+    else if (result.account.space == 0)
+        text += fmt::format(
+            "; no degrees of parallelism divide {} devices, the model's {} layers and the global batch of {}",
+            cluster.device_count(), graph.units.size(), global_batch);
+    return text;
+}
+
+// The smallest count of nodes, doubling, on which something fits.
+std::string remedy(const model::ModelGraph& graph, const planner::Target& target, int global_batch,
+                   schedule::Offload offload, const LimitOptions& limits) {
+    const cluster::InstanceType& instance = target.cluster.instance;
+    double state =
+        whole_state(graph, target.base) / (instance.device.memory * static_cast<double>(instance.devices));
+    if (!cluster::has_network(instance))
+        return fmt::format("{} has no network: use an instance with more memory", instance.name);
+    int from = 1;
+    while (from < target.cluster.nodes || from < state / 2) from *= 2;
+    for (int batch : {global_batch, 0})
+        for (int n = from; n <= most_nodes_tried && n <= 64 * from; n *= 2) {
+            int used =
+                batch > 0 ? batch : n * instance.devices;  // a batch that lets every device be a replica
+            if (std::optional<schedule::Plan> plan = planner::find_fitting_plan(
+                    graph, {cluster_of(instance, n), target.base}, used, offload, limits.plans)) {
+                std::string text =
+                    fmt::format("{} x {} fit it: {}", n, instance.name, planner::describe(*plan));
+                if (batch == 0) text += fmt::format(" (with --global-batch {})", used);
+                return text;
+            }
+        }
+    return fmt::format("no number of {} up to {} fits it with these degrees; use devices with more memory{}",
+                       instance.name, most_nodes_tried,
+                       limits.is_empty() ? "" : fmt::format(", or allow more than {}", limits.text));
+}
+
+}  // namespace
+
+core::Diagnostics why_no_plan(const Request& request, const model::ModelGraph& graph,
+                              const std::vector<planner::Target>& targets,
+                              const planner::SearchResult& result, const core::Diagnostics& diagnostics) {
+    core::Diagnostics reason;
+    const planner::SearchAccount& account = result.account;
+    std::size_t constrained = 0;
+    for (const planner::Rejection rejection : {planner::Rejection::deadline, planner::Rejection::budget})
+        if (account.rejected.count(rejection)) constrained += account.rejected.at(rejection);
+    if (constrained > 0) {
+        std::string text = "no plan meets the constraints:";
+        for (const auto& [rejection, count] : account.rejected)
+            text += fmt::format(" {} {};", count, planner::reason_of(rejection));
+        text.pop_back();
+        reason.error({}, "--target", text,
+                     "allow more time (--deadline), money (--budget) or nodes (--max-nodes)");
+    } else if (account.space == 0 && !request.limits.is_empty()) {
+        std::string text = fmt::format("no plan of {} devices and a global batch of {} has {}",
+                                       targets.back().cluster.device_count(), request.search.global_batch,
+                                       request.limits.text);
+        for (const int tensor : request.limits.plans.tensor)
+            if (const std::optional<core::Unsupported> why =
+                    model::tensor_parallel_unsupported(graph, tensor))
+                text += fmt::format("; --tp {}: {}", tensor, why->reason);
+        reason.error({}, "--target", text, "leave one of them out, or allow more values");
+    } else {
+        reason.append(diagnostics);
+        if (!diagnostics.has_errors())
+            reason.error(
+                {}, "--target",
+                "no plan fits: " + shortfall_text(graph, targets, result, request.search.global_batch),
+                remedy(graph, targets.back(), request.search.global_batch, request.search.offload,
+                       request.limits));
+    }
+    return reason;
+}
+
+}  // namespace apps
