@@ -1,5 +1,6 @@
 #include "apps/smplan/smplan_plan.h"
 
+#include <algorithm>
 #include <optional>
 #include <ostream>
 
@@ -8,6 +9,7 @@
 #include "apps/command.h"
 #include "apps/options.h"
 #include "apps/smplan/plan/answer.h"
+#include "apps/smplan/plan/best_of_each.h"
 #include "apps/smplan/plan/certificate.h"
 #include "apps/smplan/plan/no_plan.h"
 #include "apps/smplan/plan/question.h"
@@ -57,6 +59,11 @@ const char* const plan_help =
     "work is counted,\n"
     "                       not timed (two cores do about a second's in a second), so the answer does not "
     "depend on the load\n"
+    "  --for TOOL[,TOOL...] search what the tool runs, priced as it runs it: the export of the answer always "
+    "works\n"
+    "                       (megatron, megatron-bridge, nemo, torchtitan, deepspeed, accelerate, smp-v1, "
+    "smp-v2, smexec);\n"
+    "                       of several the best of each\n"
     "  --tp --pp --dp --cp --ep --micro-batch N[,N...], --schedule NAME[,...], --sharding none|optimizer|"
     "gradients|parameters,\n"
     "  --recompute none|selective|full, --precision fp32|tf32|fp16|bf16|fp8\n"
@@ -81,6 +88,8 @@ std::optional<CostOfLimits> cost_of_limits(const Request& request, const model::
                                            const planner::RankedPlan& best) {
     if (request.limits.is_empty()) return std::nullopt;
     core::Diagnostics unneeded;
+    Request free = request;
+    free.limits = {};
     std::vector<planner::Target> all;
     const auto is_known = [&](const planner::Target& target) {
         return std::any_of(all.begin(), all.end(), [&](const planner::Target& other) {
@@ -88,13 +97,11 @@ std::optional<CostOfLimits> cost_of_limits(const Request& request, const model::
                    other.cluster.nodes == target.cluster.nodes;
         });
     };
-    for (const planner::Target& target : targets) {
-        if (is_known(target)) continue;
-        all.push_back(target);
-        if (request.limits.precisions.empty()) continue;
-        all.back().base = base_plan(graph, target.cluster.instance.device, std::nullopt, unneeded);
-        all.back().base.offload_bandwidth = request.offload_bandwidth;
-    }
+    for (const planner::Target& target : targets)
+        if (!is_known(target))
+            for (planner::Target& other :
+                 targets_on(free, graph, target.cluster.instance, target.cluster.nodes, unneeded))
+                all.push_back(std::move(other));
     planner::SearchRequest search = request.search;
     search.limits = {};
     search.searches_orders = false;
@@ -104,6 +111,66 @@ std::optional<CostOfLimits> cost_of_limits(const Request& request, const model::
     CostOfLimits cost{std::move(result.plans.front()), 0, result.account.is_proven_optimal};
     cost.pct = 100 * (best.value - cost.best.value) / cost.best.value;
     return cost;
+}
+
+// What is written beside the answer; machine_failure where it cannot be.
+int write_files(const Answer& answer, const std::vector<std::string>& arguments, bool as_json,
+                std::ostream& out, std::ostream& err) {
+    const auto& [request, graph, targets] = answer.question;
+    const planner::RankedPlan& best = answer.result.plans.front();
+    std::vector<OutputFile> files;
+    if (request.out_path)
+        files.push_back(
+            {*request.out_path, plan_text(request, graph, best, targets[best.candidate], *request.out_path)});
+    if (request.certificate_path)
+        files.push_back(
+            {*request.certificate_path, core::to_json(certificate_of(request, graph, answer.result, targets,
+                                                                     arguments, answer.intervals)) +
+                                            "\n"});
+    if (files.empty()) return good;
+    const int code = write_outputs(files, err);
+    if (code == good && !as_json)
+        for (const OutputFile& file : files)
+            out << fmt::format("  {} written to {}\n",
+                               request.out_path && file.path == *request.out_path ? "plan" : "certificate",
+                               file.path);
+    return code;
+}
+
+Answer solve(Question question) {
+    Answer answer{.question = std::move(question)};
+    auto& [request, graph, targets] = answer.question;
+    answer.result = planner::search_plans(graph, targets, request.search, answer.diagnostics);
+    planner::SearchResult& result = answer.result;
+    if (result.plans.empty()) {
+        answer.diagnostics = why_no_plan(request, graph, targets, result, answer.diagnostics);
+        return answer;
+    }
+    answer.limits = cost_of_limits(request, graph, targets, result.plans.front());
+    answer.intervals = judge(result, graph, targets, request.posterior(), request.search.threads);
+    for (const planner::RankedPlan& ranked : result.plans)
+        if (ranked.order) request.assumptions.push_back(*ranked.order);
+    if (request.search.searches_orders)
+        request.assumptions.emplace_back("bounds, and what is proven by them, are of registered schedules");
+    return answer;
+}
+
+int show_answer(const Answer& answer, bool as_json, std::ostream& out, std::ostream& err) {
+    const auto& [request, graph, targets] = answer.question;
+    if (answer.result.plans.empty()) {
+        show(answer.diagnostics, as_json, out, err);
+        return no_plan;
+    }
+    if (as_json) {
+        out << core::to_json(
+                   document_of(request, graph, answer.result, targets, answer.intervals, answer.limits))
+            << '\n';
+        return good;
+    }
+    show(answer.diagnostics, false, out, err);
+    print(request, graph, answer.result, targets, answer.intervals, out);
+    if (answer.limits) out << "  " << text_of(*answer.limits, request.limits) << '\n';
+    return good;
 }
 
 }  // namespace
@@ -116,47 +183,25 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
         out << plan_help;
         return good;
     }
-    std::optional<Question> question = read_question(options, diagnostics);
-    if (!question) return show(diagnostics, as_json, out, err);
-    Request& request = question->request;
-    const model::ModelGraph& graph = question->graph;
-    const std::vector<planner::Target>& targets = question->targets;
-    planner::SearchResult result = planner::search_plans(graph, targets, request.search, diagnostics);
-    if (result.plans.empty()) {
-        show(why_no_plan(request, graph, targets, result, diagnostics), as_json, out, err);
-        return no_plan;
+    const std::vector<Runner> runners = read_runners(options);
+    if (runners.size() > 1 && options.has("--certificate"))
+        options.error("--certificate", "a certificate is of one search, and --for names several tools",
+                      "name one of them");
+    std::vector<std::optional<Runner>> asked(runners.begin(), runners.end());
+    if (asked.empty()) asked.emplace_back();
+    std::vector<Question> questions;
+    for (const std::optional<Runner>& runner : asked) {
+        std::optional<Question> question = read_question(options, runner, diagnostics, asked.size());
+        if (!question || diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
+        questions.push_back(std::move(*question));
     }
-    const std::optional<CostOfLimits> limits = cost_of_limits(request, graph, targets, result.plans.front());
-    const std::vector<sim::PredictionIntervals> intervals =
-        judge(result, graph, targets, request.posterior(), request.search.threads);
-    for (const planner::RankedPlan& ranked : result.plans)
-        if (ranked.order) request.assumptions.push_back(*ranked.order);
-    if (request.search.searches_orders)
-        request.assumptions.emplace_back("bounds, and what is proven by them, are of registered schedules");
-    if (as_json) {
-        out << core::to_json(document_of(request, graph, result, targets, intervals, limits)) << '\n';
-    } else {
-        show(diagnostics, false, out, err);
-        print(request, graph, result, targets, intervals, out);
-        if (limits) out << "  " << text_of(*limits, request.limits) << '\n';
-    }
-    const planner::RankedPlan& best = result.plans.front();
-    std::vector<OutputFile> files;
-    if (request.out_path)
-        files.push_back(
-            {*request.out_path, plan_text(request, graph, best, targets[best.candidate], *request.out_path)});
-    if (request.certificate_path)
-        files.push_back(
-            {*request.certificate_path,
-             core::to_json(certificate_of(request, graph, result, targets, arguments, intervals)) + "\n"});
-    if (files.empty()) return good;
-    const int code = write_outputs(files, err);
-    if (code == good && !as_json)
-        for (const OutputFile& file : files)
-            out << fmt::format("  {} written to {}\n",
-                               request.out_path && file.path == *request.out_path ? "plan" : "certificate",
-                               file.path);
-    return code;
+    std::vector<Answer> answers;
+    for (Question& question : questions) answers.push_back(solve(std::move(question)));
+    show(diagnostics, false, out, err);
+    const int code = answers.size() == 1 ? show_answer(answers.front(), as_json, out, err)
+                                         : show_best_of_each(answers, as_json, out, err);
+    if (code != good) return code;
+    return write_files(answers[best_of(answers)], arguments, as_json, out, err);
 }
 
 }  // namespace apps

@@ -117,87 +117,100 @@ core::Value account_of(const planner::SearchAccount& account, planner::Objective
     return value;
 }
 
-void print(const Request& request, const model::ModelGraph& graph, const planner::SearchResult& result,
-           const std::vector<planner::Target>& targets,
-           const std::vector<sim::PredictionIntervals>& intervals, std::ostream& out) {
-    const bool has_tokens = request.search.tokens.has_value();
+namespace {
+
+std::string schedule_text(const schedule::Plan& plan) {
+    const std::string label(schedule::schedule_label(plan.schedule));
+    if (plan.layout.pipeline == 1) return "-";
+    if (plan.passes_per_micro_batch() > 1) return fmt::format("{} /{}", label, plan.passes_per_micro_batch());
+    return plan.virtual_stages > 1 ? fmt::format("{} x{}", label, plan.virtual_stages) : label;
+}
+
+std::string sharding_text(const schedule::Plan& plan) {
+    std::string text(schedule::name_of(plan.sharding));
+    if (plan.sharding != schedule::Sharding::none) text += fmt::format("/{}", plan.effective_shard_degree());
+    return text;
+}
+
+std::string offload_text(const schedule::Plan& plan) {
+    return plan.offload == schedule::Offload::none
+               ? "-"
+               : fmt::format("{}/{}", schedule::name_of(plan.offload), plan.activation_loading_horizon);
+}
+
+std::string totals(const planner::RankedPlan& ranked) {
+    return ranked.training_time && ranked.training_cost
+               ? fmt::format(" {:>7.0f} {:>9.0f}", hours_of(*ranked.training_time),
+                             ranked.training_cost->value)
+               : "";
+}
+
+// Columns of axes that no plan of the list uses are left out.
+struct Columns {
+    std::size_t label = 2;
+    bool has_context = false, has_experts = false, has_offload = false, has_precision = false,
+         has_tokens = false;
+
+    std::string when(bool is_there, const std::string& text) const { return is_there ? text : ""; }
+};
+
+Columns columns_of(const std::vector<TableRow>& rows, const Request& request) {
+    Columns columns;
+    columns.has_tokens = request.search.tokens.has_value();
+    for (const TableRow& row : rows) {
+        const schedule::Plan& plan = row.ranked->plan;
+        columns.label = std::max(columns.label, row.label.size());
+        columns.has_context = columns.has_context || plan.layout.context > 1;
+        columns.has_experts = columns.has_experts || plan.layout.expert > 1;
+        columns.has_offload = columns.has_offload || plan.offload != schedule::Offload::none;
+        columns.has_precision =
+            columns.has_precision || plan.precision.compute != rows.front().ranked->plan.precision.compute;
+    }
+    columns.has_precision = columns.has_precision || request.limits.precisions.size() > 1;
+    return columns;
+}
+
+}  // namespace
+
+void print_table(const std::vector<TableRow>& rows, const Request& request, std::ostream& out) {
+    const Columns columns = columns_of(rows, request);
     out << fmt::format(
+        "\n  {:>{}}  {:<22} {:>3} {:>3} {:>4}{}{} {:<20} {:<16} {:>9} {:<9}{}{} {:>10} {:>6} {:>10} "
+        "{:>9}{}  {}\n",
+        rows.front().heading, columns.label, "target", "TP", "PP", "DP",
+        columns.when(columns.has_context, "  CP"), columns.when(columns.has_experts, "  EP"), "schedule",
+        "sharding", "batch", "recompute", columns.when(columns.has_offload, fmt::format(" {:<9}", "offload")),
+        columns.when(columns.has_precision, fmt::format(" {:<9}", "precision")), "step", "MFU", "peak",
+        "USD/h", columns.when(columns.has_tokens, "   hours       USD"), "bound by");
+    for (const TableRow& row : rows) {
+        const planner::RankedPlan& ranked = *row.ranked;
+        const schedule::Plan& plan = ranked.plan;
+        const schedule::ParallelLayout& layout = plan.layout;
+        out << fmt::format(
+            "  {:>{}}  {:<22} {:>3} {:>3} {:>4}{}{} {:<20} {:<16} {:>9} {:<9}{}{} {:>10} {:>5.1f}% {:>10} "
+            "{:>9.2f}{}  {}\n",
+            row.label, columns.label, fmt::format("{} x {}", row.cluster->nodes, row.cluster->instance.name),
+            layout.tensor, layout.pipeline, layout.replicas(),
+            columns.when(columns.has_context, fmt::format(" {:>3}", layout.context)),
+            columns.when(columns.has_experts, fmt::format(" {:>3}", layout.expert)), schedule_text(plan),
+            sharding_text(plan), fmt::format("{} x {}", plan.micro_batch, plan.micro_batches),
+            schedule::name_of(plan.recompute),
+            columns.when(columns.has_offload, fmt::format(" {:<9}", offload_text(plan))),
+            columns.when(columns.has_precision, fmt::format(" {:<9}", core::name_of(plan.precision.compute))),
+            core::format(ranked.evaluation.step_time), 100 * ranked.evaluation.mfu,
+            core::format(ranked.evaluation.peak_memory), core::to_dollars_per_hour(ranked.evaluation.rate),
+            totals(ranked), ranked.bound_by);
+    }
+}
+
+std::string headline(const Request& request, const model::ModelGraph& graph) {
+    return fmt::format(
         "{}, {}global batch {}\n", graph.name,
         graph.tokens_per_sample > 0 ? fmt::format("{} tokens a sample, ", graph.tokens_per_sample) : "",
         request.search.global_batch);
-    if (const std::optional<double> gap = gap_pct(result.account);
-        gap && !result.account.is_proven_optimal && *gap > 0)
-        out << fmt::format(
-            "  stopped before everything was looked at: the best plan may be better by up to "
-            "{:.1f} %\n",
-            *gap);
-    for (const std::string& line : request.assumptions) out << "  assumed: " << line << '\n';
-    // Columns of axes that no plan of the list uses are left out.
-    const auto any = [&](auto degree) {
-        return std::any_of(result.plans.begin(), result.plans.end(),
-                           [&](const planner::RankedPlan& p) { return degree(p.plan.layout) > 1; });
-    };
-    const bool has_context = any([](const schedule::ParallelLayout& layout) { return layout.context; });
-    const bool has_experts = any([](const schedule::ParallelLayout& layout) { return layout.expert; });
-    const bool has_offload =
-        std::any_of(result.plans.begin(), result.plans.end(),
-                    [](const planner::RankedPlan& p) { return p.plan.offload != schedule::Offload::none; });
-    const auto offload = [&](const std::string& text) {
-        return has_offload ? fmt::format(" {:<9}", text) : std::string();
-    };
-    const auto precision = [&](std::string_view text) {
-        return request.limits.precisions.size() > 1 ? fmt::format(" {:<9}", text) : std::string();
-    };
-    const auto parts_of_data = [&](const auto& context, const auto& expert) {
-        return (has_context ? fmt::format(" {:>3}", context) : std::string()) +
-               (has_experts ? fmt::format(" {:>3}", expert) : std::string());
-    };
-    out << fmt::format(
-        "\n  {:>2}  {:<22} {:>3} {:>3} {:>4}{} {:<20} {:<16} {:>9} {:<9}{}{} {:>10} {:>6} {:>10} {:>9}{}  "
-        "{}\n",
-        "#", "target", "TP", "PP", "DP", parts_of_data("CP", "EP"), "schedule", "sharding", "batch",
-        "recompute", offload("offload"), precision("precision"), "step", "MFU", "peak", "USD/h",
-        has_tokens ? "   hours       USD" : "", "bound by");
-    for (std::size_t i = 0; i < result.plans.size(); ++i) {
-        const planner::RankedPlan& ranked = result.plans[i];
-        const cluster::Cluster& cluster = targets[ranked.candidate].cluster;
-        const schedule::Plan& plan = ranked.plan;
-        std::string schedule =
-            plan.layout.pipeline == 1 ? "-"
-            : plan.passes_per_micro_batch() > 1
-                ? fmt::format("{} /{}", schedule::schedule_label(plan.schedule),
-                              plan.passes_per_micro_batch())
-            : plan.virtual_stages > 1
-                ? fmt::format("{} x{}", schedule::schedule_label(plan.schedule), plan.virtual_stages)
-                : schedule::schedule_label(plan.schedule);
-        std::string sharding(schedule::name_of(plan.sharding));
-        if (plan.sharding != schedule::Sharding::none)
-            sharding += fmt::format("/{}", plan.effective_shard_degree());
-        std::string total = ranked.training_time && ranked.training_cost
-                                ? fmt::format(" {:>7.0f} {:>9.0f}", hours_of(*ranked.training_time),
-                                              ranked.training_cost->value)
-                                : "";
-        out << fmt::format(
-            "  {:>2}  {:<22} {:>3} {:>3} {:>4}{} {:<20} {:<16} {:>9} {:<9}{}{} {:>10} {:>5.1f}% {:>10} "
-            "{:>9.2f}{}  {}\n",
-            i + 1, fmt::format("{} x {}", cluster.nodes, cluster.instance.name), plan.layout.tensor,
-            plan.layout.pipeline, plan.layout.replicas(),
-            parts_of_data(plan.layout.context, plan.layout.expert), schedule, sharding,
-            fmt::format("{} x {}", plan.micro_batch, plan.micro_batches), schedule::name_of(plan.recompute),
-            offload(
-                plan.offload == schedule::Offload::none
-                    ? "-"
-                    : fmt::format("{}/{}", schedule::name_of(plan.offload), plan.activation_loading_horizon)),
-            precision(core::name_of(plan.precision.compute)), core::format(ranked.evaluation.step_time),
-            100 * ranked.evaluation.mfu, core::format(ranked.evaluation.peak_memory),
-            core::to_dollars_per_hour(ranked.evaluation.rate), total, ranked.bound_by);
-    }
-    if (!result.plans.empty()) {
-        out << "\n  why: " << result.plans.front().why << '\n';
-        out << fmt::format("  its step, 80 %: {} to {}\n", core::format(intervals.front().step.low),
-                           core::format(intervals.front().step.high));
-    }
-    const planner::SearchAccount& account = result.account;
+}
+
+void print_account(const planner::SearchAccount& account, std::ostream& out) {
     out << fmt::format("\n  {} plans: {} simulated", account.space, account.evaluated);
     for (const auto& [reason, count] : account.rejected)
         out << fmt::format(", {} rejected ({})", count, planner::reason_of(reason));
@@ -217,6 +230,30 @@ void print(const Request& request, const model::ModelGraph& graph, const planner
         out << fmt::format("  gap to the lower bound: {:.1f} %\n", *gap);
 }
 
+void print(const Request& request, const model::ModelGraph& graph, const planner::SearchResult& result,
+           const std::vector<planner::Target>& targets,
+           const std::vector<sim::PredictionIntervals>& intervals, std::ostream& out) {
+    out << headline(request, graph);
+    if (const std::optional<double> gap = gap_pct(result.account);
+        gap && !result.account.is_proven_optimal && *gap > 0)
+        out << fmt::format(
+            "  stopped before everything was looked at: the best plan may be better by up to "
+            "{:.1f} %\n",
+            *gap);
+    const planner::RankedPlan& best = result.plans.front();
+    if (!request.runner)
+        out << "  " << text_of(runs_in(graph, targets[best.candidate].cluster, best.plan)) << '\n';
+    for (const std::string& line : request.assumptions) out << "  assumed: " << line << '\n';
+    std::vector<TableRow> rows;
+    for (const planner::RankedPlan& ranked : result.plans)
+        rows.push_back({"#", std::to_string(rows.size() + 1), &ranked, &targets[ranked.candidate].cluster});
+    print_table(rows, request, out);
+    out << "\n  why: " << best.why << '\n';
+    out << fmt::format("  its step, 80 %: {} to {}\n", core::format(intervals.front().step.low),
+                       core::format(intervals.front().step.high));
+    print_account(result.account, out);
+}
+
 core::Value document_of(const Request& request, const model::ModelGraph& graph,
                         const planner::SearchResult& result, const std::vector<planner::Target>& targets,
                         const std::vector<sim::PredictionIntervals>& intervals,
@@ -230,6 +267,9 @@ core::Value document_of(const Request& request, const model::ModelGraph& graph,
     document["plans"] = std::move(plans);
     document["search"] = account_of(result.account, request.search.objective);
     document["assumptions"] = request.assumptions;
+    const planner::RankedPlan& best = result.plans.front();
+    if (request.runner) document["for"] = request.runner->name;
+    else add_to(document, runs_in(graph, targets[best.candidate].cluster, best.plan));
     if (limits) document["limits"] = to_value(*limits, request.limits);
     if (request.out_path) document["out"] = *request.out_path;
     return document;

@@ -29,6 +29,15 @@ core::Value document_of(const Request& request, const model::ModelGraph& graph,
                         const planner::SearchResult& result, const std::vector<planner::Target>& targets,
                         const std::vector<sim::PredictionIntervals>& intervals,
                         const std::optional<CostOfLimits>& limits);
+struct TableRow {
+    std::string heading, label;  // of the first column
+    const planner::RankedPlan* ranked;
+    const cluster::Cluster* cluster;
+};
+void print_table(const std::vector<TableRow>& rows, const Request& request, std::ostream& out);
+void print_account(const planner::SearchAccount& account, std::ostream& out);
+// "llama-2-7b, 4096 tokens a sample, global batch 512", as a line.
+std::string headline(const Request& request, const model::ModelGraph& graph);
 void print(const Request& request, const model::ModelGraph& graph, const planner::SearchResult& result,
            const std::vector<planner::Target>& targets,
            const std::vector<sim::PredictionIntervals>& intervals, std::ostream& out);

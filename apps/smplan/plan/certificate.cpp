@@ -104,7 +104,10 @@ std::optional<ReadCertificate> read_certificate(const std::string& path, core::D
     const core::Value* hash = reader.find({"model_hash"}, &core::Value::is_string);
     if (diagnostics.has_errors()) return std::nullopt;
     Options options(arguments, plan_options(), diagnostics);
-    std::optional<Question> question = read_question(options, diagnostics);
+    const std::vector<Runner> runners = read_runners(options);
+    const std::optional<Runner> runner =
+        runners.empty() ? std::nullopt : std::optional<Runner>(runners.front());
+    std::optional<Question> question = read_question(options, runner, diagnostics);
     if (!question) return std::nullopt;
     const std::optional<core::Value> document = core::parse_toml(plan->string(), path, diagnostics);
     std::optional<sim::Scenario> scenario =

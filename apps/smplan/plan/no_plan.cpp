@@ -45,8 +45,9 @@ std::string shortfall_text(const model::ModelGraph& graph, const std::vector<pla
 }
 
 // The smallest count of nodes, doubling, on which something fits.
-std::string remedy(const model::ModelGraph& graph, const planner::Target& target, int global_batch,
-                   schedule::Offload offload, const LimitOptions& limits) {
+std::string remedy(const Request& request, const model::ModelGraph& graph, const planner::Target& target) {
+    const LimitOptions& limits = request.limits;
+    core::Diagnostics unneeded;
     const cluster::InstanceType& instance = target.cluster.instance;
     double state =
         whole_state(graph, target.base) / (instance.device.memory * static_cast<double>(instance.devices));
@@ -54,12 +55,14 @@ std::string remedy(const model::ModelGraph& graph, const planner::Target& target
         return fmt::format("{} has no network: use an instance with more memory", instance.name);
     int from = 1;
     while (from < target.cluster.nodes || from < state / 2) from *= 2;
-    for (int batch : {global_batch, 0})
+    for (int batch : {request.search.global_batch, 0})
         for (int n = from; n <= most_nodes_tried && n <= 64 * from; n *= 2) {
             int used =
                 batch > 0 ? batch : n * instance.devices;  // a batch that lets every device be a replica
-            if (std::optional<schedule::Plan> plan = planner::find_fitting_plan(
-                    graph, {cluster_of(instance, n), target.base}, used, offload, limits.plans)) {
+            for (const planner::Target& larger : targets_on(request, graph, instance, n, unneeded)) {
+                const std::optional<schedule::Plan> plan =
+                    planner::find_fitting_plan(graph, larger, used, request.search.offload, limits.plans);
+                if (!plan) continue;
                 std::string text =
                     fmt::format("{} x {} fit it: {}", n, instance.name, planner::describe(*plan));
                 if (batch == 0) text += fmt::format(" (with --global-batch {})", used);
@@ -71,6 +74,20 @@ std::string remedy(const model::ModelGraph& graph, const planner::Target& target
                        limits.is_empty() ? "" : fmt::format(", or allow more than {}", limits.text));
 }
 
+// What stands against the simplest plan already.
+std::string refused_by(const Runner& runner, const model::ModelGraph& graph, const Request& request,
+                       const std::vector<planner::Target>& targets) {
+    schedule::Plan plan = targets.empty() ? schedule::Plan() : targets.front().base;
+    cluster::Cluster cluster;
+    cluster.instance = request.targets.front();
+    if (!targets.empty()) cluster = targets.front().cluster;
+    plan.layout.data = cluster.device_count();
+    std::string text;
+    for (const interop::Refusal& refusal : refusals(runner, export_source(graph, cluster, plan)))
+        text += (text.empty() ? ": " : "; ") + refusal.reason;
+    return text;
+}
+
 }  // namespace
 
 core::Diagnostics why_no_plan(const Request& request, const model::ModelGraph& graph,
@@ -78,6 +95,13 @@ core::Diagnostics why_no_plan(const Request& request, const model::ModelGraph& g
                               const planner::SearchResult& result, const core::Diagnostics& diagnostics) {
     core::Diagnostics reason;
     const planner::SearchAccount& account = result.account;
+    if (request.runner && account.space == 0) {
+        const std::string why = refused_by(*request.runner, graph, request, targets);
+        reason.error({}, "--for",
+                     fmt::format("{} runs no plan of {} here{}", request.runner->name, graph.name, why),
+                     "choose another tool or model, or keep plans to fewer values");
+        return reason;
+    }
     std::size_t constrained = 0;
     for (const planner::Rejection rejection : {planner::Rejection::deadline, planner::Rejection::budget})
         if (account.rejected.count(rejection)) constrained += account.rejected.at(rejection);
@@ -103,8 +127,7 @@ core::Diagnostics why_no_plan(const Request& request, const model::ModelGraph& g
             reason.error(
                 {}, "--target",
                 "no plan fits: " + shortfall_text(graph, targets, result, request.search.global_batch),
-                remedy(graph, targets.back(), request.search.global_batch, request.search.offload,
-                       request.limits));
+                remedy(request, graph, targets.back()));
     }
     return reason;
 }

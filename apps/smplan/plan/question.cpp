@@ -20,13 +20,6 @@
 
 namespace apps {
 
-cluster::Cluster cluster_of(const cluster::InstanceType& instance, int nodes) {
-    cluster::Cluster cluster;
-    cluster.instance = instance;
-    cluster.nodes = nodes;
-    return cluster;
-}
-
 schedule::Plan base_plan(const model::ModelGraph& graph, const cluster::DeviceSpec& device,
                          std::optional<core::DataType> precision, core::Diagnostics& diagnostics) {
     schedule::Plan plan = planner::default_plan(device);
@@ -42,6 +35,26 @@ schedule::Plan base_plan(const model::ModelGraph& graph, const cluster::DeviceSp
     return plan;
 }
 
+std::vector<planner::Target> targets_on(const Request& request, const model::ModelGraph& graph,
+                                        const cluster::InstanceType& instance, int nodes,
+                                        core::Diagnostics& diagnostics) {
+    cluster::Cluster cluster;
+    cluster.instance = instance;
+    cluster.nodes = nodes;
+    const auto base_with = [&](std::optional<core::DataType> precision) {
+        schedule::Plan base = base_plan(graph, instance.device, precision, diagnostics);
+        base.offload_bandwidth = request.offload_bandwidth;
+        return base;
+    };
+    const std::vector<core::DataType>& precisions = request.limits.precisions;
+    if (request.runner)
+        return targets_for(*request.runner, graph, cluster, base_with(std::nullopt), precisions);
+    std::vector<planner::Target> targets;
+    for (const core::DataType precision : precisions) targets.push_back({cluster, base_with(precision)});
+    if (precisions.empty()) targets.push_back({cluster, base_with(std::nullopt)});
+    return targets;
+}
+
 namespace {
 
 constexpr int greatest_node_count = 1 << 15;
@@ -51,7 +64,7 @@ constexpr double most_margin_pct = 90;
 constexpr int most_counts_searched = 16;
 
 std::vector<int> node_counts(const Request& request, const model::ModelGraph& graph,
-                             const cluster::InstanceType& instance, const schedule::Plan& base) {
+                             const cluster::InstanceType& instance, core::Diagnostics& diagnostics) {
     if (request.nodes) return {static_cast<int>(*request.nodes)};
     if (!cluster::has_network(instance)) return {1};
     std::vector<int> counts;
@@ -62,10 +75,10 @@ std::vector<int> node_counts(const Request& request, const model::ModelGraph& gr
                 counts.push_back(n);
     } else {
         for (int n = 1; n <= 64; n *= 2)
-            if (planner::find_fitting_plan(graph, {cluster_of(instance, n), base},
-                                           request.search.global_batch, request.search.offload,
-                                           request.search.limits))
-                return {n};
+            for (const planner::Target& target : targets_on(request, graph, instance, n, diagnostics))
+                if (planner::find_fitting_plan(graph, target, request.search.global_batch,
+                                               request.search.offload, request.search.limits))
+                    return {n};
         counts = {64};
     }
     return counts;
@@ -222,19 +235,41 @@ void choose_batch(Request& request, const model::ModelGraph& graph, std::optiona
         request.assumptions.push_back(fmt::format("{} tokens a sample (no --seq-len given)", tokens));
 }
 
+// In which precision and with what overlap plans are priced for a runner.
+std::vector<std::string> ways_of(const Runner& runner, const std::vector<planner::Target>& targets) {
+    std::vector<std::string> ways;
+    for (const planner::Target& target : targets) {
+        const schedule::Plan& base = target.base;
+        std::string way =
+            fmt::format("for {}{}: {} compute, {} parameters, {} gradients, {}{}{}", runner.name,
+                        base.framework.empty() ? "" : fmt::format(", as {} runs", base.framework),
+                        core::name_of(base.precision.compute), core::name_of(base.precision.parameters),
+                        core::name_of(base.precision.gradients), schedule::name_of(base.optimizer.kind),
+                        base.overlaps_gradient_reduction ? "" : ", gradients reduced after the backward pass",
+                        base.overlaps_parameter_gathering ? "" : ", parameters gathered after the update");
+        if (std::find(ways.begin(), ways.end(), way) == ways.end()) ways.push_back(std::move(way));
+    }
+    return ways;
+}
+
 // Every instance type with every number of nodes that is asked for. Nothing, with diagnostics, where one has
 // no base plan or no network.
 std::optional<std::vector<planner::Target>> targets_of(Request& request, const model::ModelGraph& graph,
                                                        Options& options, core::Diagnostics& diagnostics) {
     std::vector<planner::Target> targets;
     for (const cluster::InstanceType& instance : request.targets) {
-        std::vector<schedule::Plan> bases;
-        for (const core::DataType precision : request.limits.precisions)
-            bases.push_back(base_plan(graph, instance.device, precision, diagnostics));
-        if (bases.empty()) bases.push_back(base_plan(graph, instance.device, std::nullopt, diagnostics));
-        for (schedule::Plan& base : bases) base.offload_bandwidth = request.offload_bandwidth;
+        if (request.nodes.value_or(1) > 1 && !cluster::has_network(instance)) {
+            options.error("--nodes",
+                          fmt::format("{} has no network: it cannot be more than one node", instance.name),
+                          "use --nodes 1");
+            return std::nullopt;
+        }
+        std::vector<planner::Target> first = targets_on(request, graph, instance, 1, diagnostics);
         if (diagnostics.has_errors()) return std::nullopt;
-        const std::vector<int> counts = node_counts(request, graph, instance, bases.front());
+        if (request.runner && !first.empty())
+            request.search.offload =
+                offload_of(*request.runner, first.front(), graph, request.search.offload);
+        const std::vector<int> counts = node_counts(request, graph, instance, diagnostics);
         if (!request.nodes && !request.most_nodes)
             request.assumptions.push_back(
                 cluster::has_network(instance)
@@ -242,20 +277,16 @@ std::optional<std::vector<planner::Target>> targets_of(Request& request, const m
                                   counts.front(), counts.front() == 1 ? "" : "s", instance.name)
                     : fmt::format("1 node of {}, which has no network (no --nodes given)", instance.name));
         for (const int nodes : counts)
-            for (const schedule::Plan& base : bases) targets.push_back({cluster_of(instance, nodes), base});
+            for (planner::Target& target : targets_on(request, graph, instance, nodes, diagnostics))
+                targets.push_back(std::move(target));
         for (int nodes = 1; request.most_nodes && nodes < counts.back(); ++nodes)
             if (std::find(counts.begin(), counts.end(), nodes) == counts.end())
-                request.search.unsearched.push_back(cluster_of(instance, nodes));
+                request.search.unsearched.push_back({.instance = instance, .nodes = nodes});
     }
-    for (const planner::Target& target : targets)
-        if (target.cluster.nodes > 1 && !cluster::has_network(target.cluster.instance)) {
-            options.error("--nodes",
-                          fmt::format("{} has no network: it cannot be more than one node",
-                                      target.cluster.instance.name),
-                          "use --nodes 1");
-            return std::nullopt;
-        }
-    if (request.limits.precisions.empty())
+    if (targets.empty()) return targets;
+    if (request.runner)
+        for (const std::string& way : ways_of(*request.runner, targets)) request.assumptions.push_back(way);
+    else if (request.limits.precisions.empty())
         request.assumptions.push_back(fmt::format("{} compute, {} with fp32 optimizer state",
                                                   core::name_of(targets.front().base.precision.compute),
                                                   schedule::name_of(targets.front().base.optimizer.kind)));
@@ -265,19 +296,41 @@ std::optional<std::vector<planner::Target>> targets_of(Request& request, const m
 }  // namespace
 
 OptionNames plan_options() {
-    OptionNames names{.with_value = {"--target", "--nodes", "--max-nodes", "--model", "--seq-len",
-                                     "--global-batch", "--objective", "--tokens", "--deadline", "--budget",
-                                     "--top", "--threads", "--time-limit", "--memory-margin", "--out",
-                                     "--certificate", "--offload", "--offload-bandwidth", "--calibration"},
+    OptionNames names{.with_value = {"--target",
+                                     "--nodes",
+                                     "--max-nodes",
+                                     "--model",
+                                     "--seq-len",
+                                     "--global-batch",
+                                     "--objective",
+                                     "--tokens",
+                                     "--deadline",
+                                     "--budget",
+                                     "--top",
+                                     "--threads",
+                                     "--time-limit",
+                                     "--memory-margin",
+                                     "--out",
+                                     "--certificate",
+                                     "--for",
+                                     "--offload",
+                                     "--offload-bandwidth",
+                                     "--calibration"},
                       .flags = {"--json", "--help"}};
     names.with_value.insert(names.with_value.end(), limit_option_names().begin(), limit_option_names().end());
     return names;
 }
 
-std::optional<Question> read_question(Options& options, core::Diagnostics& diagnostics) {
+std::optional<Question> read_question(Options& options, const std::optional<Runner>& runner,
+                                      core::Diagnostics& diagnostics, std::size_t questions) {
     std::optional<Request> request = read_request(options, diagnostics);
     std::optional<std::int64_t> batch = options.integer("--global-batch", 1, 1 << 22);
+    if (request && request->search.searches_orders && runner && runner->target)
+        options.error("--schedule", fmt::format("{} runs named schedules only", runner->name),
+                      "leave --schedule auto out, or use --for smexec");
     if (!request || diagnostics.has_errors()) return std::nullopt;
+    request->runner = runner;
+    request->search.time_limit = *request->search.time_limit / double(questions);
     model::LoadOptions load;
     load.sequence_length = request->sequence_length;
     std::optional<model::ModelGraph> graph =
