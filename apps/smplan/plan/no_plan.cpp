@@ -74,6 +74,29 @@ std::string remedy(const Request& request, const model::ModelGraph& graph, const
                        limits.is_empty() ? "" : fmt::format(", or allow more than {}", limits.text));
 }
 
+// The plan of least time, or of least cost, without deadline and budget: its hours and its price.
+std::string nearest_plan(const Request& request, const model::ModelGraph& graph,
+                         const std::vector<planner::Target>& targets, planner::Objective objective) {
+    planner::SearchRequest search = request.search;
+    search.objective = objective;
+    search.deadline.reset();
+    search.budget.reset();
+    search.keep = 1;
+    search.searches_orders = false;
+    core::Diagnostics unneeded;
+    const planner::SearchResult free = planner::search_plans(graph, targets, search, unneeded);
+    if (free.plans.empty()) return "; without them no plan fits the memory";
+    const planner::RankedPlan& plan = free.plans.front();
+    const cluster::Cluster& cluster = targets[plan.candidate].cluster;
+    std::string text = fmt::format("; the {} plan that fits, {} on {} x {}, takes {:.1f} hours",
+                                   objective == planner::Objective::cost ? "cheapest" : "fastest",
+                                   planner::describe(plan.plan), cluster.nodes, cluster.instance.name,
+                                   plan.training_time->value / core::hours(1).value);
+    if (cluster::find_price(cluster.instance, "on-demand"))
+        text += fmt::format(" and costs {:.0f} USD", plan.training_cost->value);
+    return text;
+}
+
 // What stands against the simplest plan already.
 std::string refused_by(const Runner& runner, const model::ModelGraph& graph, const Request& request,
                        const std::vector<planner::Target>& targets) {
@@ -110,6 +133,10 @@ core::Diagnostics why_no_plan(const Request& request, const model::ModelGraph& g
         for (const auto& [rejection, count] : account.rejected)
             text += fmt::format(" {} {};", count, planner::reason_of(rejection));
         text.pop_back();
+        if (account.rejected.contains(planner::Rejection::deadline))
+            text += nearest_plan(request, graph, targets, planner::Objective::speed);
+        if (account.rejected.contains(planner::Rejection::budget))
+            text += nearest_plan(request, graph, targets, planner::Objective::cost);
         reason.error({}, "--target", text,
                      "allow more time (--deadline), money (--budget) or nodes (--max-nodes)");
     } else if (account.space == 0 && !request.limits.is_empty()) {
