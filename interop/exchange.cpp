@@ -52,17 +52,19 @@ const std::vector<ExchangeTarget>& exchange_targets() {
     static const std::vector<ExchangeTarget> targets = {
         {"sagemaker-smp-v1",
          "the estimator's `distribution` of SageMaker's model parallel library 1.x (JSON)", write_smp_v1,
-         read_smp_v1},
-        {"sagemaker-smp-v2", "the same of its version 2 (JSON)", write_smp_v2, read_smp_v2},
-        {"megatron", "arguments of Megatron-LM's pretrain_gpt.py", write_megatron, read_megatron},
+         read_smp_v1, "pytorch-1"},
+        {"sagemaker-smp-v2", "the same of its version 2 (JSON)", write_smp_v2, read_smp_v2, "pytorch-fsdp"},
+        {"megatron", "arguments of Megatron-LM's pretrain_gpt.py", write_megatron, read_megatron,
+         "megatron-lm"},
         {"deepspeed", "DeepSpeed's configuration (JSON), with Python for a pipeline", write_deepspeed,
-         read_deepspeed},
+         read_deepspeed, "deepspeed"},
         {"torchtitan", "torchtitan's configuration (Python, with the model)", write_torchtitan,
-         read_torchtitan},
-        {"accelerate", "Hugging Face accelerate's configuration (YAML; FSDP 2)", write_accelerate, nullptr},
+         read_torchtitan, "torchtitan"},
+        {"accelerate", "Hugging Face accelerate's configuration (YAML; FSDP 2)", write_accelerate, nullptr,
+         "pytorch-fsdp"},
         {"megatron-bridge", "Megatron-Bridge's configuration (Python; after NeMo 2)", write_megatron_bridge,
-         nullptr},
-        {"nemo", "NeMo 1's configuration (YAML)", write_nemo, nullptr},
+         nullptr, "nemo"},
+        {"nemo", "NeMo 1's configuration (YAML)", write_nemo, nullptr, "nemo"},
         {"torchrun", "commands that start every rank with torchrun", write_torchrun, nullptr},
         {"mpirun", "an Open MPI command", write_mpirun, nullptr},
         {"slurm", "a batch script for sbatch", write_slurm, nullptr},
@@ -76,6 +78,16 @@ const ExchangeTarget* find_exchange_target(const std::string& name) {
     for (const ExchangeTarget& target : exchange_targets())
         if (target.name == name) return &target;
     return nullptr;
+}
+
+std::vector<Refusal> refusals(const ExchangeTarget& target, const ExportSource& source) {
+    core::Diagnostics diagnostics;
+    target.write(source, {}, diagnostics);
+    std::vector<Refusal> found;
+    for (const core::Diagnostic& problem : diagnostics.entries())
+        if (problem.severity == core::Severity::error || problem.key.starts_with("plan.overlaps_"))
+            found.push_back({problem.key, problem.message, problem.hint});
+    return found;
 }
 
 }  // namespace interop

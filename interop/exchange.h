@@ -57,8 +57,19 @@ struct ExchangeTarget {
     std::optional<schedule::PlanFile> (*read)(const std::string& text, const std::string& path,
                                               const ImportOptions& options,
                                               core::Diagnostics& diagnostics) = nullptr;
+    // Of framework_profiles/, with which plans for it are priced; empty: launchers.
+    std::string framework = {};
 };
 const std::vector<ExchangeTarget>& exchange_targets();
 const ExchangeTarget* find_exchange_target(const std::string& name);
+
+// Why a target does not run a plan as it is priced.
+struct Refusal {
+    std::string key;  // "plan.sharding"
+    std::string reason, change;
+    bool operator==(const Refusal&) const = default;
+};
+// The errors of its export, and the warnings about what of a step it does not overlap. None: it runs it.
+std::vector<Refusal> refusals(const ExchangeTarget& target, const ExportSource& source);
 
 }  // namespace interop

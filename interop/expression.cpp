@@ -124,7 +124,8 @@ int take_mesh(const FsdpMesh& mesh, schedule::ParallelLayout& layout) {
 
 FsdpMesh Expression::fsdp_mesh() {
     const int degree = plan.effective_shard_degree(), context = plan.layout.context;
-    if (degree > 1 && plan.sharding == schedule::Sharding::optimizer)
+    // Stages of a pipeline accumulate whole gradients: there optimizer state alone is divided.
+    if (degree > 1 && plan.sharding == schedule::Sharding::optimizer && plan.layout.pipeline == 1)
         refuse("sharding", "\"optimizer\"", "FSDP shards gradients with the optimizer's state",
                "set sharding to \"gradients\" or \"parameters\"");
     if (degree % context != 0)

@@ -83,6 +83,30 @@ void pipeline(Expression& e, core::Value& parallelism) {
     parallelism["module_fqns_per_model_part"] = parts;
 }
 
+// "default" frees gathered parameters after the forward pass, but not in pipelines. There stages accumulate
+// whole gradients and reduce them with the last micro-batch (torch/distributed/pipelining/stage.py,
+// backward_maybe_with_nosync), so that only the optimizer's state stays divided through the step.
+std::string reshard_after_forward(Expression& e, schedule::Sharding sharding, bool is_pipeline) {
+    switch (sharding) {
+        case schedule::Sharding::none:
+        case schedule::Sharding::optimizer: return "default";
+        case schedule::Sharding::gradients:
+            if (is_pipeline)
+                e.refuse("sharding", "\"gradients\"",
+                         "in a pipeline it reduces gradients with the last micro-batch only",
+                         "set sharding = \"optimizer\", or pipeline_parallel = 1");
+            return "never";
+        case schedule::Sharding::parameters:
+            if (is_pipeline)
+                e.warn("sharding",
+                       "in a pipeline it gathers parameters once a step by default; "
+                       "fsdp_reshard_after_forward = \"always\" gathers them for every micro-batch",
+                       "sharding = \"optimizer\" is its default");
+            return is_pipeline ? "always" : "default";
+    }
+    throw core::InternalError("broken promise: every sharding has a mode");
+}
+
 void mesh(Expression& e, core::Value& parallelism) {
     const FsdpMesh mesh = e.fsdp_mesh();
     parallelism["data_parallel_replicate_degree"] = mesh.dp_replicate;
@@ -91,7 +115,7 @@ void mesh(Expression& e, core::Value& parallelism) {
     parallelism["tensor_parallel_degree"] = mesh.tp;
     if (e.plan.effective_shard_degree() > 1)
         parallelism["fsdp_reshard_after_forward"] =
-            e.plan.sharding == schedule::Sharding::parameters ? "always" : "never";
+            reshard_after_forward(e, e.plan.sharding, e.plan.layout.pipeline > 1);
 }
 
 void precision(Expression& e, core::Value& training) {

@@ -46,7 +46,10 @@ void read_degrees(const core::Value& document, schedule::Plan& plan, core::Diagn
     if (shards == 1) return;
     const core::Value* reshards = document.find("reshards_after_forward");
     const bool gives_back = reshards && reshards->kind() == core::Value::Kind::boolean && reshards->boolean();
-    plan.sharding = gives_back ? schedule::Sharding::parameters : schedule::Sharding::gradients;
+    // Stages of a pipeline that keep parameters whole keep gradients whole too, to the last micro-batch.
+    const schedule::Sharding kept =
+        plan.layout.pipeline > 1 ? schedule::Sharding::optimizer : schedule::Sharding::gradients;
+    plan.sharding = gives_back ? schedule::Sharding::parameters : kept;
     plan.shard_degree = shards == plan.layout.data ? 0 : shards;
 }
 

@@ -53,8 +53,10 @@ private:
         if (request_.deadline && all > *request_.deadline) return false;
         return !request_.budget || cluster::price(targets_[target].cluster) * all <= *request_.budget;
     }
-    // Of the whole step; nothing where it does not fit or is not allowed.
+    // Of the whole step; nothing where it does not fit, is not allowed or not run.
     std::optional<double> simulated(std::size_t target, const schedule::Plan& plan) const {
+        const std::shared_ptr<const RunnablePlans>& runnable = targets_[target].runnable;
+        if (runnable && runnable->takes && !runnable->takes(plan)) return std::nullopt;
         core::Diagnostics unneeded;
         const std::optional<sim::Evaluation> evaluation = sim::evaluate(
             graph_, targets_[target].cluster, plan, unneeded, {.constants = request_.constants});
@@ -87,7 +89,8 @@ void Checker::check_counts() {
                                                  .base = targets_[t].base,
                                                  .most_virtual_stages = request_.most_virtual_stages,
                                                  .offload = request_.offload,
-                                                 .limits = request_.limits}))
+                                                 .limits = request_.limits,
+                                                 .runnable = targets_[t].runnable}))
             space_.emplace_back(t, std::move(plan));
     if (space_.size() != claim_.space)
         check_.violations.push_back(
@@ -162,19 +165,20 @@ void Checker::check_samples(std::size_t samples, std::uint64_t seed) {
                 continue;
             }
         }
+        const bool is_only = !plan.partition.first_units.empty();  // no other is run
         const std::optional<schedule::Partition> partition =
             sim::complete_partition(plan, graph_, targets_[target].cluster);
         if (!partition) continue;
         // With one stage a rank every partition is covered; of others the balanced one.
         plan.partition = *partition;
         const std::size_t stages = plan.partition.first_units.size();
-        if (plan.virtual_stages == 1 && stages > 1) {
+        if (plan.virtual_stages == 1 && stages > 1 && !is_only) {
             const std::size_t c = 1 + random.below(stages - 1);
             std::vector<std::int32_t>& cuts = plan.partition.first_units;
             const std::int32_t moved = cuts[c] + (random.below(2) == 0 ? -1 : 1);
             const std::int32_t next = c + 1 < stages ? cuts[c + 1] : core::count_of(graph_.units);
             if (moved > cuts[c - 1] && moved < next) cuts[c] = moved;
-        } else if (plan.virtual_stages > 1) {
+        } else if (plan.virtual_stages > 1 && !is_only) {
             continue;
         }
         ++check_.simulated;

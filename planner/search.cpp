@@ -62,6 +62,10 @@ bool is_better(const RankedPlan& a, const RankedPlan& b) {
     return std::pair(a.value, a.evaluation.step_time) < std::pair(b.value, b.evaluation.step_time);
 }
 
+bool is_run(const Target& target, const schedule::Plan& plan) {
+    return !target.runnable || !target.runnable->takes || target.runnable->takes(plan);
+}
+
 sim::EvaluateOptions quick_options(const schedule::Plan& plan, const sim::CostConstants& constants) {
     sim::EvaluateOptions options;
     options.constants = constants;
@@ -225,6 +229,7 @@ private:
     std::optional<RankedPlan> simulate_partition(const PartitionTask& task, core::Seconds limit) const;
     core::Seconds step_limit(std::size_t target, double value) const;
     std::vector<PartitionTask> partition_tasks() const;
+    bool has_only_partition(const RankedPlan& ranked) const;
     PartitionTask task_of(const RankedPlan& ranked) const;
     void keep_plan(RankedPlan ranked);
     void settle(RankedPlan& ranked, sim::Evaluation evaluation) const;
@@ -450,6 +455,10 @@ void Search::evaluate(std::size_t index, RankedPlan& ranked, std::optional<Rejec
     ranked.plan = entry.plan;
     if (const schedule::Partition* partition = stages_[entry.target]->partition(entry.plan))
         ranked.plan.partition = *partition;
+    if (!is_run(target, ranked.plan)) {
+        rejection = Rejection::not_run;
+        return;
+    }
     std::optional<sim::Evaluation> evaluation = sim::evaluate(
         graph_, target.cluster, ranked.plan, diagnostics, quick_options(entry.plan, request_.constants));
     count_work(entry.plan, evaluation);
@@ -499,7 +508,8 @@ void Search::enumerate() {
                           .base = targets_[t].base,
                           .most_virtual_stages = request_.most_virtual_stages,
                           .offload = request_.uses_bounds ? schedule::Offload::none : request_.offload,
-                          .limits = request_.limits})) {
+                          .limits = request_.limits,
+                          .runnable = targets_[t].runnable})) {
             const Entry* before = entries_.empty() ? nullptr : &entries_.back();
             const bool is_new_layout =
                 !before || before->target != t || !(before->plan.layout == plan.layout);
@@ -711,7 +721,13 @@ std::vector<std::size_t> Search::usual_groups() {
         const auto known = chosen.find(key);
         if (known != chosen.end() && known->second.first <= layout.pipeline) continue;
         plan.schedule = "1f1b";
-        plan.virtual_stages = 1;
+        if (plan.virtual_stages > 1) {
+            plan.virtual_stages = 1;
+            const std::shared_ptr<const RunnablePlans>& runnable = targets_[group.target].runnable;
+            plan.partition = targets_[group.target].base.partition;
+            if (runnable && runnable->partition)
+                plan.partition = runnable->partition(plan.stages()).value_or(plan.partition);
+        }
         plan.keep_sequences_whole();
         plan.shard_degree = 0;
         if (layout.data > 1) plan.sharding = schedule::Sharding::optimizer;
@@ -837,6 +853,7 @@ std::vector<PartitionTask> Search::partition_tasks() const {
         for (const std::size_t i : families_[f].members) {
             const Entry& entry = entries_[i];
             if (entry.rejection != Rejection::stages && entry.plan.layout.pipeline > 1 &&
+                entry.plan.partition.first_units.empty() &&
                 entry.plan.offload == targets_[entry.target].base.offload &&
                 covers_every_partition(entry.plan, graph_.units.size()))
                 tasks.push_back({entry.target, entry.layout, entry.plan, f, families_[f].time_bound,
@@ -845,9 +862,16 @@ std::vector<PartitionTask> Search::partition_tasks() const {
     return tasks;
 }
 
+// Can its stages be divided in no other way?
+bool Search::has_only_partition(const RankedPlan& ranked) const {
+    const Target& target = targets_[ranked.candidate];
+    return target.runnable && target.runnable->partition && ranked.plan.stages() > 1 &&
+           target.runnable->partition(ranked.plan.stages());
+}
+
 PartitionTask Search::task_of(const RankedPlan& ranked) const {
     PartitionTask task{ranked.candidate, 0, ranked.plan, 0, {}, {}};
-    task.plan.partition = {};
+    if (!has_only_partition(ranked)) task.plan.partition = {};
     task.plan.offload = targets_[ranked.candidate].base.offload;
     task.plan.activation_loading_horizon = targets_[ranked.candidate].base.activation_loading_horizon;
     for (const Entry& entry : entries_)
@@ -870,6 +894,7 @@ std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, 
                 bounds.time_of_copies(plan, ranges) >= limit)
                 return std::nullopt;
         }
+        if (!is_run(target, plan)) return std::nullopt;
         RankedPlan ranked;
         ranked.candidate = task.target;
         ranked.plan = plan;
@@ -943,6 +968,7 @@ void Search::search_partitions() {
         request_.objective == Objective::memory ? std::vector<PartitionTask>() : partition_tasks();
     result_.account.covers_partitions = !tasks.empty();
     const auto improve = [&](RankedPlan ranked) {
+        if (has_only_partition(ranked)) return true;
         const bool is_done = search.improve(ranked, task_of(ranked));
         keep_plan(std::move(ranked));
         return is_done;
@@ -1126,6 +1152,7 @@ std::vector<std::pair<std::string, std::string>> fixed_axes(const SearchAccount&
 std::string_view reason_of(Rejection rejection) {
     switch (rejection) {
         case Rejection::activations: return "activations exceed memory";
+        case Rejection::not_run: return "not run by what it is for";
         case Rejection::stages: return "fewer layers than stages";
         case Rejection::deadline: return "later than the deadline";
         case Rejection::host_memory: return "offloaded activations exceed the memory of the host";
@@ -1151,7 +1178,8 @@ std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, 
                                                           {.global_batch = global_batch,
                                                            .base = target.base,
                                                            .most_virtual_stages = most_virtual_stages,
-                                                           .limits = limits});
+                                                           .limits = limits,
+                                                           .runnable = target.runnable});
     OrderCollection orders;
     StageCollection stages(graph, target.cluster.instance.device);
     Bounds bounds(target.cluster, orders, stages);
@@ -1190,7 +1218,7 @@ std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, 
             if (offloads) options.most_micro_batches = simulated_micro_batches(plan);
             const std::optional<sim::Evaluation> evaluation =
                 sim::evaluate(graph, target.cluster, plan, diagnostics, options);
-            if (evaluation && evaluation->fits) return plan;
+            if (evaluation && evaluation->fits && is_run(target, plan)) return plan;
         }
     }
     return std::nullopt;

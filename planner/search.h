@@ -30,6 +30,7 @@ enum class Objective {
 struct Target {
     cluster::Cluster cluster;
     schedule::Plan base;
+    std::shared_ptr<const RunnablePlans> runnable = {};  // none: everything runs
 };
 
 struct SearchRequest {
@@ -71,6 +72,7 @@ struct RankedPlan {
 // Why a candidate is no plan; in the order of the reasons' words, in which accounts list them.
 enum class Rejection {
     activations,     // bounds of the activations and the state exceed the device's memory
+    not_run,         // what is to run it does not take its partition, or its offload
     stages,          // the model has fewer units than the plan has stages
     deadline,        // the whole training takes longer
     host_memory,     // offloaded activations exceed the host's memory

@@ -120,6 +120,15 @@ std::vector<int> segment_counts(const model::ModelGraph& graph, const schedule::
     return counts;
 }
 
+// Where stages may be divided in one way only: false where there is none.
+bool give_only_partition(const RunnablePlans& runnable, const schedule::Plan& base, schedule::Plan& plan) {
+    plan.partition = base.partition;
+    if (!runnable.partition || plan.stages() == 1) return true;
+    const std::optional<schedule::Partition> only = runnable.partition(plan.stages());
+    if (only) plan.partition = *only;
+    return !only || !only->first_units.empty();
+}
+
 template <class T>
 bool takes(const std::vector<T>& values, const T& value) {
     return values.empty() || std::find(values.begin(), values.end(), value) != values.end();
@@ -181,6 +190,8 @@ std::vector<schedule::ParallelLayout> legal_layouts(const model::ModelGraph& gra
 std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cluster::Cluster& cluster,
                                         const SpaceRequest& request) {
     std::vector<schedule::Plan> plans;
+    const RunnablePlans everything;
+    const RunnablePlans& runnable = request.runnable ? *request.runnable : everything;
     bool has_recomputable_attention =
         request.base.attention != model::AttentionImplementation::flash &&
         std::any_of(graph.operators.begin(), graph.operators.end(),
@@ -194,9 +205,11 @@ std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cl
         for (int micro_batch : divisors(per_replica)) {
             schedule::Plan plan = request.base;
             plan.layout = layout;
+            plan.layout.order = request.base.layout.order;
             plan.micro_batch = micro_batch;
             plan.micro_batches = per_replica / micro_batch;
-            plan.sequence_parallel = layout.tensor > 1 && divides_tokens(graph, layout, micro_batch);
+            plan.sequence_parallel = runnable.has_sequence_parallelism && layout.tensor > 1 &&
+                                     divides_tokens(graph, layout, micro_batch);
             const std::vector<int> segments =
                 layout.pipeline > 1 ? segment_counts(graph, plan, cuts) : std::vector<int>();
             for (schedule::Recompute recompute :
@@ -211,11 +224,13 @@ std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cl
                     if (choice.segments > 0)
                         plan.schedule_parameters = schedule::SegmentParameters{choice.segments};
                     plan.virtual_stages = choice.virtual_stages;
+                    if (!give_only_partition(runnable, request.base, plan)) continue;
                     for (ShardingChoice sharding :
                          sharding_choices(layout, cluster.instance.devices, keeps_gathered)) {
                         plan.sharding = sharding.sharding;
                         plan.shard_degree = sharding.degree;
-                        if (!request.limits.allows(plan)) continue;
+                        if (!request.limits.allows(plan) || (runnable.may_take && !runnable.may_take(plan)))
+                            continue;
                         plans.push_back(plan);
                         if (request.offload == schedule::Offload::none ||
                             request.base.offload != schedule::Offload::none)
@@ -263,6 +278,16 @@ schedule::Plan default_plan(const cluster::DeviceSpec& device) {
                          ? model::AttentionImplementation::fused_softmax
                          : model::AttentionImplementation::flash;
     return plan;
+}
+
+schedule::Plan as_framework_runs(schedule::Plan base) {
+    const sim::FrameworkTraits traits = sim::framework_traits(base.framework);
+    base.gradient_bucket = traits.bucket;
+    base.fused_cross_entropy = traits.has_fused_loss;
+    base.attention = std::min(base.attention, traits.attention);
+    if (base.precision.has_master_parameters && traits.reduction)
+        base.precision.gradients = *traits.reduction;
+    return base;
 }
 
 }  // namespace planner

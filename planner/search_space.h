@@ -2,6 +2,9 @@
 // recomputations and micro-batches.
 #pragma once
 
+#include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,12 +31,23 @@ struct PlanLimits {
     bool operator==(const PlanLimits&) const = default;
 };
 
+// The plans that whatever is to run them takes. Functions are called by several threads at once; empty ones
+// take everything.
+struct RunnablePlans {
+    std::function<bool(const schedule::Plan&)> may_take;  // with some partition
+    std::function<bool(const schedule::Plan&)> takes;     // with its own
+    // The only division into so many stages; one without first units: there is none. Nothing: any.
+    std::function<std::optional<schedule::Partition>(int stages)> partition;
+    bool has_sequence_parallelism = true;
+};
+
 struct SpaceRequest {
     int global_batch = 1;  // samples a step; replicas * micro_batch * micro_batches of every plan
     schedule::Plan base;   // precision, attention, optimizer and whatever else is not searched
     int most_virtual_stages = 8;
     schedule::Offload offload = schedule::Offload::none;  // where activations may go; none: they stay
     PlanLimits limits = {};
+    std::shared_ptr<const RunnablePlans> runnable = {};  // none: everything runs
 };
 
 // In a fixed order: tensor, pipeline, context, expert, micro-batch, recompute, schedule, virtual stages,
@@ -46,8 +60,8 @@ struct SpaceRequest {
 //   `segment_counts`; one pipeline stage has one schedule; sharding none, optimizer, gradients and parameters
 //   over all replicas, and hybrid over the replicas of one node where these are fewer; recompute none,
 //   selective where attention cores keep something, full; with tensor parallelism sequence parallelism where
-//   tokens divide, else plain; offload where the request allows it: activations stay, or leave with each
-//   horizon of `loading_horizons`, longest first.
+//   tokens divide and what runs the plans has it, else plain; offload where the request allows it:
+//   activations stay, or leave with each horizon of `loading_horizons`, longest first.
 std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cluster::Cluster& cluster,
                                         const SpaceRequest& request);
 
@@ -76,5 +90,9 @@ std::vector<schedule::ParallelLayout> legal_layouts(const model::ModelGraph& gra
 // The base for a device: bf16 where its profile has it, else fp16, else fp32, each with the master copy it
 // needs; flash attention where kernels for it are known.
 schedule::Plan default_plan(const cluster::DeviceSpec& device);
+
+// The base under its framework: buckets, loss and kernels of attention that the framework has, gradients of
+// 16 bits in the type that it reduces them in.
+schedule::Plan as_framework_runs(schedule::Plan base);
 
 }  // namespace planner

@@ -10,8 +10,6 @@ namespace apps {
 
 extern const char* const plan_help;
 
-// `smplan verify FILE`: checks a certificate that `--certificate` wrote.
-int run_verify_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err);
 int run_plan_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err);
 
 }  // namespace apps

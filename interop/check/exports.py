@@ -255,6 +255,7 @@ def check_torchtitan(document, facts, folder):
     import torch
     from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
     from torchtitan.config import ConfigManager
+    from torchtitan.distributed.fsdp import get_fsdp_reshard_after_forward_policy
     from torchtitan.distributed.parallel_dims import ParallelDims
     load_module("smplan_config", document["text"], folder)
     config = ConfigManager().parse_args(["--module", "smplan_config", "--config", "plan"])
@@ -272,6 +273,10 @@ def check_torchtitan(document, facts, folder):
             "sequence_parallel": dims.tp > 1 and p.enable_sequence_parallel,
             "recompute_full": config.activation_checkpoint is not None,
             "parameters": sum(w.numel() for w in model.parameters())}
+    # Parameters stay whole without resharding; gradients too in a pipeline, to its last micro-batch.
+    reshards = get_fsdp_reshard_after_forward_policy(p.fsdp_reshard_after_forward, dims.pp > 1)
+    kept_stage = 1 if dims.pp > 1 else 2
+    seen["zero_stage"] = 0 if seen["shard_degree"] == 1 else 3 if reshards else kept_stage
     if dims.pp > 1:
         kind = get_schedule_class(p.pipeline_parallel_schedule)
         parts = p.module_fqns_per_model_part

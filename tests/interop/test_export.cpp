@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
+#include <tuple>
 
 #include <unistd.h>
 
@@ -137,6 +138,8 @@ TEST_CASE("what a target cannot express is refused by its key") {
     // DeepSpeed 0.19 refuses mics_shard_size.
     refused("data_parallel = 16\nsharding = \"parameters\"\nshard_degree = 8\n", "deepspeed", "shard_degree");
     refused("data_parallel = 16\n", "torchtitan", "precision");
+    refused(piped + "sharding = \"gradients\"\n", "torchtitan", "sharding");
+    refused("data_parallel = 16\nsharding = \"optimizer\"\n", "torchtitan", "sharding");
     refused("data_parallel = 8\ntensor_parallel = 2\n", "accelerate", "sharding");
     refused("data_parallel = 16\nsharding = \"optimizer\"\n", "accelerate", "sharding");
     refused(piped, "accelerate", "pipeline_parallel");
@@ -145,6 +148,28 @@ TEST_CASE("what a target cannot express is refused by its key") {
     refused("data_parallel = 15\n", "skypilot", "data_parallel");
     refused(piped + "order = \"DPT\"\n", "nemo", "order");
     refused("data_parallel = 15\n", "slurm", "data_parallel");
+}
+
+TEST_CASE("torchtitan keeps gathered parameters by its default where that is what the plan says") {
+    const std::string precise =
+        "precision = { compute = \"bf16\", parameters = \"bf16\", gradients = \"fp32\", master_parameters = "
+        "true }\n";
+    // distributed/fsdp.py: "default" is "never" with a pipeline, else "always".
+    const std::tuple<const char*, int, const char*> cases[] = {{"parameters", 1, "default"},
+                                                               {"gradients", 1, "never"},
+                                                               {"optimizer", 4, "default"},
+                                                               {"parameters", 4, "always"}};
+    for (const auto& [sharding, pipeline, mode] : cases) {
+        const auto source = source_with(precise + "data_parallel = " + std::to_string(16 / pipeline) +
+                                        "\npipeline_parallel = " + std::to_string(pipeline) +
+                                        "\nmicro_batches = 8\nsharding = \"" + sharding + "\"\n");
+        core::Diagnostics diagnostics;
+        const auto written = exported(source, "torchtitan", diagnostics);
+        INFO(sharding << core::format(diagnostics));
+        REQUIRE(written);
+        CHECK(written->text.find("fsdp_reshard_after_forward=\"" + std::string(mode) + "\"") !=
+              std::string::npos);
+    }
 }
 
 TEST_CASE("a launcher starts smexec with the plan on every rank") {

@@ -226,8 +226,8 @@ TEST_CASE("a resolved torchtitan configuration is a plan, and what it has beyond
     CHECK(plan.layout.data == 16);  // 2 x 4 x 2
     CHECK(plan.layout.replicas() == 8);
     CHECK(plan.layout.tensor == 4);
-    CHECK(plan.effective_shard_degree() == 8);  // dp_shard x cp
-    CHECK(plan.sharding == schedule::Sharding::gradients);
+    CHECK(plan.effective_shard_degree() == 8);              // dp_shard x cp
+    CHECK(plan.sharding == schedule::Sharding::optimizer);  // stages keep whole gradients to the last one
     CHECK(plan.virtual_stages == 2);
     CHECK(plan.partition.first_units == std::vector<std::int32_t>{0, 2, 3, 4, 5, 6, 7, 8});
     CHECK(plan.global_batch() == 2 * 8 * 8);

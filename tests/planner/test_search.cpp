@@ -464,3 +464,42 @@ TEST_CASE("a model that cannot fit leaves the shortfall of the plan that came ne
     CHECK(result.shortfall->needed > result.shortfall->available);
     CHECK_FALSE(planner::find_fitting_plan(graph, target_of("g4dn.xlarge", 1), 8));
 }
+
+TEST_CASE("what is to run a plan narrows the space exactly, also where it divides stages in one way only") {
+    const model::ModelGraph graph = load_graph("gpt2", 256);
+    planner::Target target = target_of("p3.16xlarge", 1);
+    planner::RunnablePlans runnable;
+    runnable.has_sequence_parallelism = false;
+    runnable.may_take = [](const schedule::Plan& plan) {
+        return plan.virtual_stages == 1 && plan.recompute == schedule::Recompute::none &&
+               plan.sharding <= schedule::Sharding::optimizer;
+    };
+    // Twelve layers between an embedding and a head.
+    const auto even = [](int stages) {
+        schedule::Partition partition;
+        for (int s = 0; s < stages && 12 % stages == 0; ++s)
+            partition.first_units.push_back(s == 0 ? 0 : 1 + s * (12 / stages));
+        return partition;
+    };
+    runnable.takes = [&](const schedule::Plan& plan) {
+        return runnable.may_take(plan) &&
+               (plan.stages() == 1 || plan.partition.first_units == even(plan.stages()).first_units);
+    };
+    runnable.partition = [&](int stages) { return std::optional(even(stages)); };
+    target.runnable = std::make_shared<const planner::RunnablePlans>(runnable);
+    planner::SearchRequest request;
+    request.global_batch = 32;
+    request.offload = schedule::Offload::none;
+    core::Diagnostics diagnostics;
+    const planner::SearchResult found = planner::search_plans(graph, {target}, request, diagnostics);
+    request.uses_bounds = false;
+    const planner::SearchResult all = planner::search_plans(graph, {target}, request, diagnostics);
+    REQUIRE_FALSE(found.plans.empty());
+    CHECK(found.account.is_proven_optimal);
+    CHECK(found.plans.front().value == Approx(all.plans.front().value).epsilon(1e-9));
+    CHECK(found.account.space == all.account.space);
+    for (const planner::RankedPlan& ranked : found.plans) {
+        CHECK(runnable.takes(ranked.plan));
+        CHECK_FALSE(ranked.plan.has_sequence_parallelism());
+    }
+}

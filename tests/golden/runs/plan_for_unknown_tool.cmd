@@ -1,0 +1,1 @@
+smplan --target p4d.24xlarge --nodes 1 --model gpt2-xl --global-batch 64 --for torchtitan,nowhere
