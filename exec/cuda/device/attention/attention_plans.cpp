@@ -30,7 +30,7 @@ cudaError_t get_described_properties(cudaDeviceProp* properties, int) {
 #define cudaGetDevice get_described_device
 #define cudaGetDeviceProperties get_described_properties
 #define cudnn_frontend described_cudnn_frontend
-#include "exec/cuda/device/attention/attention_graph.h"
+#include "exec/cuda/device/attention/attention_graph.cuh"
 #endif
 
 namespace exec::cuda {

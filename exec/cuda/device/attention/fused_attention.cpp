@@ -11,7 +11,7 @@
 #include "model/model_graph.h"
 
 #ifdef SMSIM_HAS_CUDNN_FRONTEND
-#include "exec/cuda/device/attention/attention_graph.h"
+#include "exec/cuda/device/attention/attention_graph.cuh"
 #endif
 
 namespace exec::cuda {
