@@ -89,8 +89,8 @@ inline Process start(const std::vector<std::string>& arguments, const std::vecto
     return process;
 }
 
-// True when all ended in time; the rest is killed.
-inline bool wait_for_all(std::vector<Process>& processes, std::chrono::milliseconds limit) {
+// Whether all of them end within the limit.
+inline bool have_all_ended(std::vector<Process>& processes, std::chrono::milliseconds limit) {
     const Clock::time_point deadline = Clock::now() + limit;
     while (true) {
         bool all = true;
@@ -99,10 +99,14 @@ inline bool wait_for_all(std::vector<Process>& processes, std::chrono::milliseco
                 process.has_ended = ::waitpid(process.id, &process.status, WNOHANG) == process.id;
             all = all && process.has_ended;
         }
-        if (all) return true;
-        if (Clock::now() > deadline) break;
+        if (all || Clock::now() > deadline) return all;
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
+}
+
+// True when all ended in time; the rest is killed.
+inline bool wait_for_all(std::vector<Process>& processes, std::chrono::milliseconds limit) {
+    if (have_all_ended(processes, limit)) return true;
     for (Process& process : processes)
         if (!process.has_ended) {
             ::kill(process.id, SIGKILL);
