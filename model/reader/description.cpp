@@ -15,6 +15,7 @@
 #include "model/builder/vision_transformer.h"
 #include "model/reader/bounds.h"
 #include "model/reader/decoder_description.h"
+#include "model/reader/encoder_description.h"
 
 namespace model {
 
@@ -282,6 +283,7 @@ std::vector<std::string> family_names() {
     for (const char* name :
          {"bert", "t5", "vit", "swin", "resnet", "convnet", "ssd", "mask_rcnn", "transformer_xl"})
         names.push_back(name);
+    for (const std::string& name : encoder_family_names()) names.push_back(name);
     return names;
 }
 
@@ -306,6 +308,9 @@ std::optional<ModelGraph> build_from_description(const core::Value& table, const
     else if (family == "ssd") graph = ssd(reader, own_name);
     else if (family == "mask_rcnn") graph = mask_rcnn(reader, own_name);
     else if (family == "transformer_xl") graph = transformer_xl(reader, own_name);
+    else if (const auto names = encoder_family_names();
+             std::find(names.begin(), names.end(), family) != names.end())
+        graph = encoder_from(reader, family, own_name);
     else graph = decoder_from(reader, family, own_name, assumptions);
     if (graph) graph->assumptions = std::move(assumptions);
     return graph;
