@@ -3,9 +3,9 @@
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
-#include "model/builder/clip.h"
 #include "model/builder/deberta.h"
 #include "model/builder/encoder_decoder.h"
+#include "model/builder/vision/clip.h"
 #include "model/reader/bounds.h"
 
 namespace model {

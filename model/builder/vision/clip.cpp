@@ -1,4 +1,4 @@
-#include "model/builder/clip.h"
+#include "model/builder/vision/clip.h"
 
 #include "model/builder/transformer_layer.h"
 
