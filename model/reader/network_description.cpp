@@ -5,6 +5,7 @@
 #include "core/diagnostics.h"
 #include "model/builder/recurrent.h"
 #include "model/builder/vision/unet.h"
+#include "model/builder/vision/yolo.h"
 #include "model/reader/bounds.h"
 
 namespace model {
@@ -60,11 +61,29 @@ std::optional<ModelGraph> unet3d(TableReader& reader, const std::string& name) {
     return build_unet(d);
 }
 
+std::optional<ModelGraph> yolov4(TableReader& reader, const std::string& name) {
+    const std::size_t errors = reader.diagnostics().error_count();
+    YoloDescription d;
+    d.name = name;
+    d.image_size = reader.integer("image_size", d.image_size, {64, 1 << 12});
+    d.channels = reader.integer("channels", d.channels, {1, 1 << 10});
+    d.classes = reader.integer("classes", d.classes, {1, 1 << 16});
+    reader.finish();
+    constexpr std::int64_t coarsest = 32;  // pixels of a cell of the coarsest level
+    if (d.image_size % coarsest != 0)
+        reader.error(
+            "image_size",
+            fmt::format("{} = {} is no multiple of {}", reader.path_of("image_size"), d.image_size, coarsest),
+            "choose 416, 512 or 608");
+    if (reader.diagnostics().error_count() != errors) return std::nullopt;
+    return build_yolo(d);
+}
+
 struct Family {
     const char* name;
     std::optional<ModelGraph> (*read)(TableReader&, const std::string&);
 };
-constexpr Family families[] = {{"lstm", lstm}, {"unet3d", unet3d}};
+constexpr Family families[] = {{"lstm", lstm}, {"unet3d", unet3d}, {"yolov4", yolov4}};
 
 }  // namespace
 

@@ -126,3 +126,11 @@ TEST_CASE("a step of an LSTM reads two matrices of four gates a layer") {
         model::phase_cost(graph, {0, core::count_of(graph.operators)}, model::Phase::forward, {}).flops.value;
     CHECK(std::abs(flops / (35 * per_token) - 1) < 1e-3);
 }
+
+TEST_CASE("YOLOv4 has the operations that darknet prints for its convolutions") {
+    const model::ModelGraph graph = loaded("yolov4");
+    // AlexeyAB/darknet, yolov4.cfg at 608 pixels: "Total BFLOPS 128.459".
+    const double flops =
+        model::phase_cost(graph, {0, core::count_of(graph.operators)}, model::Phase::forward, {}).flops.value;
+    CHECK(std::abs(flops / 128.459e9 - 1) < 1e-3);
+}
