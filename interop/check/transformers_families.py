@@ -169,13 +169,51 @@ def no_groups(c):
     return c
 
 
+def two_stacks(r):
+    heads, width = (pick(r, 2, 4), pick(r, 2, 4)), pick(r, 48, 64)
+    return dict(d_model=width, encoder_layers=r.randint(1, 3), decoder_layers=r.randint(1, 3),
+                encoder_attention_heads=heads[0], decoder_attention_heads=heads[1], encoder_ffn_dim=pick(r, 96, 128),
+                decoder_ffn_dim=pick(r, 96, 160), vocab_size=r.randint(300, 900), pad_token_id=1,
+                activation_function=pick(r, "gelu", "relu"), scale_embedding=pick(r, True, False))
+
+
+def deberta(r):
+    heads = pick(r, 2, 3, 4)
+    c = dict(hidden_size=heads * 16, intermediate_size=pick(r, 96, 160), num_hidden_layers=r.randint(1, 4),
+             num_attention_heads=heads, vocab_size=r.randint(300, 900), max_position_embeddings=130,
+             type_vocab_size=pick(r, 0, 2), position_biased_input=pick(r, True, False))
+    if r.random() < 0.8:
+        c.update(relative_attention=True, position_buckets=pick(r, -1, 16), share_att_key=pick(r, True, False),
+                 pos_att_type=pick(r, ["c2p"], ["p2c"], ["p2c", "c2p"]), norm_rel_ebd=pick(r, "none", "layer_norm"))
+    if r.random() < 0.4:
+        c.update(conv_kernel_size=3, conv_act=pick(r, "gelu", "tanh"), conv_groups=pick(r, 1, 2))
+    if r.random() < 0.3:
+        c.update(embedding_size=24)
+    return c
+
+
+def clip(r):
+    def tower(**more):
+        heads = pick(r, 2, 3, 4)
+        return dict(hidden_size=heads * 16, intermediate_size=pick(r, 96, 160), num_hidden_layers=r.randint(1, 3),
+                    num_attention_heads=heads, hidden_act=pick(r, "quick_gelu", "gelu"), **more)
+    words = r.randint(300, 900)
+    return dict(text_config=tower(vocab_size=words, max_position_embeddings=pick(r, 20, 40), bos_token_id=1,
+                                  eos_token_id=words - 1),
+                vision_config=tower(image_size=pick(r, 32, 64), patch_size=pick(r, 8, 16), num_channels=pick(r, 1, 3)),
+                projection_dim=pick(r, 24, 48))
+
+
 VARIATIONS = {
+    "bart": lambda r: dict(two_stacks(r), max_position_embeddings=pick(r, 64, 100)),
     "bert": bert,
     "bloom": bloom,
     "camembert": bert,
+    "clip": clip,
     "cohere": lambda r: llama_like(r, use_qk_norm=pick(r, True, False), **biased(r)),
     "cohere2": lambda r: with_head(r, sliding_window=16, **biased(r)),
     "dbrx": dbrx,
+    "deberta-v2": deberta,
     "deepseek_v2": lambda r: deepseek(r, pick(r, None, 24)),
     "deepseek_v3": lambda r: deepseek(r, pick(r, None, 24)),
     "deit": vit,
@@ -186,6 +224,10 @@ VARIATIONS = {
     "gemma": lambda r: with_head(r, **biased(r)),
     "gemma2": lambda r: with_head(r, sliding_window=16, query_pre_attn_scalar=pick(r, 16, 100),
                                   attn_logit_softcapping=pick(r, None, 50.0), **biased(r)),
+    "gemma3": lambda r: dict(text_config=with_head(r, sliding_window=16, **biased(r)),
+                             tie_word_embeddings=pick(r, True, False),
+                             vision_config=dict(hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+                                                num_attention_heads=2, image_size=224, patch_size=14)),
     "gemma3_text": lambda r: with_head(r, sliding_window=16, **biased(r)),
     "glm": lambda r: with_head(r, **biased(r)),
     "glm4": lambda r: with_head(r, **biased(r)),
@@ -205,6 +247,7 @@ VARIATIONS = {
     "granitemoe": lambda r: llama_like(r, attention_multiplier=0.0625, **biased(r),
                                        **experts(r, "num_local_experts")),
     "llama": lambda r: with_head(r, mlp_bias=pick(r, True, False), **biased(r)),
+    "llama4": lambda r: dict(text_config=llama4(r), tie_word_embeddings=pick(r, True, False)),
     "llama4_text": llama4,
     "mistral": lambda r: with_head(r, sliding_window=pick(r, None, 16)),
     "mixtral": lambda r: with_head(r, sliding_window=pick(r, None, 16), **experts(r, "num_local_experts")),
@@ -242,13 +285,22 @@ VARIATIONS = {
     "swin": swin,
     "t5": t5,
     "vit": vit,
+    "whisper": lambda r: dict(two_stacks(r), num_mel_bins=pick(r, 80, 128), max_source_positions=pick(r, 50, 80),
+                              max_target_positions=pick(r, 64, 100), eos_token_id=2, bos_token_id=2,
+                              decoder_start_token_id=3),
     "xlm-roberta": bert,
 }
-CLASSES = {"bert": "BertForPreTraining", "camembert": "CamembertForMaskedLM", "distilbert": "DistilBertForMaskedLM",
+CLASSES = {"bart": "BartForConditionalGeneration", "clip": "CLIPModel", "deberta-v2": "DebertaV2ForMaskedLM",
+           "gemma3": "Gemma3ForConditionalGeneration", "llama4": "Llama4ForConditionalGeneration",
+           "whisper": "WhisperForConditionalGeneration", "bert": "BertForPreTraining", "camembert": "CamembertForMaskedLM", "distilbert": "DistilBertForMaskedLM",
            "roberta": "RobertaForMaskedLM", "xlm-roberta": "XLMRobertaForMaskedLM",
            "modernbert": "ModernBertForMaskedLM", "t5": "T5ForConditionalGeneration",
            "mt5": "MT5ForConditionalGeneration", "vit": "ViTForImageClassification",
            "deit": "DeiTForImageClassification", "swin": "SwinForImageClassification"}
+ENCODER_DECODERS = ("bart", "mt5", "t5")
+# Of models of images and text the language model is compared: what is under these names is left out.
+MULTIMODAL = {"gemma3": "gemma3_text", "llama4": "llama4_text"}
+LEFT_OUT = ("vision_tower", "vision_model", "multi_modal_projector")
 # Beyond these parameters a model is counted on the meta device alone.
 MOST_ON_CPU = 2e7
 
@@ -264,15 +316,26 @@ def inputs(config, family, device):
         size = config.image_size
         return dict(pixel_values=torch.zeros(1, config.num_channels, size, size, device=device))
     ids = torch.randint(5, 200, (1, TOKENS)).to(device)
+    if family == "whisper":
+        frames = torch.zeros(1, config.num_mel_bins, 2 * config.max_source_positions, device=device)
+        return dict(input_features=frames, decoder_input_ids=ids)
+    if family == "clip":
+        text, vision = config.text_config, config.vision_config
+        size = vision.image_size
+        return dict(input_ids=torch.randint(5, 200, (1, text.max_position_embeddings)).to(device),
+                    pixel_values=torch.zeros(1, vision.num_channels, size, size, device=device))
     given = dict(input_ids=ids)
-    if family in ("t5", "mt5"):
+    if family in ENCODER_DECODERS:
         given["decoder_input_ids"] = ids
     else:
         given["attention_mask"] = torch.ones_like(ids)
-    return given if family in ("t5", "mt5") or family in CLASSES else dict(given, use_cache=False)
+    return given if family in CLASSES else dict(given, use_cache=False)
 
 
 def flops_of(family, config, parameters):
+    if family in MULTIMODAL:
+        config.text_config._attn_implementation = config.text_config._experts_implementation = "eager"
+        return flops_of(MULTIMODAL[family], config.text_config, parameters)
     if family == "llama4_text" and config.num_local_experts > config.num_experts_per_tok:
         return None, "the class lets every expert work on every token"
     device = "cpu" if parameters < MOST_ON_CPU else "meta"
@@ -292,7 +355,7 @@ def plain(config):
     d = json.loads(config.to_json_string(use_diff=False))
     labels = d.get("id2label")
     d = {k: v for k, v in d.items() if k not in GENERIC}
-    for key in ("attn_config", "ffn_config"):
+    for key in ("attn_config", "ffn_config", "text_config", "vision_config"):
         if key in d:
             d[key] = {k: v for k, v in d[key].items() if k not in GENERIC and k != "model_type"}
     if config.model_type in ("vit", "deit", "swin"):
@@ -305,7 +368,10 @@ def count(family, config):
     config._experts_implementation = "eager"
     with torch.device("meta"):
         model = model_class(family)(config)
-    parameters = sum(p.numel() for p in model.parameters())
+    # What is trained: Whisper's sinusoids are a parameter without a gradient.
+    own = {n: p for n, p in model.named_parameters() if family not in MULTIMODAL or not n.startswith(LEFT_OUT)
+           and not n.startswith(tuple("model." + part for part in LEFT_OUT))}
+    parameters = sum(p.numel() for p in own.values() if p.requires_grad)
     flops, why = flops_of(family, config, parameters)
     return dict(dict(parameters=parameters, tokens=TOKENS, forward_flops=flops), **({"why": why} if why else {}))
 
@@ -338,7 +404,7 @@ def smsim_counts(smsim, family, config):
     with tempfile.NamedTemporaryFile("w", suffix=".config.json", delete=False) as f:
         json.dump(config, f)
     arguments = [smsim, "model", f.name, "--json"]
-    if family not in ("vit", "deit", "swin"):
+    if family not in ("vit", "deit", "swin", "clip"):
         arguments += ["--seq-len", str(TOKENS)]
     run = subprocess.run(arguments, capture_output=True, text=True)
     os.unlink(f.name)
@@ -364,7 +430,8 @@ def compare(smsim, families):
                 exact += 1
             else:
                 remarks.append(error or f"{parameters} != {case['parameters']}")
-            windows = [case["config"].get(k) for k in ("sliding_window", "window_size", "local_attention")]
+            own = case["config"].get("text_config", case["config"])
+            windows = [own.get(k) for k in ("sliding_window", "window_size", "local_attention")]
             if any(w and w < TOKENS for w in windows):
                 continue  # eager attention computes what windows hide; tests/model compares it so
             if case["forward_flops"] and flops:

@@ -77,6 +77,7 @@ private:
         if (shape.experts > 0) {
             flag("--num-experts", shape.experts);
             flag("--moe-token-dispatcher-type", "alltoall");  // as the Program exchanges tokens
+            flag("--moe-grouped-gemm");                       // as the experts of a rank are priced
             if (shape.auxiliary_loss > 0) flag("--moe-aux-loss-coeff", shape.auxiliary_loss);
             if (shape.capacity_factor > 0) {
                 flag("--moe-expert-capacity-factor", shape.capacity_factor);

@@ -279,6 +279,7 @@ private:
             if (model_.find("family")->string() == "mixtral") model_["ffn"] = width;
             else model_["expert_ffn"] = width;
         }
+        dispatch();
         if (is_plain) return;
         if (const std::int64_t shared = a_.positive("moe-shared-expert-intermediate-size", 0); shared > 0)
             model_["shared_expert_ffn"] = shared;
@@ -286,6 +287,26 @@ private:
         clamped_gate();
         router();
         which_layers();
+    }
+
+    // How tokens reach their experts, and how these work: a Program has one way each.
+    void dispatch() {
+        // Without the argument Megatron-LM gathers all tokens
+        // (megatron/core/transformer/transformer_config.py, 0.20.0).
+        const std::string dispatcher = a_.text("moe-token-dispatcher-type", "allgather");
+        if (dispatcher != "allgather" && dispatcher != "alltoall" && dispatcher != "flex")
+            a_.error("moe-token-dispatcher-type",
+                     fmt::format("--moe-token-dispatcher-type {} is unknown", core::in_quotes(dispatcher)),
+                     "Megatron-LM has allgather, alltoall and flex");
+        else if (dispatcher != "alltoall" && a_.positive("expert-model-parallel-size", 1) > 1)
+            a_.warn("moe-token-dispatcher-type",
+                    fmt::format("tokens that are dispatched by {} are priced as exchanged all to all",
+                                dispatcher),
+                    "--moe-token-dispatcher-type alltoall is what is priced");
+        if (!a_.has("moe-grouped-gemm"))
+            a_.warn("moe-grouped-gemm",
+                    "experts of a rank that work one after another are priced as one grouped product",
+                    "--moe-grouped-gemm is what is priced");
     }
 
     // Is there anything that Mixtral's description does not say?

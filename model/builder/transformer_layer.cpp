@@ -111,14 +111,37 @@ TensorId latent_attention(GraphBuilder& builder, const LatentTensors& latent, co
                           row(layer.has_region, layer.has_output_bias, layer.output_deviation));
 }
 
-TensorId self_attention(GraphBuilder& builder, TensorId entered, const AttentionLayer& layer) {
+namespace {
+
+// Keys without biases beside values with theirs, behind what is `joined` already.
+TensorId keys_without_bias(GraphBuilder& builder, TensorId read, const AttentionLayer& layer,
+                           std::vector<TensorId> joined) {
+    const std::int64_t width = layer.attributes.kv_heads * layer.attributes.head_dimension;
+    joined.push_back(builder.linear("key", read, width, column(layer.has_region, false, layer.deviation)));
+    joined.push_back(builder.linear("value", read, width, column(layer.has_region, true, layer.deviation)));
+    std::int64_t columns = 0;
+    for (const TensorId part : joined) columns += builder.shape(part)[1];
+    return builder.join_columns("join", std::move(joined), columns,
+                                layer.has_region ? TensorSplit::split : TensorSplit::whole);
+}
+
+TensorId packed_projections(GraphBuilder& builder, TensorId entered, const AttentionLayer& layer) {
     const Attributes& a = layer.attributes;
-    const std::int64_t hidden = builder.shape(entered)[1], query = a.heads * a.head_dimension,
-                       key = a.kv_heads * a.head_dimension;
+    const std::int64_t query = a.heads * a.head_dimension, key = a.kv_heads * a.head_dimension;
     LinearOptions packed = column(layer.has_region, layer.has_qkv_bias, layer.deviation);
+    if (layer.has_qkv_bias && !layer.has_key_bias)
+        return keys_without_bias(builder, entered, layer, {builder.linear("query", entered, query, packed)});
     packed.split_blocks = 3;
     if (query != key) packed.split_sections = {query, key, key};
-    TensorId qkv = builder.linear("qkv", entered, query + 2 * key, packed);
+    return builder.linear("qkv", entered, query + 2 * key, packed);
+}
+
+}  // namespace
+
+TensorId self_attention(GraphBuilder& builder, TensorId entered, const AttentionLayer& layer) {
+    const Attributes& a = layer.attributes;
+    const std::int64_t hidden = builder.shape(entered)[1];
+    TensorId qkv = packed_projections(builder, entered, layer);
     if (layer.clips) qkv = builder.elementwise("clip", {qkv}, true);
     const TensorId context =
         builder.attention("core", qkv, {}, a, layer.relative_bias, norms_and_sinks(builder, layer));
@@ -134,7 +157,9 @@ TensorId cross_attention(GraphBuilder& builder, TensorId entered, TensorId enter
     const TensorId query = builder.linear("query", entered, a.heads * a.head_dimension, packed);
     packed.split_blocks = 2;
     const TensorId key_value =
-        builder.linear("key_value", entered_memory, 2 * a.kv_heads * a.head_dimension, packed);
+        layer.has_qkv_bias && !layer.has_key_bias
+            ? keys_without_bias(builder, entered_memory, layer, {})
+            : builder.linear("key_value", entered_memory, 2 * a.kv_heads * a.head_dimension, packed);
     const TensorId context = builder.attention("core", query, key_value, a);
     return builder.linear("output", context, hidden,
                           row(layer.has_region, layer.has_output_bias, layer.output_deviation));

@@ -10,6 +10,7 @@ namespace model {
 struct AttentionLayer {
     Attributes attributes;  // heads, kv_heads, head_dimension, masks, positions, dropout of the probabilities
     bool has_qkv_bias = true, has_output_bias = true;
+    bool has_key_bias = true;  // false: queries and values alone (Whisper), three products side by side
     double deviation = 0.02, output_deviation = 0.02;
     ParameterId relative_bias;
     NormKind query_key_norm = NormKind::rms_norm;  // where attributes ask for one

@@ -7,14 +7,16 @@
 #include "core/diagnostics.h"
 #include "core/reader.h"
 #include "model/builder/bert.h"
-#include "model/builder/convolutional.h"
-#include "model/builder/detection.h"
 #include "model/builder/t5.h"
 #include "model/builder/transformer_layer.h"
 #include "model/builder/transformer_xl.h"
-#include "model/builder/vision_transformer.h"
+#include "model/builder/vision/convolutional.h"
+#include "model/builder/vision/detection.h"
+#include "model/builder/vision/vision_transformer.h"
 #include "model/reader/bounds.h"
 #include "model/reader/decoder_description.h"
+#include "model/reader/encoder_description.h"
+#include "model/reader/network_description.h"
 
 namespace model {
 
@@ -270,6 +272,10 @@ std::optional<ModelGraph> convnet(TableReader& reader, const std::string& name) 
     return build_convnet(d);
 }
 
+bool is_one_of(const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 }  // namespace
 
 bool is_provenance(std::string_view key) {
@@ -282,6 +288,8 @@ std::vector<std::string> family_names() {
     for (const char* name :
          {"bert", "t5", "vit", "swin", "resnet", "convnet", "ssd", "mask_rcnn", "transformer_xl"})
         names.push_back(name);
+    for (const std::string& name : encoder_family_names()) names.push_back(name);
+    for (const std::string& name : network_family_names()) names.push_back(name);
     return names;
 }
 
@@ -306,6 +314,8 @@ std::optional<ModelGraph> build_from_description(const core::Value& table, const
     else if (family == "ssd") graph = ssd(reader, own_name);
     else if (family == "mask_rcnn") graph = mask_rcnn(reader, own_name);
     else if (family == "transformer_xl") graph = transformer_xl(reader, own_name);
+    else if (is_one_of(encoder_family_names(), family)) graph = encoder_from(reader, family, own_name);
+    else if (is_one_of(network_family_names(), family)) graph = network_from(reader, family, own_name);
     else graph = decoder_from(reader, family, own_name, assumptions);
     if (graph) graph->assumptions = std::move(assumptions);
     return graph;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <fmt/core.h>
 
@@ -246,10 +247,13 @@ struct ModelType {
     const char* family;
     void (*map)(ConfigMapper&);
 };
-constexpr ModelType model_types[] = {{"bert", "bert", family::bert},
+constexpr ModelType model_types[] = {{"bart", "bart", family::bart},
+                                     {"bert", "bert", family::bert},
                                      {"bloom", "bloom", bloom},
-                                     {"deit", "vit", family::deit},
                                      {"camembert", "bert", family::roberta},
+                                     {"clip", "clip", family::clip},
+                                     {"deberta-v2", "deberta", family::deberta},
+                                     {"deit", "vit", family::deit},
                                      {"distilbert", "bert", family::distilbert},
                                      {"gpt2", "gpt2", gpt2},
                                      {"gpt_neox", "gpt-neox", gpt_neox},
@@ -266,6 +270,7 @@ constexpr ModelType model_types[] = {{"bert", "bert", family::bert},
                                      {"swin", "swin", family::swin},
                                      {"t5", "t5", family::t5},
                                      {"vit", "vit", family::vit},
+                                     {"whisper", "whisper", family::whisper},
                                      {"xlm-roberta", "bert", family::roberta}};
 
 bool map_function(const std::string& type, ConfigMapper& m) {
@@ -278,11 +283,81 @@ bool map_function(const std::string& type, ConfigMapper& m) {
     return false;
 }
 
+// A model_type of images and text whose language model is a family of its own, in text_config.
+struct Multimodal {
+    const char *model_type, *text_type;
+    bool ties_as_a_whole;  // the token table, by the key outside text_config
+    // What short files leave out: the defaults of transformers' class of text_config.
+    std::vector<std::pair<const char*, std::int64_t>> defaults;
+};
+const std::vector<Multimodal>& multimodal_types() {
+    static const std::vector<Multimodal> types = {{"gemma3",
+                                                   "gemma3_text",
+                                                   true,
+                                                   {{"hidden_size", 2304},
+                                                    {"intermediate_size", 9216},
+                                                    {"num_hidden_layers", 26},
+                                                    {"num_attention_heads", 8},
+                                                    {"num_key_value_heads", 4},
+                                                    {"head_dim", 256},
+                                                    {"vocab_size", 262208},
+                                                    {"max_position_embeddings", 131072},
+                                                    {"sliding_window", 4096}}},
+                                                  {"llama4",
+                                                   "llama4_text",
+                                                   false,
+                                                   {{"hidden_size", 5120},
+                                                    {"intermediate_size", 8192},
+                                                    {"intermediate_size_mlp", 16384},
+                                                    {"num_hidden_layers", 48},
+                                                    {"num_attention_heads", 40},
+                                                    {"num_key_value_heads", 8},
+                                                    {"head_dim", 128},
+                                                    {"vocab_size", 202048},
+                                                    {"max_position_embeddings", 131072},
+                                                    {"num_local_experts", 16},
+                                                    {"num_experts_per_tok", 1}}}};
+    return types;
+}
+
+// The config of the language model alone; nothing where there are errors.
+std::optional<Value> text_config(const Multimodal& type, ConfigMapper& m,
+                                 std::vector<std::string>& assumptions) {
+    const Value* given = m.table("text_config");
+    if (!given) {
+        m.refuse(
+            "text_config", "text_config is missing",
+            fmt::format("a config.json of model_type \"{}\" has its language model there", type.model_type));
+        return std::nullopt;
+    }
+    m.ignore({"vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index",
+              "image_token_index", "boi_token_id", "eoi_token_id", "image_token_id"});
+    Value text = *given;
+    text["model_type"] = type.text_type;
+    // Gemma 3 follows the whole model's key, whatever that of text_config says; Llama 4 the latter.
+    const bool is_tied = m.boolean("tie_word_embeddings", true);
+    if (type.ties_as_a_whole) text["tie_word_embeddings"] = is_tied;
+    std::string added;
+    for (const auto& [key, value] : type.defaults)
+        if (!text.find(key)) {
+            text[key] = value;
+            added += fmt::format("{}{} = {}", added.empty() ? "" : ", ", key, value);
+        }
+    assumptions.push_back(
+        "the graph is the language model of text_config: vision_config's encoder and the projection of its "
+        "results are not modelled, and images are tokens like others");
+    if (!added.empty())
+        assumptions.push_back(
+            fmt::format("text_config leaves out, and transformers' class then has, {}", added));
+    return text;
+}
+
 }  // namespace
 
 std::vector<std::string> supported_model_types() {
     std::vector<std::string> names;
     for (const ModelType& type : model_types) names.push_back(type.model_type);
+    for (const Multimodal& type : multimodal_types()) names.push_back(type.model_type);
     for (std::string& name : table_model_types()) names.push_back(std::move(name));
     std::sort(names.begin(), names.end());
     return names;
@@ -296,6 +371,13 @@ std::optional<Value> description_of_config(const Value& config, std::vector<std:
     const std::string type = reader.required_string("model_type");
     if (diagnostics.error_count() != errors) return std::nullopt;
     ConfigMapper m(config, assumptions, diagnostics);
+    for (const Multimodal& known : multimodal_types()) {
+        if (type != known.model_type) continue;
+        const std::optional<Value> text = text_config(known, m, assumptions);
+        m.finish();
+        if (!text || diagnostics.error_count() != errors) return std::nullopt;
+        return description_of_config(*text, assumptions, diagnostics);
+    }
     if (!map_function(type, m) && !map_family(type, m)) {
         const std::string near = core::did_you_mean(type, supported_model_types());
         reader.error("model_type", fmt::format("model_type = {} is not supported", core::in_quotes(type)),

@@ -2,7 +2,7 @@
 
 #include "core/diagnostics.h"
 #include "exec/runtime/parameters.h"
-#include "model/builder/convolutional.h"
+#include "model/builder/vision/convolutional.h"
 #include "schedule/pipeline/registry.h"
 #include "tests/exec/tiny.h"
 

@@ -84,6 +84,23 @@ TEST_CASE("Megatron-LM's arguments describe the models that are trained with the
           Approx(30.53e9).epsilon(0.001));
 }
 
+TEST_CASE("how Megatron-LM dispatches tokens is what is priced, or a warning says otherwise") {
+    const auto said = [](const std::string& more) {
+        core::Diagnostics diagnostics;
+        const bool is_read =
+            imported(run + llama_like + "--num-experts 8 --expert-model-parallel-size 2 " + more, "megatron",
+                     diagnostics)
+                .has_value();
+        return (is_read ? "read: " : "refused: ") + core::format(diagnostics);
+    };
+    const std::string priced = "--moe-token-dispatcher-type alltoall --moe-grouped-gemm";
+    CHECK(said(priced).find("priced") == std::string::npos);
+    // Megatron-LM's own default is allgather.
+    CHECK(said("--moe-grouped-gemm").find("dispatched by allgather are priced") != std::string::npos);
+    CHECK(said("--moe-token-dispatcher-type alltoall").find("one grouped product") != std::string::npos);
+    CHECK(said("--moe-grouped-gemm --moe-token-dispatcher-type ring").find("refused: ") == 0);
+}
+
 TEST_CASE("every argument of Megatron-LM is honoured, harmless or refused") {
     core::Diagnostics diagnostics;
     const auto file =

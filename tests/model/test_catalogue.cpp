@@ -1,12 +1,15 @@
 // The catalogue against published integers.
 #include <catch2/catch.hpp>
 
+#include <cmath>
 #include <fstream>
 #include <sstream>
 
 #include "core/diagnostics.h"
 #include "core/document.h"
+#include "core/index/integers.h"
 #include "model/load.h"
+#include "model/operators/cost.h"
 #include "model/reader/catalogue.h"
 
 namespace {
@@ -86,4 +89,48 @@ TEST_CASE("every name of the shared list is in the catalogue with its published 
     }
     CHECK(rows >= 71);
     CHECK(published >= 14);
+}
+
+TEST_CASE("a 3D U-Net has its paper's parameters beside the norms, and torch's FLOPs") {
+    const model::ModelGraph graph = loaded("unet3d-xenopus");
+    // Channels behind each of the fourteen convolutions; a norm has a scale and a shift of each.
+    const std::int64_t channels = 32 + 64 + 64 + 128 + 128 + 256 + 256 + 512 + 2 * 256 + 2 * 128 + 2 * 64;
+    CHECK(model::parameter_count(graph) == 19069955 + 2 * channels);
+    for (const model::Operator& op : graph.operators)
+        if (op.name == "head.scores")
+            CHECK(graph.tensor(op.output).shape == std::vector<std::int64_t>{3, 44, 44, 28});
+    // torch 2.15.0's FlopCounterMode over the same layers of torch.nn on the meta device, 2026-11-23.
+    const double flops =
+        model::phase_cost(graph, {0, core::count_of(graph.operators)}, model::Phase::forward, {}).flops.value;
+    CHECK(std::abs(flops / 533462036992.0 - 1) < 1e-3);
+}
+
+TEST_CASE("a volume that does not go through a U-Net's levels is refused") {
+    const auto errors = [](const std::string& keys) {
+        core::Diagnostics diagnostics;
+        const auto table = core::parse_toml("family = \"unet3d\"\n" + keys, "unet.toml", diagnostics);
+        REQUIRE(table);
+        model::load_model(*table, {}, diagnostics);
+        return core::format(diagnostics);
+    };
+    CHECK(errors("volume = [132, 132, 116]").empty());
+    CHECK(errors("volume = [128, 64, 8]\npadded = true").empty());
+    CHECK_THAT(errors("volume = [130, 132, 116]"), Catch::Matchers::Contains("an extent of 130 does not"));
+    CHECK_THAT(errors("volume = [132, 132]"), Catch::Matchers::Contains("has 2 extents"));
+}
+
+TEST_CASE("a step of an LSTM reads two matrices of four gates a layer") {
+    const model::ModelGraph graph = loaded("lstm-ptb-large");
+    const double per_token = 2 * (2 * 4 * 1500.0 * (1500 + 1500) + 1500.0 * 10000);
+    const double flops =
+        model::phase_cost(graph, {0, core::count_of(graph.operators)}, model::Phase::forward, {}).flops.value;
+    CHECK(std::abs(flops / (35 * per_token) - 1) < 1e-3);
+}
+
+TEST_CASE("YOLOv4 has the operations that darknet prints for its convolutions") {
+    const model::ModelGraph graph = loaded("yolov4");
+    // AlexeyAB/darknet, yolov4.cfg at 608 pixels: "Total BFLOPS 128.459".
+    const double flops =
+        model::phase_cost(graph, {0, core::count_of(graph.operators)}, model::Phase::forward, {}).flops.value;
+    CHECK(std::abs(flops / 128.459e9 - 1) < 1e-3);
 }

@@ -526,6 +526,56 @@ TEST_CASE("Grouped convolutions count one group's inputs per output") {
     CHECK(model::forward_flops_per_sample(*loaded.graph).value == 2.0 * 64 * 8 * 9);
 }
 
+TEST_CASE("Convolutions that all have biases, without norms, are told to be folded ones perhaps") {
+    const auto remarks = [](int convolutions, bool has_biases, bool has_norm) {
+        Writer w;
+        std::string x = w.input("images", {-1, 8, 10, 10});
+        for (int i = 0; i < convolutions; ++i) {
+            const std::string index = std::to_string(i);
+            std::vector<std::string> inputs{x, w.weight("filter" + index, {8, 8, 1, 1})};
+            if (has_biases) inputs.push_back(w.weight("bias" + index, {8}));
+            x = w.make("Conv", inputs, "maps" + index);
+        }
+        if (has_norm)
+            x = w.make("BatchNormalization",
+                       {x, w.weight("scale", {8}), w.weight("shift", {8}), w.weight("mean", {8}),
+                        w.weight("variance", {8})},
+                       "normed");
+        w.output(x);
+        const Loaded loaded = load(w.bytes());
+        INFO(loaded.errors);
+        REQUIRE(loaded.graph);
+        std::string all;
+        for (const std::string& one : loaded.graph->assumptions) all += one + "\n";
+        return all;
+    };
+    CHECK(contains(remarks(5, true, false), "all 5 convolutions have biases"));
+    CHECK(contains(remarks(5, true, false), "TrainingMode.TRAINING"));
+    CHECK(!contains(remarks(5, false, false), "have biases"));
+    CHECK(!contains(remarks(5, true, true), "have biases"));
+    CHECK(!contains(remarks(1, true, false), "have biases"));
+}
+
+TEST_CASE("Stored scores of every head are told to be a folded table perhaps") {
+    const auto remarks = [](const std::vector<std::int64_t>& shape, bool has_softmax) {
+        Writer w;
+        w.input("scores", {-1, 3, 7, 7});
+        const std::string sum = w.make("Add", {"scores", w.weight("positions", shape)}, "sum");
+        const std::string last = has_softmax ? w.make("Softmax", {sum}, "probabilities") : sum;
+        w.output(w.make("MatMul", {last, w.weight("head", {7, 5})}, "logits"));
+        const Loaded loaded = load(w.bytes());
+        INFO(loaded.errors);
+        REQUIRE(loaded.graph);
+        std::string all;
+        for (const std::string& one : loaded.graph->assumptions) all += one + "\n";
+        return all;
+    };
+    CHECK(contains(remarks({1, 3, 7, 7}, true), "147 stored scores of heads count as parameters"));
+    CHECK(!contains(remarks({1, 3, 7, 7}, false), "stored scores of heads"));
+    // One matrix for all heads is a mask.
+    CHECK(contains(remarks({1, 1, 7, 7}, true), "are masks and not trained"));
+}
+
 TEST_CASE("What is wrong with an ONNX file is told with the node") {
     const std::string good = small_network().bytes();
     SECTION("a truncated file") {

@@ -348,3 +348,52 @@ TEST_CASE("any dimension at the end of its range gives a model or a diagnostic, 
     CHECK(built > 100);
     CHECK(refused > 100);
 }
+
+TEST_CASE("a short config.json of Gemma 3 with images has the language model of the catalogue's entry") {
+    // google/gemma-3-4b-it of 2025-03-12 leaves out heads, vocabulary and the head dimension.
+    const ConfigResult read = read_config(R"({
+        "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+        "boi_token_index": 255999, "eoi_token_index": 256000, "image_token_index": 262144,
+        "mm_tokens_per_image": 256, "initializer_range": 0.02,
+        "text_config": {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+                        "num_hidden_layers": 34, "sliding_window": 1024,
+                        "rope_scaling": {"factor": 8.0, "rope_type": "linear"}},
+        "vision_config": {"hidden_size": 1152, "image_size": 896, "num_hidden_layers": 27}})");
+    INFO(read.errors);
+    REQUIRE(read.graph);
+    core::Diagnostics diagnostics;
+    const auto entry = model::load_model("gemma-3-4b", {}, diagnostics);
+    REQUIRE(entry);
+    CHECK(model::parameter_count(*read.graph) == model::parameter_count(*entry));
+    CHECK(read.graph->operators.size() == entry->operators.size());
+
+    CHECK_THAT(read_config(R"({"model_type": "llama4", "vision_config": {}})").errors,
+               Contains("text_config is missing"));
+    CHECK_THAT(read_config(R"({"model_type": "gemma3", "text_config": {}, "experts": 4})").errors,
+               Contains("'experts' is not understood"));
+}
+
+TEST_CASE("towers and encoder-decoders count their published parameters") {
+    // openai/clip-vit-base-patch32: 151,277,313 in the hub's count; every default is its own.
+    CHECK(count(R"({"model_type": "clip", "text_config": {}, "vision_config": {}})") == 151277313);
+    // openai/whisper-tiny: 37,760,640, of which 1500 x 384 sinusoids are not trained.
+    CHECK(count(R"({"model_type": "whisper", "d_model": 384, "encoder_layers": 4, "decoder_layers": 4,
+        "encoder_attention_heads": 6, "decoder_attention_heads": 6, "encoder_ffn_dim": 1536,
+        "decoder_ffn_dim": 1536, "vocab_size": 51865, "max_target_positions": 448})") ==
+          37760640 - 1500 * 384);
+}
+
+TEST_CASE("relative positions of DeBERTa that nothing reads are refused") {
+    const std::string deberta = R"({"model_type": "deberta-v2", "hidden_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 300})";
+    CHECK(read_config(deberta).graph);
+    CHECK_THAT(read_config(with(deberta, R"("relative_attention": true)")).errors,
+               Contains("pos_att_type names no scores"));
+    CHECK_THAT(read_config(with(deberta, R"("norm_rel_ebd": "layer_norm")")).errors,
+               Contains("norm_rel_ebd is a norm of relative positions"));
+    CHECK_THAT(read_config(with(deberta, R"("conv_kernel_size": 4)")).errors, Contains("is even"));
+    // Twice 24 buckets, once for the table and, shared, without projections of their own.
+    const std::string relative = with(deberta, R"("relative_attention": true, "pos_att_type": "p2c|c2p",
+        "share_att_key": true, "position_buckets": 24)");
+    CHECK(count(relative) == count(deberta) + 2 * 24 * 64);
+}

@@ -95,7 +95,7 @@ void gemma3(ConfigMapper& m) {
 
 namespace {
 
-void clip(ConfigMapper& m) {
+void clipped(ConfigMapper& m) {
     if (m.has("clip_qkv")) m.put("clip_qkv", true, "clip_qkv");
 }
 
@@ -103,7 +103,7 @@ void clip(ConfigMapper& m) {
 
 void olmo(ConfigMapper& m) {
     rotary(m);
-    clip(m);
+    clipped(m);
 }
 
 void olmo3(ConfigMapper& m) {

@@ -39,7 +39,10 @@ void llama4(ConfigMapper& m);
 void modernbert(ConfigMapper& m);
 
 // Whole families, without rules of their own.
+void bart(ConfigMapper& m);
 void bert(ConfigMapper& m);
+void clip(ConfigMapper& m);
+void deberta(ConfigMapper& m);
 void deit(ConfigMapper& m);
 void distilbert(ConfigMapper& m);
 void mt5(ConfigMapper& m);
@@ -47,5 +50,6 @@ void roberta(ConfigMapper& m);
 void swin(ConfigMapper& m);
 void t5(ConfigMapper& m);
 void vit(ConfigMapper& m);
+void whisper(ConfigMapper& m);
 
 }  // namespace model::family

@@ -85,6 +85,11 @@ private:
     void choose_loss();
     bool add_loss();
     void describe_model();
+    // Remarks on what an exporter may have folded away, and how to export without.
+    void describe_folded_norms();
+    void describe_folded_scores();
+    // Through sums and other shapes alone.
+    bool reaches_softmax(int value, int steps) const;
     void map(int n);
 
     // Transposed, reshaped, cast: still the same weight.

@@ -140,6 +140,67 @@ void OnnxMapper::describe_model() {
             fmt::format("{} groups of nodes (norms, GELU, biases taken apart by the exporter) are run as one "
                         "operator each",
                         patterns.at_last.size()));
+    describe_folded_norms();
+    describe_folded_scores();
+}
+
+// What exporters fold away before a graph is written, told by what is left: batch norms of a model in eval
+// mode become biases of convolutions, and tables of relative positions become scores of every head.
+namespace {
+
+// Below this many convolutions a network is as likely to have biases of its own (the patches of a ViT).
+constexpr int fewest_convolutions = 4;
+// Between a bias of scores and their softmax: shapes for windows, masks, and shapes back.
+constexpr int most_steps_to_softmax = 6;
+
+}  // namespace
+
+void OnnxMapper::describe_folded_norms() {
+    int convolutions = 0, biased = 0;
+    for (const OnnxNode& from : graph.nodes) {
+        if (from.type.ends_with("Normalization")) return;
+        if (from.type != "Conv") continue;
+        ++convolutions;
+        if (is_weight(from.input(2))) ++biased;
+    }
+    if (convolutions < fewest_convolutions || biased < convolutions) return;
+    builder.graph().assumptions.push_back(fmt::format(
+        "all {} convolutions have biases and no norm follows: if batch norms were folded into them "
+        "(torch.onnx "
+        "does so to a model in eval mode), training has more parameters, memory and time than this graph; "
+        "export with training = torch.onnx.TrainingMode.TRAINING and do_constant_folding = False",
+        convolutions));
+}
+
+bool OnnxMapper::reaches_softmax(int value, int steps) const {
+    if (value < 0 || steps == 0) return false;
+    const std::vector<int>& next = graph.value(value).consumers;
+    return std::any_of(next.begin(), next.end(), [&](int n) {
+        const std::string& type = node(n).type;
+        if (type == "Softmax") return true;
+        const bool keeps = type == "Add" || type == "Reshape" || type == "Squeeze" || type == "Unsqueeze";
+        return keeps && reaches_softmax(node(n).output(), steps - 1);
+    });
+}
+
+void OnnxMapper::describe_folded_scores() {
+    std::int64_t scores = 0;
+    for (const std::int32_t v : core::indices(graph.values)) {
+        const OnnxValue& value = graph.values[v];
+        const std::size_t rank = value.shape.size();
+        if (!value.is_initializer || !is_weight(v) || rank < 3) continue;
+        const bool is_a_matrix_per_head = value.shape[rank - 1] > 1 && value.shape[rank - 3] > 1 &&
+                                          value.shape[rank - 1] == value.shape[rank - 2];
+        const bool is_added = std::all_of(value.consumers.begin(), value.consumers.end(),
+                                          [&](int n) { return node(n).type == "Add"; });
+        if (is_a_matrix_per_head && is_added && reaches_softmax(v, most_steps_to_softmax))
+            scores += elements(v);
+    }
+    if (scores > 0)
+        builder.graph().assumptions.push_back(fmt::format(
+            "{} stored scores of heads count as parameters: torch.onnx folds smaller tables of relative "
+            "positions to them; export with do_constant_folding = False to keep the tables",
+            scores));
 }
 
 }  // namespace model

@@ -1,4 +1,4 @@
-#include "model/builder/vision_transformer.h"
+#include "model/builder/vision/vision_transformer.h"
 
 #include "model/builder/transformer_layer.h"
 

@@ -1,4 +1,4 @@
-#include "model/builder/convolutional.h"
+#include "model/builder/vision/convolutional.h"
 
 #include "core/errors.h"
 #include "model/builder/graph_builder.h"

@@ -2,7 +2,7 @@
 // and bytes: regions are laid out as one mosaic image (RoIAlign is a pooling to as many cells, the box head's
 // first layer a convolution over whole regions), upsampling in the pyramid is left out, and matching,
 // sampling and non-maximum suppression appear as launches without work (ModelGraph::launches_per_sample).
-#include "model/builder/detection.h"
+#include "model/builder/vision/detection.h"
 
 #include <cmath>
 #include <vector>
