@@ -312,7 +312,8 @@ TEST_CASE("ranks of mpirun killed at random moments: the job ends and goes on to
             wait_for_all(job, std::chrono::milliseconds(0));  // which ends it
         }
         CHECK(newest(checkpoints) >= before);
-        if (job[0].code() != 0 && !WIFSIGNALED(job[0].status)) CHECK_FALSE(content_of(job[0].err).empty());  // mpirun names the signal
+        if (job[0].code() != 0 && !WIFSIGNALED(job[0].status))
+            CHECK_FALSE(content_of(job[0].err).empty());  // mpirun names the signal
     }
     if (newest(checkpoints) < 40) {
         std::vector<Process> last = {
