@@ -22,6 +22,7 @@
 #include "planner/bounds.h"
 #include "planner/explain.h"
 #include "planner/order/plan_order.h"
+#include "planner/pareto.h"
 #include "planner/partition_search.h"
 #include "schedule/plan/partition.h"
 
@@ -666,6 +667,7 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
         if (!rejections[i]) {
             ++account.evaluated;
             account.pruned += entry.stands_for - 1;
+            if (request_.keeps_front) add_to_front(result_.front, ranked[i]);
             result_.plans.push_back(std::move(ranked[i]));
             continue;
         }
@@ -1095,6 +1097,8 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     if (result_.plans.empty()) look_for_shortfall();
     // Values of the plans kept are those of their whole steps, best first.
     simulate_whole();
+    if (request_.keeps_front)
+        for (const RankedPlan& plan : result_.plans) add_to_front(result_.front, plan);
     const core::Seconds searched = elapsed();
     std::optional<double> registered;
     if (!result_.plans.empty()) registered = result_.plans.front().value;

@@ -54,6 +54,7 @@ struct SearchRequest {
     // peak of all their devices. They count in what is proven.
     std::vector<cluster::Cluster> unsearched = {};
     PlanLimits limits = {};
+    bool keeps_front = false;      // SearchResult::front
     bool searches_orders = false;  // of the ranked plans, each with an order of its own where that is better
 };
 
@@ -123,6 +124,9 @@ struct SearchResult {
     std::vector<RankedPlan> plans;
     SearchAccount account;
     std::optional<Shortfall> shortfall;
+    // Of all plans simulated those than which none is better in step time, cost or peak memory and no worse
+    // in the others (pareto.h); without `why` and `bound_by`.
+    std::vector<RankedPlan> front = {};
 };
 
 // What a search varies, in the words of the plan file, and what it sets by which rule. A proof is of the

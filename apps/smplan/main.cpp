@@ -6,6 +6,7 @@
 #include "apps/smplan/smplan_order.h"
 #include "apps/smplan/smplan_partition.h"
 #include "apps/smplan/smplan_plan.h"
+#include "apps/smplan/why_not/smplan_why_not.h"
 
 namespace {
 
@@ -16,13 +17,14 @@ const char* const help =
     "--max-nodes N] [...]\n"
     "       smplan partition --graph FILE --devices K [...]   partition a graph and prove the optimum\n"
     "       smplan verify FILE                              check a certificate that --certificate wrote\n"
+    "       smplan why-not plan.toml                        what keeps a plan from being the best one\n"
     "       smplan order plan.toml --out ordered.toml       search the compute order of a plan and keep it "
     "in the plan\n"
     "       smplan export plan.toml --to TARGET             write a plan for SageMaker, Megatron-LM, "
     "DeepSpeed, torchtitan, NeMo, Slurm...\n"
     "       smplan import FILE --from TARGET                read one back\n"
-    "       smplan --version | --help; `smplan COMMAND --help` (plan, verify, partition, order, export, "
-    "import) "
+    "       smplan --version | --help; `smplan COMMAND --help` (plan, why-not, verify, partition, order, "
+    "export, import) "
     "lists all options\n"
     "\n"
     "Searches degrees of data, tensor and pipeline parallelism, schedules, sharding, recomputation and "
@@ -43,6 +45,7 @@ int main(int argc, char** argv) {
                           {{"partition", "", apps::run_partition_command},
                            {"plan", "", apps::run_plan_command},
                            {"verify", "", apps::run_verify_command},
+                           {"why-not", "", apps::run_why_not_command},
                            {"order", "", apps::run_order_command},
                            {"export", "", apps::run_export_command},
                            {"import", "", apps::run_import_command}},

@@ -75,15 +75,6 @@ void read_schedules(Options& options, LimitOptions& limits) {
     }
 }
 
-void read_precisions(Options& options, LimitOptions& limits) {
-    const std::vector<std::string> names = {"fp32", "tf32", "fp16", "bf16", "fp8"};
-    for (const std::string& text : options.list("--precision")) {
-        if (std::find(names.begin(), names.end(), text) != names.end())
-            limits.precisions.push_back(*core::data_type_named(text));
-        else refuse(options, "--precision", text, names);
-    }
-}
-
 }  // namespace
 
 const std::vector<std::string>& limit_option_names() {
@@ -91,6 +82,17 @@ const std::vector<std::string>& limit_option_names() {
                                                    "--ep",       "--schedule",   "--precision", "--recompute",
                                                    "--sharding", "--micro-batch"};
     return names;
+}
+
+std::vector<core::DataType> read_precisions(Options& options) {
+    const std::vector<std::string> names = {"fp32", "tf32", "fp16", "bf16", "fp8"};
+    std::vector<core::DataType> precisions;
+    for (const std::string& text : options.list("--precision")) {
+        if (std::find(names.begin(), names.end(), text) != names.end())
+            precisions.push_back(*core::data_type_named(text));
+        else refuse(options, "--precision", text, names);
+    }
+    return precisions;
 }
 
 LimitOptions read_limits(Options& options) {
@@ -109,7 +111,7 @@ LimitOptions read_limits(Options& options) {
     plans.recompute = words(options, "--recompute", recomputes);
     plans.sharding = words(options, "--sharding", shardings);
     read_schedules(options, limits);
-    read_precisions(options, limits);
+    limits.precisions = read_precisions(options);
     for (const std::string& name : limit_option_names()) {
         std::vector<std::string> values = options.list(name);
         std::erase(values, "auto");

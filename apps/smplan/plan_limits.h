@@ -25,6 +25,9 @@ const std::vector<std::string>& limit_option_names();
 // Every mistake is a diagnostic of `options`.
 LimitOptions read_limits(Options& options);
 
+// Of --precision.
+std::vector<core::DataType> read_precisions(Options& options);
+
 // What the values cost, where the same question was searched without them too.
 struct CostOfLimits {
     planner::RankedPlan best;  // without

@@ -150,18 +150,13 @@ int run_export_command(const std::vector<std::string>& arguments, std::ostream& 
     return good;
 }
 
-int run_import_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
-    const bool as_json = wants_json(arguments);
-    core::Diagnostics diagnostics;
-    Options options(arguments,
-                    {{"--from", "--out", "--model", "--seq-len", "--instance", "--nodes",
-                      "--processes-per-node", "--micro-batch"},
-                     {"--json", "--help"}},
-                    diagnostics);
-    if (options.has("--help")) {
-        out << import_help;
-        return good;
-    }
+const std::vector<std::string>& import_option_names() {
+    static const std::vector<std::string> names = {
+        "--from", "--model", "--seq-len", "--instance", "--nodes", "--processes-per-node", "--micro-batch"};
+    return names;
+}
+
+std::optional<schedule::PlanFile> read_other_tool(Options& options, core::Diagnostics& diagnostics) {
     const interop::ExchangeTarget* target = read_request(options, "--from", true);
     interop::ImportOptions request;
     request.model = options.text("--model").value_or("");
@@ -170,24 +165,39 @@ int run_import_command(const std::vector<std::string>& arguments, std::ostream& 
     request.nodes = options.integer("--nodes", 1, 1 << 16);
     request.processes_per_node = options.integer("--processes-per-node", 1, 1024);
     request.micro_batch = options.integer("--micro-batch", 1, 1 << 20);
-    if (const auto path = options.text("--out")) check_output("--out", *path, diagnostics);
-    if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
+    if (diagnostics.has_errors()) return std::nullopt;
     const std::string& file = options.positional().front();
     const auto text = core::read_file(file, diagnostics);
     auto plan = text ? target->read(*text, file, request, diagnostics) : std::nullopt;
-    if (!plan || !as_json) show(diagnostics, as_json, out, err);
-    if (!plan) return wrong_input;
+    if (!plan) return std::nullopt;
     plan->provenance = core::Value::table();
     plan->provenance["tool"] = "smplan import";
     plan->provenance["version"] = version;
     plan->provenance["source"] =
         fmt::format("{} ({})", std::filesystem::path(file).filename().string(), target->name);
-    const std::string toml = schedule::write_plan_file(*plan);
+    return plan;
+}
+
+int run_import_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+    const bool as_json = wants_json(arguments);
+    core::Diagnostics diagnostics;
+    OptionNames names{.with_value = import_option_names(), .flags = {"--json", "--help"}};
+    names.with_value.push_back("--out");
+    Options options(arguments, names, diagnostics);
+    if (options.has("--help")) {
+        out << import_help;
+        return good;
+    }
     const auto path = options.text("--out");
+    if (path) check_output("--out", *path, diagnostics);
+    const std::optional<schedule::PlanFile> plan = read_other_tool(options, diagnostics);
+    if (!plan || !as_json) show(diagnostics, as_json, out, err);
+    if (!plan) return wrong_input;
+    const std::string toml = schedule::write_plan_file(*plan);
     if (path) core::write_file_atomically(*path, toml);
     if (as_json) {
         core::Value document;
-        document["target"] = target->name;
+        document["target"] = *options.text("--from");
         document["text"] = toml;
         core::Diagnostics ignored;
         if (const auto parsed = core::parse_toml(toml, "plan.toml", ignored)) document["plan"] = *parsed;

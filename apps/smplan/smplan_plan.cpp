@@ -11,6 +11,7 @@
 #include "apps/smplan/plan/answer.h"
 #include "apps/smplan/plan/best_of_each.h"
 #include "apps/smplan/plan/certificate.h"
+#include "apps/smplan/plan/front.h"
 #include "apps/smplan/plan/no_plan.h"
 #include "apps/smplan/plan/question.h"
 #include "core/diagnostics.h"
@@ -51,6 +52,9 @@ const char* const plan_help =
     "are for all of them\n"
     "  --memory-margin PCT  keep so much of every device's memory free (default 0)\n"
     "  --top K              plans to show (default 5)\n"
+    "  --pareto             the front of step time, cost and memory over all clusters instead; of "
+    "--objective "
+    "nothing is asked\n"
     "  --offload WHERE      where activations may go that do not fit: host (default), none, or disk with "
     "--offload-bandwidth 6GB/s,\n"
     "                       the rate of a node's disks together, each way\n"
@@ -187,6 +191,15 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
     if (runners.size() > 1 && options.has("--certificate"))
         options.error("--certificate", "a certificate is of one search, and --for names several tools",
                       "name one of them");
+    if (options.has("--pareto"))
+        for (const char* name : {"--objective", "--top", "--out", "--certificate"})
+            if (options.has(name))
+                options.error(name,
+                              fmt::format("{} is of one best plan, and --pareto asks for a front", name),
+                              "leave one of them out");
+    if (runners.size() > 1 && options.has("--pareto"))
+        options.error("--pareto", "a front is of one tool's plans, and --for names several",
+                      "name one of them");
     std::vector<std::optional<Runner>> asked(runners.begin(), runners.end());
     if (asked.empty()) asked.emplace_back();
     std::vector<Question> questions;
@@ -194,6 +207,10 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
         std::optional<Question> question = read_question(options, runner, diagnostics, asked.size());
         if (!question || diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
         questions.push_back(std::move(*question));
+    }
+    if (options.has("--pareto")) {
+        show(diagnostics, false, out, err);
+        return show_front(questions.front(), as_json, out, err);
     }
     std::vector<Answer> answers;
     for (Question& question : questions) answers.push_back(solve(std::move(question)));

@@ -223,6 +223,12 @@ std::vector<Difference> differences(const Value& a, const Value& b) {
     return found;
 }
 
+Value changed(const Value& document, const std::vector<Difference>& keys) {
+    Value mixed = document;
+    for (const Difference& key : keys) put(mixed, key.key, key.to);
+    return mixed;
+}
+
 std::optional<Comparison> compare(const Value& a, const Value& b, const PredictStep& predict,
                                   core::Diagnostics& diagnostics) {
     const std::optional<core::Seconds> step_a = predict(a, diagnostics), step_b = predict(b, diagnostics);

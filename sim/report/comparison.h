@@ -25,6 +25,9 @@ struct Difference {
 // In the order of `a`, then what only `b` has. Keys of [training] that no step depends on are left out.
 std::vector<Difference> differences(const core::Value& a, const core::Value& b);
 
+// The tree with their values of `to`.
+core::Value changed(const core::Value& document, const std::vector<Difference>& keys);
+
 struct ComparedPart {
     std::vector<Difference> keys;  // several that make a valid scenario only together
     core::Seconds difference;

@@ -316,7 +316,7 @@ OptionNames plan_options() {
                                      "--offload",
                                      "--offload-bandwidth",
                                      "--calibration"},
-                      .flags = {"--json", "--help"}};
+                      .flags = {"--pareto", "--json", "--help"}};
     names.with_value.insert(names.with_value.end(), limit_option_names().begin(), limit_option_names().end());
     return names;
 }
