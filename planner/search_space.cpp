@@ -1,6 +1,7 @@
 #include "planner/search_space.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/index/integers.h"
 #include "model/segment.h"
@@ -198,9 +199,16 @@ std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cl
                     [](const model::Operator& op) { return op.in_attention_core; });
     const bool cuts = cuts_sequences(graph),
                keeps_gathered = sim::framework_traits(request.base.framework).gathers_once_in_pipelines;
+    // Ranks that share heads of keys and values exchange these too, in every layer: searched within a node,
+    // where it is what grouped heads of today's models need, not between nodes.
+    int least_key_heads = std::numeric_limits<int>::max();
+    for (const model::Operator& op : graph.operators)
+        if (op.kind == model::OperatorKind::attention && op.in_parallel_region)
+            least_key_heads = std::min(least_key_heads, static_cast<int>(op.attributes.kv_heads));
     for (const schedule::ParallelLayout& layout :
          legal_layouts(graph, cluster.device_count(), request.global_batch)) {
         if (!request.limits.allows(layout)) continue;
+        if (layout.tensor > cluster.instance.devices && layout.tensor > least_key_heads) continue;
         const int per_replica = request.global_batch / layout.replicas();
         for (int micro_batch : divisors(per_replica)) {
             schedule::Plan plan = request.base;

@@ -61,7 +61,8 @@ struct SpaceRequest {
 //   over all replicas, and hybrid over the replicas of one node where these are fewer; recompute none,
 //   selective where attention cores keep something, full; with tensor parallelism sequence parallelism where
 //   tokens divide and what runs the plans has it, else plain; offload where the request allows it:
-//   activations stay, or leave with each horizon of `loading_horizons`, longest first.
+//   activations stay, or leave with each horizon of `loading_horizons`, longest first. Tensor-parallel ranks
+//   that share heads of keys and values are of one node.
 std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cluster::Cluster& cluster,
                                         const SpaceRequest& request);
 

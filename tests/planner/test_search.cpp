@@ -144,6 +144,22 @@ TEST_CASE("limits keep those plans of a space that have the values") {
     CHECK(search.limits.allows(limited.plans.front().plan));
 }
 
+TEST_CASE("ranks share heads of keys and values within a node, not between nodes") {
+    const model::ModelGraph graph = mixture_of({.key_heads = 4});
+    const auto greatest_degree = [&](const std::string& instance, int nodes) {
+        planner::SpaceRequest request;
+        const planner::Target target = target_of(instance, nodes);
+        request.base = target.base;
+        request.global_batch = 8;
+        int greatest = 0;
+        for (const schedule::Plan& plan : planner::legal_plans(graph, target.cluster, request))
+            greatest = std::max(greatest, plan.layout.tensor);
+        return greatest;
+    };
+    CHECK(greatest_degree("p4d.24xlarge", 1) == 8);  // eight devices
+    CHECK(greatest_degree("p3.8xlarge", 2) == 4);    // twice four
+}
+
 TEST_CASE("sequences are cut into 2 and 4 segments where they may be") {
     const auto segments = [](const model::ModelGraph& graph, int micro_batch, int tensor, int context) {
         schedule::Plan plan;
