@@ -33,6 +33,19 @@ void classify(GraphBuilder& builder, TensorId row, std::int64_t classes) {
     builder.loss(logits, builder.input("labels", {1}, core::DataType::int64));
 }
 
+// The end of both models: a norm, one token from all, a class.
+template <class Description>
+ModelGraph finish_classifier(GraphBuilder& builder, TensorId x, OperatorKind pooling, const char* pooled,
+                             const Description& d) {
+    builder.begin_unit("head");
+    builder.open("head");
+    x = builder.layer_norm("norm", x, d.epsilon);
+    classify(builder, builder.reshape(pooling, pooled, x), d.classes);
+    builder.close();
+    builder.graph().image_size = d.image_size;
+    return builder.finish();
+}
+
 }  // namespace
 
 ModelGraph build_vit(const VitDescription& d) {
@@ -68,13 +81,7 @@ ModelGraph build_vit(const VitDescription& d) {
     }
     builder.close();
 
-    builder.begin_unit("head");
-    builder.open("head");
-    x = builder.layer_norm("norm", x, d.epsilon);
-    classify(builder, builder.reshape(OperatorKind::select_first_token, "class_token", x), d.classes);
-    builder.close();
-    builder.graph().image_size = d.image_size;
-    return builder.finish();
+    return finish_classifier(builder, x, OperatorKind::select_first_token, "class_token", d);
 }
 
 ModelGraph build_swin(const SwinDescription& d) {
@@ -128,13 +135,7 @@ ModelGraph build_swin(const SwinDescription& d) {
     }
     builder.close();
 
-    builder.begin_unit("head");
-    builder.open("head");
-    x = builder.layer_norm("norm", x, d.epsilon);
-    classify(builder, builder.reshape(OperatorKind::average_tokens, "average", x), d.classes);
-    builder.close();
-    builder.graph().image_size = d.image_size;
-    return builder.finish();
+    return finish_classifier(builder, x, OperatorKind::average_tokens, "average", d);
 }
 
 }  // namespace model
