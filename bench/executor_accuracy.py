@@ -34,8 +34,9 @@ def plan_text(model, plan, seed=1234, training=""):
 
 
 def words(plan):
-    degrees = [f"{short}{plan[key]}" for key, short in (("pipeline_parallel", "p"), ("data_parallel", "d"), ("tensor_parallel", "t")) if plan.get(key, 1) > 1]
+    degrees = [f"{short}{plan[key]}" for key, short in (("pipeline_parallel", "p"), ("data_parallel", "d"), ("tensor_parallel", "t"), ("context_parallel", "c")) if plan.get(key, 1) > 1]
     rest = [plan[key] for key in ("schedule", "sharding") if key in plan]
+    rest += [f"{plan['segments']} segments"] if "segments" in plan else []
     rest += [f"recompute {plan['recompute']}"] if "recompute" in plan else []
     rest += ["sequence parallel"] if plan.get("sequence_parallel") else []
     return " ".join(degrees + rest) + f", {plan.get('micro_batches', 1)} x {plan.get('micro_batch', 1)}"
@@ -50,6 +51,10 @@ def many_plans():
             plans.append((model, {"data_parallel": 2, "sharding": sharding, "micro_batch": 2, "micro_batches": 4}))
         plans.append((model, {"tensor_parallel": 2, "micro_batch": 2, "micro_batches": 4}))
         plans.append((model, {"pipeline_parallel": 2, "schedule": "1f1b", "micro_batches": 8, "recompute": "full"}))
+    for model in ("gpt", "gpt-wide", "llama"):  # attention that is causal, which segments of a sequence need
+        for segments in (2, 4):
+            plans.append((model, {"pipeline_parallel": 2, "schedule": "seq1f1b", "segments": segments, "micro_batches": 8}))
+        plans.append((model, {"context_parallel": 2, "micro_batch": 2, "micro_batches": 4}))
     for micro_batch, count in ((64, 3), (32, 4)):
         plans.append(("convnet", {"data_parallel": 2, "micro_batch": micro_batch, "micro_batches": count}))
     return plans

@@ -35,7 +35,7 @@ public:
 
     // RunOptions::times_operators: from the end of the operator before it (or begin_operators), so that
     // nothing between operators is lost.
-    virtual void begin_operators() = 0;
+    virtual void begin_operators(std::int32_t segment) = 0;  // of the sequence
     virtual void end_operator(std::int32_t op, model::Phase phase) = 0;
     virtual std::vector<OperatorSample>& operator_samples() = 0;
 

@@ -262,8 +262,9 @@ void CpuBackend::end_step(std::vector<InstructionTime>& times) {
     times.insert(times.end(), times_.begin(), times_.end());
 }
 
-void CpuBackend::begin_operators() {
+void CpuBackend::begin_operators(std::int32_t segment) {
     if (!options_.times_operators) return;
+    operator_segment_ = segment;
     operator_begin_ = Clock::now();
     operator_core_time_ = thread_seconds();
 }
@@ -272,8 +273,8 @@ void CpuBackend::end_operator(std::int32_t op, model::Phase phase) {
     if (!options_.times_operators) return;
     const Clock::time_point now = Clock::now();
     const double core_now = thread_seconds();
-    operator_samples_.push_back({op, static_cast<std::int32_t>(step_), communicator_.rank(), phase,
-                                 between(operator_begin_, now),
+    operator_samples_.push_back({op, static_cast<std::int32_t>(step_), communicator_.rank(),
+                                 operator_segment_, phase, between(operator_begin_, now),
                                  core::Seconds(core_now - operator_core_time_)});
     operator_begin_ = Clock::now();  // the thread's clock is a call into the system: not of the next operator
     operator_core_time_ = core_now;

@@ -34,7 +34,7 @@ public:
 
     void settle() override;
 
-    void begin_operators() override;
+    void begin_operators(std::int32_t segment) override;
     void end_operator(std::int32_t op, model::Phase phase) override;
     std::vector<OperatorSample>& operator_samples() override { return operator_samples_; }
 
@@ -107,6 +107,7 @@ private:
     double loss_ = 0, squares_ = 0;
     std::vector<InstructionTime> times_;
     Clock::time_point operator_begin_;
+    std::int32_t operator_segment_ = 0;
     double core_time_ = 0,
            operator_core_time_ = 0;  // of this thread when the instruction and the operator began
     std::vector<OperatorSample> operator_samples_;

@@ -366,6 +366,7 @@ void CudaBackend::end_step(std::vector<InstructionTime>& times) {
             operator_samples_.push_back({*operator_marks_[i].op,
                                          static_cast<std::int32_t>(step_),
                                          rank_,
+                                         operator_marks_[i].segment,
                                          operator_marks_[i].phase,
                                          machine_.between(operator_events_[i - 1], operator_events_[i]),
                                          {}});
@@ -395,9 +396,9 @@ void CudaBackend::wait_for(Event event) {
     }
 }
 
-void CudaBackend::begin_operators() {
+void CudaBackend::begin_operators(std::int32_t segment) {
     if (plans() || !options_.times_operators) return;
-    operator_marks_.push_back({});
+    operator_marks_.push_back({{}, segment});
     if (operator_events_.size() < operator_marks_.size())
         operator_events_.push_back(machine_.make_event(true));
     machine_.record(operator_events_[operator_marks_.size() - 1], stream());
@@ -405,7 +406,7 @@ void CudaBackend::begin_operators() {
 
 void CudaBackend::end_operator(std::int32_t op, model::Phase phase) {
     if (plans() || !options_.times_operators) return;
-    operator_marks_.push_back({op, phase});
+    operator_marks_.push_back({op, operator_marks_.back().segment, phase});
     if (operator_events_.size() < operator_marks_.size())
         operator_events_.push_back(machine_.make_event(true));
     machine_.record(operator_events_[operator_marks_.size() - 1], stream());

@@ -63,7 +63,7 @@ public:
     void end(std::uint32_t instruction) override;
     void end_step(std::vector<InstructionTime>& times) override;
 
-    void begin_operators() override;
+    void begin_operators(std::int32_t segment) override;
     void end_operator(std::int32_t op, model::Phase phase) override;
     std::vector<OperatorSample>& operator_samples() override { return operator_samples_; }
 
@@ -224,6 +224,7 @@ private:
     std::vector<Event> operator_events_;
     struct OperatorMark {
         std::optional<std::int32_t> op = {};  // nothing: where the first operator begins
+        std::int32_t segment = 0;
         model::Phase phase = model::Phase::forward;
     };
     std::vector<OperatorMark> operator_marks_;

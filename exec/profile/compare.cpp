@@ -9,6 +9,7 @@
 
 #include "core/diagnostics.h"
 #include "core/index/integers.h"
+#include "exec/profile/traffic.h"
 
 namespace exec {
 
@@ -68,15 +69,6 @@ std::vector<core::Bytes> peaks_by_rank(const schedule::Program& program, const s
     return peaks;
 }
 
-// Bytes that leave a rank by an instruction, on average over the members of a collective: those of its ring.
-double bytes_sent(const Instruction& instruction, std::size_t members) {
-    if (instruction.kind == InstructionKind::send) return instruction.bytes.value;
-    if (instruction.kind != InstructionKind::collective || members < 2) return 0;
-    const double n = members, share = (n - 1) / n;
-    return instruction.bytes.value *
-           (instruction.collective == schedule::CollectiveKind::all_reduce ? 2 * share : share);
-}
-
 // By kind of link, for one timeline: seconds of the mean rank.
 std::map<bool, double> link_times(const schedule::Program& program, const schedule::Timeline& timeline,
                                   int per_host, std::map<bool, double>& bytes) {
@@ -114,7 +106,7 @@ std::map<bool, double> link_times(const schedule::Program& program, const schedu
                 continue;
             }
             times[crosses] += (span.end - span.start).value / ranks;
-            bytes[crosses] += bytes_sent(instruction, members);
+            bytes[crosses] += bytes_sent(instruction, members).value;
         }
     }
     return times;

@@ -17,12 +17,14 @@
 #include "exec/cpu/kernels.h"
 #include "exec/cpu/thread_communicator.h"
 #include "exec/profile/profiled_program.h"
+#include "exec/profile/traffic.h"
 #include "exec/runtime/rank_executor.h"
 #include "exec/runtime/rank_threads.h"
 #include "exec/runtime/run.h"
 #include "exec/runtime/solo_run.h"
 #include "exec/transport/collective.h"
 #include "model/operators/cost.h"
+#include "model/operators/rank_share.h"
 
 namespace exec {
 
@@ -223,6 +225,8 @@ std::vector<std::vector<int>> ranks_to_profile(const schedule::Program& program)
     return groups;
 }
 
+OperatorPass pass_of(const OperatorSample& sample) { return {sample.op, sample.segment, sample.phase}; }
+
 // Elements that an optimizer step updates, as the simulator counts them.
 double updated_elements(const schedule::Program& program, const schedule::RankProgram& list,
                         const schedule::Instruction& step) {
@@ -237,6 +241,25 @@ double updated_elements(const schedule::Program& program, const schedule::RankPr
     return elements;
 }
 
+// What a rank does around a collective, in a step: keys put together before they are sent and in the order of
+// the sequence once they are there, gradients added up.
+struct HandledTraffic {
+    double seconds = 0, bytes = 0;  // bytes: that leave the rank
+};
+HandledTraffic handled_traffic(const schedule::Program& program, int rank,
+                               const std::vector<InstructionTime>& step) {
+    HandledTraffic traffic;
+    const schedule::RankProgram& list = program.classes[program.class_of_rank[rank]];
+    for (const InstructionTime& time : step) {
+        const schedule::Instruction& instruction = list.instructions[time.instruction];
+        if (instruction.kind != schedule::InstructionKind::collective) continue;
+        traffic.seconds += time.on_core.value;
+        traffic.bytes +=
+            bytes_sent(instruction, schedule::members_of(program, rank, instruction).size()).value;
+    }
+    return traffic;
+}
+
 }  // namespace
 
 PlanProfile profile_plan(const schedule::Program& program, const model::ModelGraph& graph,
@@ -247,9 +270,9 @@ PlanProfile profile_plan(const schedule::Program& program, const model::ModelGra
     options.times_operators = true;
     options.probes_speed = true;
 
-    std::map<std::pair<std::int32_t, int>, std::vector<double>> by_operator;
+    std::map<OperatorPass, std::vector<double>> by_operator;
     std::map<std::pair<int, std::int32_t>, std::vector<const OperatorSample*>> by_step;  // [rank, step]
-    std::vector<double> updates, probes;
+    std::vector<double> updates, probes, handling;
     double largest = 0;
     const double bytes_an_element =
         4 + 2 * schedule::state_bytes_per_parameter(plan.optimizer).value + 8 +
@@ -272,7 +295,7 @@ PlanProfile profile_plan(const schedule::Program& program, const model::ModelGra
             for (const OperatorSample& sample : record.operator_samples) {
                 if (sample.step == 0) continue;
                 // What other processes took is not the operator's.
-                by_operator[{sample.op, static_cast<int>(sample.phase)}].push_back(sample.on_core.value);
+                by_operator[pass_of(sample)].push_back(sample.on_core.value);
                 by_step[{ranks[r], sample.step}].push_back(&sample);
             }
             for (std::size_t step = 1; step < record.steps.size(); ++step) {
@@ -285,6 +308,8 @@ PlanProfile profile_plan(const schedule::Program& program, const model::ModelGra
                     if (is_step) bytes += bytes_an_element * updated_elements(program, list, what);
                 }
                 if (bytes > 0) updates.push_back(time / bytes);
+                const HandledTraffic traffic = handled_traffic(program, ranks[r], record.steps[step]);
+                if (traffic.bytes > 0) handling.push_back(traffic.seconds / traffic.bytes);
             }
             probes.insert(probes.end(), record.probes.begin(), record.probes.end());
         }
@@ -295,14 +320,14 @@ PlanProfile profile_plan(const schedule::Program& program, const model::ModelGra
 
     // Medians of short operators leave out what interrupts a rank's own work (the system, page faults). So
     // the medians tell how a step divides among operators, and the median step how long all of them take.
-    std::map<std::pair<std::int32_t, int>, double> typical;
+    OperatorTimes typical;
     for (auto& [key, times] : by_operator) typical[key] = median(times);
     std::vector<double> ratios;
     for (const auto& [step, samples] : by_step) {
         double taken = 0, expected = 0;
         for (const OperatorSample* sample : samples) {
             taken += sample->on_core.value;
-            expected += typical[{sample->op, static_cast<int>(sample->phase)}];
+            expected += typical[pass_of(*sample)];
         }
         if (expected > 0) ratios.push_back(taken / expected);
     }
@@ -311,22 +336,29 @@ PlanProfile profile_plan(const schedule::Program& program, const model::ModelGra
     for (auto& [key, time] : typical) time *= interruptions;
     PlanProfile profile;
     profile.probe = core::Seconds(median(probes));
-    profile.operators = by_signature(graph, plan.cost_context(), typical);
+    profile.operators = by_signature(program, graph, typical);
 
     if (!updates.empty())
         profile.update_bandwidth = core::BytesPerSecond(1 / std::max(1e-18, median(updates)));
-    // Messages as large as the plan's: partial sums of a micro-batch with tensor parallelism, else buckets.
+    // Messages as large as the plan's: partial sums of a micro-batch with tensor parallelism, keys and values
+    // with context parallelism, else buckets.
     double message = largest;
     if (plan.layout.tensor > 1)
         for (const model::Operator& op : graph.operators)
             if (op.kind == model::OperatorKind::parallel_exit)
                 message = model::tensor_bytes(graph, op.output, plan.cost_context()).value / 4;
+    if (plan.layout.context > 1)
+        for (const model::Operator& op : graph.operators)
+            if (op.kind == model::OperatorKind::attention)
+                message = model::gathered_key_bytes(graph, op, plan.cost_context()).value / 4;
     constexpr double least_bytes = 4096,
                      most_bytes = 4194304;  // smaller ones are all latency, larger ones slow
     Exchange exchange =
         measure_exchange(static_cast<std::size_t>(std::clamp(message, least_bytes, most_bytes)));
     if (plan.shards(schedule::Sharding::parameters) && plan.layout.tensor == 1)
         exchange.bandwidth = measure_shard_exchange(program.classes[0], exchange.latency);
+    else if (!handling.empty())
+        exchange.bandwidth = core::BytesPerSecond(1 / (1 / exchange.bandwidth.value + median(handling)));
     profile.link_bandwidth = exchange.bandwidth;
     profile.link_latency = exchange.latency;
     profile.product_rate = product_rate(std::min(plan.layout.ranks(), cores()), 512, 9);

@@ -6,8 +6,10 @@
 #include "core/diagnostics.h"
 #include "core/index/integers.h"
 #include "model/operators/signature.h"
+#include "model/segment.h"
 #include "schedule/pass/lower.h"
 #include "schedule/plan/partition.h"
+#include "schedule/plan/sequence_cut.h"
 
 namespace exec {
 
@@ -19,7 +21,10 @@ schedule::Program profiled_program(const schedule::Plan& plan, int data, int ten
     single.layout.tensor = tensor;
     if (tensor == 1) single.sequence_parallel = false;
     single.virtual_stages = 1;
-    single.schedule = "1f1b";
+    if (schedule::passes_per_micro_batch(plan) == 1) {
+        single.schedule = "1f1b";
+        single.schedule_parameters = {};
+    }
     single.micro_batches = 2;
     single.partition = {};
     single.sharding = schedule::Sharding::none;
@@ -34,21 +39,25 @@ schedule::Program profiled_program(const schedule::Plan& plan, int data, int ten
     return schedule::lower(single, graph, *order);
 }
 
-std::vector<cluster::MeasuredOperator> by_signature(
-    const model::ModelGraph& graph, const model::CostContext& context,
-    const std::map<std::pair<std::int32_t, int>, double>& times) {
+std::vector<cluster::MeasuredOperator> by_signature(const schedule::Program& program,
+                                                    const model::ModelGraph& graph,
+                                                    const OperatorTimes& times) {
     struct Sum {
         double time[3] = {0, 0, 0};
         int count = 0;
     };
     std::map<std::string, Sum> sums;
-    for (std::int32_t op = 0; op < core::count_of(graph.operators); ++op) {
-        Sum& sum = sums[model::signature(graph, model::OperatorId(op), context)];
-        ++sum.count;
-        for (int phase = 0; phase < 3; ++phase)
-            if (const auto found = times.find({op, phase}); found != times.end())
-                sum.time[phase] += found->second;
-    }
+    const model::CostContext context = program.plan.cost_context();
+    const model::SegmentGraphs graphs = schedule::segment_graphs(program, graph);
+    for (std::int32_t segment = 0; segment < static_cast<std::int32_t>(graphs.size()); ++segment)
+        for (std::int32_t op = 0; op < core::count_of(graph.operators); ++op) {
+            Sum& sum = sums[model::signature(graphs[segment], model::OperatorId(op), context)];
+            ++sum.count;
+            for (const model::Phase phase :
+                 {model::Phase::forward, model::Phase::backward_input, model::Phase::backward_weight})
+                if (const auto found = times.find({op, segment, phase}); found != times.end())
+                    sum.time[core::position_of(phase)] += found->second;
+        }
     std::vector<cluster::MeasuredOperator> result;
     for (const auto& [signature, sum] : sums)
         result.push_back({signature, core::Seconds(sum.time[0] / sum.count),

@@ -406,7 +406,7 @@ void RankExecutor::compute(const Instruction& instruction) {
 void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
     const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
     const bool is_again = instruction.phase == ComputePhase::recompute;
-    backend_.begin_operators();
+    backend_.begin_operators(state.position.segment);
     for (std::int32_t i = instruction.operators.begin; i < instruction.operators.end; ++i) {
         const model::Operator& op = graph_.operators[i];
         const StagePlan::OperatorPlan& own = plan.plan_of(i);
@@ -471,7 +471,7 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
                             ? state.kept_gradients[relative]
                             : state.gradients[plan.gradient_storage[op.output]];
     const bool is_loss = op.kind == OperatorKind::cross_entropy;
-    backend_.begin_operators();
+    backend_.begin_operators(state.position.segment);
     if (op.kind != OperatorKind::input && (dy || (is_loss && phase != ComputePhase::backward_weight))) {
         if (state.keys.contains(index) && phase != ComputePhase::backward_weight) {
             BufferPointer& keys = state.key_gradients[index];

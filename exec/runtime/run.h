@@ -68,6 +68,7 @@ struct RunOptions {
 // new gradients).
 struct OperatorSample {
     std::int32_t op = 0, step = 0, rank = 0;
+    std::int32_t segment = 0;  // of the sequence
     model::Phase phase = model::Phase::forward;
     core::Seconds time, on_core;  // by the clock, and of that on a core (zero where it is not measured)
 };

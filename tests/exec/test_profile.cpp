@@ -5,6 +5,8 @@
 #include "exec/profile/profile.h"
 #include "exec/runtime/solo_run.h"
 #include "model/operators/signature.h"
+#include "model/segment.h"
+#include "schedule/plan/sequence_cut.h"
 #include "tests/exec/tiny.h"
 
 namespace {
@@ -30,6 +32,10 @@ std::vector<schedule::Plan> plans() {
     }
     result.push_back(tiny::plan());
     result.back().layout.tensor = 2;
+    result.push_back(tiny::plan());
+    result.back().schedule = "seq1f1b";
+    result.back().layout.pipeline = 2;
+    result.back().schedule_parameters = schedule::SegmentParameters{2};
     return result;
 }
 
@@ -68,16 +74,22 @@ TEST_CASE("a profile has a time for every operator that computes, whichever rank
             exec::profile_plan(tiny::program_of(plan, graph), graph, tiny::data_of(graph));
         std::map<std::string, const cluster::MeasuredOperator*> entries;
         for (const cluster::MeasuredOperator& entry : profile.operators) entries[entry.signature] = &entry;
-        for (std::size_t op = 0; op < graph.operators.size(); ++op) {
-            if (graph.operators[op].parameters.empty()) continue;
-            INFO(plan.schedule << ", pipeline " << plan.layout.pipeline << " data " << plan.layout.data
-                               << " tensor " << plan.layout.tensor << ", " << graph.operators[op].name);
-            const auto found = entries.find(model::signature(
-                graph, model::OperatorId(static_cast<std::int32_t>(op)), plan.cost_context()));
-            REQUIRE(found != entries.end());
-            REQUIRE(found->second->forward.value > 0);
-            REQUIRE(found->second->backward_weight.value > 0);
-        }
+        // Where sequences are cut, an operator of the first half is another than one of the second: its
+        // attention sees fewer keys.
+        for (const model::ModelGraph& segment :
+             model::SegmentGraphs(graph, schedule::passes_per_micro_batch(plan)))
+            for (std::size_t op = 0; op < graph.operators.size(); ++op) {
+                const bool is_attention = graph.operators[op].kind == model::OperatorKind::attention;
+                if (graph.operators[op].parameters.empty() && !is_attention) continue;
+                INFO(plan.schedule << ", pipeline " << plan.layout.pipeline << " data " << plan.layout.data
+                                   << " tensor " << plan.layout.tensor << ", " << graph.operators[op].name);
+                const auto found = entries.find(model::signature(
+                    segment, model::OperatorId(static_cast<std::int32_t>(op)), plan.cost_context()));
+                REQUIRE(found != entries.end());
+                REQUIRE(found->second->forward.value > 0);
+                if (is_attention) REQUIRE(found->second->backward_input.value > 0);
+                else REQUIRE(found->second->backward_weight.value > 0);
+            }
         REQUIRE(profile.update_bandwidth.value > 0);
         REQUIRE(profile.link_bandwidth.value > 0);
         REQUIRE(profile.product_rate.value > 0);

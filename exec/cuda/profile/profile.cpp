@@ -26,8 +26,6 @@ double median(std::vector<double> values) {
     return values[values.size() / 2];
 }
 
-using OperatorTimes = std::map<std::pair<std::int32_t, int>, double>;  // by operator and phase
-
 // Median over steps of all forward, or all backward, passes of a step.
 double time_of_passes(const RunResult& result, const schedule::Program& program, bool is_forward) {
     std::vector<double> sums;
@@ -49,11 +47,11 @@ double time_of_passes(const RunResult& result, const schedule::Program& program,
 void scale_to_passes(OperatorTimes& times, const RunResult& unmarked, const schedule::Program& program) {
     for (const bool is_forward : {true, false}) {
         const auto belongs = [&](const auto& entry) {
-            return (entry.first.second == core::position_of(model::Phase::forward)) == is_forward;
+            return (entry.first.phase == model::Phase::forward) == is_forward;
         };
         double sum = 0;
         for (const auto& entry : times)
-            if (belongs(entry)) sum += program.micro_batches * entry.second;
+            if (belongs(entry)) sum += program.whole_micro_batches() * entry.second;
         const double passes = time_of_passes(unmarked, program, is_forward);
         if (sum <= 0 || passes <= 0) continue;
         for (auto& entry : times)
@@ -76,14 +74,14 @@ GpuPlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph&
 
     GpuPlanProfile profile;
     profile.overhead = result.memory.at_peak[0][core::position_of(schedule::MemoryKind::overhead)];
-    std::map<std::pair<std::int32_t, int>, std::vector<double>> by_operator;
+    std::map<OperatorPass, std::vector<double>> by_operator;
     for (const OperatorSample& sample : result.operator_samples)
         if (sample.step > 1)
-            by_operator[{sample.op, core::position_of(sample.phase)}].push_back(sample.time.value);
+            by_operator[{sample.op, sample.segment, sample.phase}].push_back(sample.time.value);
     OperatorTimes times;
     for (const auto& [key, of_one] : by_operator) times[key] = median(of_one);
     scale_to_passes(times, unmarked, program);
-    if (plan.layout.tensor == 1) profile.operators = by_signature(graph, program.plan.cost_context(), times);
+    if (plan.layout.tensor == 1) profile.operators = by_signature(program, graph, times);
 
     // Bytes as the simulator counts them: states and master read and written, the gradient read, the
     // parameter written (and read without a master).
