@@ -97,7 +97,7 @@ struct Bounds::Caches {
         if (is_new) {
             entry->second.plan = plan;
             entry->second.cost =
-                std::make_unique<sim::CommunicationCost>(entry->second.plan, cluster, constants);
+                std::make_unique<sim::CommunicationCost>(entry->second.plan, cluster, constants, false);
         }
         return *entry->second.cost;
     }

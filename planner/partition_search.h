@@ -53,6 +53,8 @@ public:
     // Simulates every partition of the tasks whose bound is below the best value, which is then `best`'s or
     // that of the answer. The answer is the best of them, where it is better.
     std::optional<RankedPlan> find_better(const std::vector<PartitionTask>& tasks, double best);
+    // Plans that are beaten without a look at them.
+    void exclude(std::size_t plans) { account_.excluded += plans; }
     const PartitionAccount& account() const { return account_; }
 
 private:

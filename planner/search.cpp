@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <ctime>
+#include <deque>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -229,7 +230,11 @@ private:
                   core::Diagnostics& diagnostics) const;
     std::optional<RankedPlan> simulate_partition(const PartitionTask& task, core::Seconds limit) const;
     core::Seconds step_limit(std::size_t target, double value) const;
-    std::vector<PartitionTask> partition_tasks() const;
+    struct PartitionTasks {
+        std::vector<PartitionTask> open;
+        std::size_t beaten = 0;  // by the first plan, whatever their partition
+    };
+    PartitionTasks partition_tasks() const;
     bool has_only_partition(const RankedPlan& ranked) const;
     PartitionTask task_of(const RankedPlan& ranked) const;
     void keep_plan(RankedPlan ranked);
@@ -245,7 +250,7 @@ private:
         std::mutex guard;
         Bounds bounds;
     };
-    std::vector<Entry> entries_;
+    std::deque<Entry> entries_;  // hundreds of megabytes, which no growth copies
     std::vector<Family> families_;
     std::vector<Group> groups_;
     std::vector<std::size_t> first_group_;                        // of each layout, and the end
@@ -502,15 +507,8 @@ void Search::search_order(RankedPlan& ranked, core::Diagnostics& diagnostics) co
 
 void Search::enumerate() {
     std::map<std::pair<int, GradientHandling>, std::size_t> families;  // of the last group
-    for (std::size_t t = 0; t < targets_.size(); ++t)
-        for (schedule::Plan& plan :
-             legal_plans(graph_, targets_[t].cluster,
-                         {.global_batch = request_.global_batch,
-                          .base = targets_[t].base,
-                          .most_virtual_stages = request_.most_virtual_stages,
-                          .offload = request_.uses_bounds ? schedule::Offload::none : request_.offload,
-                          .limits = request_.limits,
-                          .runnable = targets_[t].runnable})) {
+    for (std::size_t t = 0; t < targets_.size(); ++t) {
+        const auto add = [&](const schedule::Plan& plan) {
             const Entry* before = entries_.empty() ? nullptr : &entries_.back();
             const bool is_new_layout =
                 !before || before->target != t || !(before->plan.layout == plan.layout);
@@ -533,11 +531,20 @@ void Search::enumerate() {
             Entry entry;
             entry.target = t;
             entry.layout = bounds_.size() - 1;
-            entry.plan = std::move(plan);
+            entry.plan = plan;
             if (request_.uses_bounds) entry.stands_for += horizons_of(entry).size();
             result_.account.space += entry.stands_for;
             entries_.push_back(std::move(entry));
-        }
+        };
+        for_each_legal_plan(graph_, targets_[t].cluster,
+                            {.global_batch = request_.global_batch,
+                             .base = targets_[t].base,
+                             .most_virtual_stages = request_.most_virtual_stages,
+                             .offload = request_.uses_bounds ? schedule::Offload::none : request_.offload,
+                             .limits = request_.limits,
+                             .runnable = targets_[t].runnable},
+                            add);
+    }
     first_group_.push_back(groups_.size());
 }
 
@@ -849,18 +856,24 @@ core::Seconds Search::step_limit(std::size_t target, double value) const {
     return limit;
 }
 
-std::vector<PartitionTask> Search::partition_tasks() const {
-    std::vector<PartitionTask> tasks;
-    for (std::size_t f = 0; f < families_.size(); ++f)
+Search::PartitionTasks Search::partition_tasks() const {
+    PartitionTasks tasks;
+    if (request_.objective == Objective::memory) return tasks;
+    for (std::size_t f = 0; f < families_.size(); ++f) {
+        const core::Seconds bound = families_[f].time_bound;
+        const bool is_beaten =
+            !result_.plans.empty() && bound >= step_limit(groups_[families_[f].group].target, best_value());
         for (const std::size_t i : families_[f].members) {
             const Entry& entry = entries_[i];
-            if (entry.rejection != Rejection::stages && entry.plan.layout.pipeline > 1 &&
-                entry.plan.partition.first_units.empty() &&
-                entry.plan.offload == targets_[entry.target].base.offload &&
-                covers_every_partition(entry.plan, graph_.units.size()))
-                tasks.push_back({entry.target, entry.layout, entry.plan, f, families_[f].time_bound,
-                                 families_[f].time_bound});
+            if (entry.rejection == Rejection::stages || entry.plan.layout.pipeline == 1 ||
+                !entry.plan.partition.first_units.empty() ||
+                entry.plan.offload != targets_[entry.target].base.offload ||
+                !covers_every_partition(entry.plan, graph_.units.size()))
+                continue;
+            if (is_beaten) ++tasks.beaten;
+            else tasks.open.push_back({entry.target, entry.layout, entry.plan, f, bound, bound});
         }
+    }
     return tasks;
 }
 
@@ -965,10 +978,10 @@ void Search::search_partitions() {
         return PartitionMeans::Layout{&bounds_[layout]->guard, &bounds_[layout]->bounds};
     };
     means.threads = request_.threads;
+    const PartitionTasks tasks = partition_tasks();
+    result_.account.covers_partitions = !tasks.open.empty() || tasks.beaten > 0;
     PartitionSearch search(graph_, std::move(means));
-    const std::vector<PartitionTask> tasks =
-        request_.objective == Objective::memory ? std::vector<PartitionTask>() : partition_tasks();
-    result_.account.covers_partitions = !tasks.empty();
+    search.exclude(tasks.beaten);
     const auto improve = [&](RankedPlan ranked) {
         if (has_only_partition(ranked)) return true;
         const bool is_done = search.improve(ranked, task_of(ranked));
@@ -977,7 +990,7 @@ void Search::search_partitions() {
     };
     bool is_settled = true;
     if (!result_.plans.empty()) {
-        std::optional<RankedPlan> better = search.find_better(tasks, result_.plans.front().value);
+        std::optional<RankedPlan> better = search.find_better(tasks.open, result_.plans.front().value);
         if (better) keep_plan(std::move(*better));
         is_settled = improve(result_.plans.front());
     }

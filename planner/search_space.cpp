@@ -191,6 +191,13 @@ std::vector<schedule::ParallelLayout> legal_layouts(const model::ModelGraph& gra
 std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cluster::Cluster& cluster,
                                         const SpaceRequest& request) {
     std::vector<schedule::Plan> plans;
+    for_each_legal_plan(graph, cluster, request, [&](const schedule::Plan& plan) { plans.push_back(plan); });
+    return plans;
+}
+
+void for_each_legal_plan(const model::ModelGraph& graph, const cluster::Cluster& cluster,
+                         const SpaceRequest& request,
+                         const std::function<void(const schedule::Plan&)>& visit) {
     const RunnablePlans everything;
     const RunnablePlans& runnable = request.runnable ? *request.runnable : everything;
     bool has_recomputable_attention =
@@ -239,23 +246,23 @@ std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cl
                         plan.shard_degree = sharding.degree;
                         if (!request.limits.allows(plan) || (runnable.may_take && !runnable.may_take(plan)))
                             continue;
-                        plans.push_back(plan);
+                        visit(plan);
                         if (request.offload == schedule::Offload::none ||
                             request.base.offload != schedule::Offload::none)
                             continue;
                         const std::vector<int> horizons =
                             loading_horizons(graph, cluster.instance.device, plan);
                         for (auto horizon = horizons.rbegin(); horizon != horizons.rend(); ++horizon) {
-                            plans.push_back(plan);
-                            plans.back().offload = request.offload;
-                            plans.back().activation_loading_horizon = *horizon;
+                            schedule::Plan away = plan;
+                            away.offload = request.offload;
+                            away.activation_loading_horizon = *horizon;
+                            visit(away);
                         }
                     }
                 }
             }
         }
     }
-    return plans;
 }
 
 std::vector<int> loading_horizons(const model::ModelGraph& graph, const cluster::DeviceSpec& device,

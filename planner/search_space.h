@@ -65,6 +65,10 @@ struct SpaceRequest {
 //   that share heads of keys and values are of one node.
 std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cluster::Cluster& cluster,
                                         const SpaceRequest& request);
+// One after the other: a space of today's largest jobs has hundreds of thousands.
+void for_each_legal_plan(const model::ModelGraph& graph, const cluster::Cluster& cluster,
+                         const SpaceRequest& request,
+                         const std::function<void(const schedule::Plan&)>& visit);
 
 // Loading horizons of offloaded activations, in layers computed before they are needed, shortest first:
 // powers of two up to all layers of the model forward and backward, as long as the first rank of 1F1B waits.

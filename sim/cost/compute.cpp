@@ -181,14 +181,6 @@ std::string formats_of(const std::map<core::DataType, cluster::MatrixProductCurv
 
 }  // namespace
 
-ComputePrice& ComputePrice::operator+=(const ComputePrice& other) {
-    device += other.device;
-    host += other.host;
-    blocked += other.blocked;
-    flops += other.flops;
-    return *this;
-}
-
 core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const cluster::DeviceSpec& device,
                           core::DataType compute, const FrameworkTraits& traits,
                           const CostConstants& constants) {
@@ -302,7 +294,8 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
                       : plan.shards(schedule::Sharding::gradients) ? traits.sharded_gradient_bytes
                                                                    : 0);
 
-    cost.sums_.assign(column_count, std::vector<ComputePrice>(graph.operators.size() + 1));
+    Columns columns;
+    for (std::vector<ComputePrice>& column : columns) column.reserve(graph.operators.size());
     const std::vector<bool> is_after_last_saved = after_last_saved(graph);
     std::size_t measured_count = 0, priced_count = 0;
     bool has_flash = false;
@@ -384,9 +377,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
             of_phase[0].blocked += traits.blocked_per_micro_batch;
         cost.gathers_projection_.push_back(model::gathers_projection(description, context));
         const auto append = [&](Column column, const ComputePrice& price) {
-            std::vector<ComputePrice>& sums = cost.sums_[column];
-            sums[o + 1] = sums[o];
-            sums[o + 1] += price;
+            columns[column].push_back(price);
         };
         append(forward, of_phase[0]);
         append(attention_core_forward, description.in_attention_core ? of_phase[0] : ComputePrice{});
@@ -394,7 +385,10 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
         append(backward_input, of_phase[1]);
         append(backward_weight, of_phase[2]);
     }
-    if (traits.recomputes_alternate_products) cost.recompute_alternate_products(graph, context);
+    if (traits.recomputes_alternate_products) cost.recompute_alternate_products(graph, context, columns);
+    for (std::size_t column = 0; column < columns.size(); ++column)
+        cost.prices_[column] =
+            first_like ? OperatorPrices(columns[column], *first_like) : OperatorPrices(columns[column]);
     if (compute == core::DataType::fp8) cost.assumptions_.push_back(model::fp8_summary(graph, plain));
     if (measured_count > 0)
         cost.assumptions_.push_back(std::to_string(measured_count) + " of " + std::to_string(priced_count) +
@@ -424,13 +418,13 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
 
 // The instructions of selective recomputation are those of attention: each carries what its layer runs again.
 void ComputeCost::recompute_alternate_products(const model::ModelGraph& graph,
-                                               const model::CostContext& context) {
+                                               const model::CostContext& context, Columns& columns) const {
     std::vector<ComputePrice> of_unit(graph.units.size());
     std::vector<int> attentions(graph.units.size(), 0);
     for (const std::int32_t o : core::indices(graph.operators)) {
         const model::Operator& op = graph.operators[o];
         const auto i = o;
-        const ComputePrice whole = between(forward, {i, i + 1});
+        const ComputePrice& whole = columns[forward][i];
         const double share = schedule::recomputed_share(graph, op);
         ComputePrice& sum = of_unit[op.unit];
         sum += {whole.device * share, share > 0 ? whole.host : core::Seconds(0), {}, whole.flops * share};
@@ -445,22 +439,15 @@ void ComputeCost::recompute_alternate_products(const model::ModelGraph& graph,
                         {},
                         {}};
     }
-    std::vector<ComputePrice>& sums = sums_[attention_core_forward];
     for (std::size_t o = 0; o < graph.operators.size(); ++o) {
         const model::Operator& op = graph.operators[o];
-        sums[o + 1] = sums[o];
+        ComputePrice& own = columns[attention_core_forward][o];
+        own = {};
         if (!op.in_attention_core) continue;
         const ComputePrice& all = of_unit[op.unit];
         const double part = 1.0 / attentions[op.unit];
-        sums[o + 1] += {all.device * part, all.host * part, {}, all.flops * part};
+        own = {all.device * part, all.host * part, {}, all.flops * part};
     }
-}
-
-ComputePrice ComputeCost::between(Column column, model::OperatorRange range) const {
-    const ComputePrice& low = sum(column, range.begin);
-    const ComputePrice& high = sum(column, range.end);
-    return {high.device - low.device, high.host - low.host, high.blocked - low.blocked,
-            high.flops - low.flops};
 }
 
 ComputePrice ComputeCost::price(model::OperatorRange range, schedule::ComputePhase phase) const {
@@ -570,7 +557,7 @@ core::Seconds ComputeCost::beside_product(core::Seconds time, const TensorCollec
     // Entering a parallel region gathers tokens forward and scatters their gradients backward.
     const bool enters = is_backward ? scatters : gathers;
     if (is_backward && enters) return time;  // beside the weight gradient
-    const auto operators = core::count_of(sums_[0]) - 1;
+    const auto operators = core::count_of(gathers_projection_);
     const std::int32_t product = enters ? collective.operators.end : collective.operators.begin - 1;
     if (product < 0 || product >= operators) return time;
     const core::Seconds work = between(is_backward ? backward_input : forward, {product, product + 1}).device;
@@ -585,7 +572,7 @@ core::Seconds ComputeCost::beside_product(core::Seconds time, const TensorCollec
 }
 
 core::Seconds ComputeCost::beside_weight_gradient(core::Seconds reduction, model::OperatorRange enter) const {
-    const auto operators = core::count_of(sums_[0]) - 1;
+    const auto operators = core::count_of(gathers_projection_);
     if (!traits_.overlaps_input_gradients || enter.end >= operators) return reduction;
     // What both do at the same time is slowed down as compute beside any collective is.
     const core::Seconds weight = between(backward_weight, {enter.end, enter.end + 1}).device;

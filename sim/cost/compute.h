@@ -2,6 +2,7 @@
 // the operator's own measured time where there is one.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -15,17 +16,9 @@
 #include "schedule/program/program.h"
 #include "sim/cost/constants.h"
 #include "sim/cost/framework/framework.h"
+#include "sim/cost/operator_prices.h"
 
 namespace sim {
-
-// Work of one instruction. The device computes while the host dispatches kernels: the instruction lasts as
-// long as the slower of the two, and then for the time in which the host blocks with nothing queued.
-struct ComputePrice {
-    core::Seconds device, host, blocked;
-    core::Flops flops;
-    core::Seconds time() const { return (device > host ? device : host) + blocked; }
-    ComputePrice& operator+=(const ComputePrice& other);
-};
 
 // One kernel alone on the device. Products and convolutions: launch + max(flops / (efficiency * peak), bytes
 // / (efficiency * bandwidth)), or the measured curve; attention: the published rate of the flash kernels of
@@ -48,7 +41,8 @@ class ComputeCost {
 public:
     // `ranks_a_node` share its host. A compute precision the device has no figure for, or attention kernels
     // it cannot run, are diagnostics; nothing is returned then. `first_like`: of each operator the first that
-    // costs the same (model::Repetition), which is then priced once.
+    // costs the same (model::Repetition), which is then priced and kept once: sums over long runs take
+    // longer.
     static std::optional<ComputeCost> make(const model::ModelGraph& graph, const cluster::DeviceSpec& device,
                                            const schedule::Plan& plan, core::Diagnostics& diagnostics,
                                            const CostConstants& constants = {}, int ranks_a_node = 1,
@@ -80,20 +74,23 @@ private:
         backward_weight,
         column_count
     };
-    const ComputePrice& sum(Column column, std::int32_t end) const { return sums_[column][end]; }
-    ComputePrice between(Column column, model::OperatorRange range) const;
+    using Columns = std::array<std::vector<ComputePrice>, column_count>;  // by operator
+    ComputePrice between(Column column, model::OperatorRange range) const {
+        return prices_[column].between(range);
+    }
     core::Bytes bytes_before_norms() const;  // per parameter
     core::Seconds beside_weight_gradient(core::Seconds reduction, model::OperatorRange enter) const;
     core::Seconds beside_product(core::Seconds time, const TensorCollective& collective) const;
-    void recompute_alternate_products(const model::ModelGraph& graph, const model::CostContext& context);
+    void recompute_alternate_products(const model::ModelGraph& graph, const model::CostContext& context,
+                                      Columns& columns) const;
 
     const cluster::DeviceSpec* device_ = nullptr;
     const schedule::Plan* plan_ = nullptr;
     FrameworkTraits traits_;
     CostConstants constants_;
     core::Seconds dispatch_;
-    std::vector<bool> gathers_projection_;         // by operator: nothing runs beside its collectives
-    std::vector<std::vector<ComputePrice>> sums_;  // [column][operators before]: prefix sums
+    std::vector<bool> gathers_projection_;  // by operator: nothing runs beside its collectives
+    std::array<OperatorPrices, column_count> prices_;
     std::vector<std::string> assumptions_;
 };
 

@@ -1,6 +1,18 @@
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+#include <cstddef>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "core/index/integers.h"
 #include "sim/cost/collective/collective.h"
+#include "sim/cost/collective/nccl.h"
+#include "sim/cost/collective/network.h"
+#include "sim/cost/collective/repeated_groups.h"
+#include "sim/cost/framework/framework_lookup.h"
 #include "tests/cluster/instances.h"
 
 namespace {
@@ -162,4 +174,69 @@ TEST_CASE("without NCCL a ring of 600 ranks costs what its rounds do, as one of 
             CHECK(ring.seconds_per_byte == Approx(total.seconds_per_byte));
             CHECK(ring.latency.value == Approx(total.latency.value));
         }
+}
+
+TEST_CASE(
+    "groups that repeat on further nodes cost what all of them together cost, and keep the same links busy") {
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 8);
+    for (const char* order : {"PDT", "DPT"})
+        for (const auto& [data, tensor, pipeline] :
+             {std::tuple(64, 1, 1), std::tuple(16, 4, 1), std::tuple(8, 8, 1), std::tuple(4, 2, 8),
+              std::tuple(2, 16, 2), std::tuple(1, 4, 16), std::tuple(32, 2, 1)})
+            for (const GroupKind group : {GroupKind::data, GroupKind::tensor})
+                for (const CollectiveKind kind : {CollectiveKind::all_reduce, CollectiveKind::all_gather}) {
+                    schedule::Plan plan;
+                    plan.layout = {data, tensor, pipeline, order};
+                    const int last = pipeline - 1;
+                    // All groups at the coordinate, one by one; ranks fill the devices in their order.
+                    sim::Groups all;
+                    std::set<int> seen;
+                    for (int rank = 0; rank < plan.layout.ranks(); ++rank) {
+                        if (schedule::coordinates_of(plan.layout, rank).pipeline != last ||
+                            seen.contains(rank))
+                            continue;
+                        const std::vector<int> ranks = schedule::process_group(plan.layout, group, rank);
+                        seen.insert(ranks.begin(), ranks.end());
+                        all.devices.emplace_back(ranks.begin(), ranks.end());
+                    }
+                    if (all.size() == 1) continue;
+                    INFO(order << " data " << data << " tensor " << tensor << " pipeline " << pipeline);
+                    const sim::CostConstants constants;
+                    sim::Network network(cluster, sim::nccl_nvlink_efficiency(cluster.instance.device),
+                                         sim::network_terms(cluster, constants, sim::framework_traits("")));
+                    const core::Bytes bytes(1e8);
+                    sim::CommunicationCost cost(plan, cluster, constants);
+                    const sim::Candidate& chosen = cost.choice(kind, group, bytes, last);
+                    bool is_found = false;
+                    for (const sim::Candidate& whole : sim::nccl_candidates(cluster, network, kind, all)) {
+                        if (whole.algorithm != chosen.algorithm || whole.protocol != chosen.protocol)
+                            continue;
+                        is_found = true;
+                        CHECK(sim::time_of(whole, bytes).total() == sim::time_of(chosen, bytes).total());
+                        REQUIRE(whole.links.size() == chosen.links.size());
+                        for (std::size_t i = 0; i < whole.links.size(); ++i) {
+                            CHECK(whole.links[i].link == chosen.links[i].link);
+                            CHECK(whole.links[i].busy == Approx(chosen.links[i].busy).epsilon(1e-12));
+                        }
+                    }
+                    CHECK(is_found);
+                    sim::CommunicationCost times_only(plan, cluster, constants, false);
+                    CHECK(times_only.collective(kind, group, bytes, last) ==
+                          cost.collective(kind, group, bytes, last));
+                    CHECK(times_only.bytes_of_a_group(times_only.choice(kind, group, bytes, last)) ==
+                          Approx(cost.bytes_of_a_group(chosen)).epsilon(1e-12));
+                }
+}
+
+TEST_CASE("groups that lie differently on nodes are not taken for repetitions") {
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 4);
+    sim::Groups groups;
+    groups.devices = {{0, 8}, {1, 9}, {16, 24}, {18, 25}};  // 18 and 25 are not 1 and 9 two nodes on
+    const sim::RepeatedGroups different = sim::find_repeated(cluster, groups);
+    CHECK(different.first.devices == groups.devices);
+    CHECK(different.nodes_behind.empty());
+    groups.devices[3] = {17, 25};
+    const sim::RepeatedGroups alike = sim::find_repeated(cluster, groups);
+    CHECK(alike.first.devices == std::vector<std::vector<std::int32_t>>{{0, 8}, {1, 9}});
+    CHECK(alike.nodes_behind == std::vector<int>{2});
 }

@@ -6,6 +6,7 @@
 #include "core/errors.h"
 #include "core/index/integers.h"
 #include "sim/cost/collective/library.h"
+#include "sim/cost/collective/repeated_groups.h"
 #include "sim/cost/framework/framework_lookup.h"
 
 namespace sim {
@@ -20,7 +21,7 @@ const std::vector<std::int32_t>& tied_ranks_of(const schedule::RankProgram& list
 }
 
 CommunicationCost::CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster,
-                                     const CostConstants& constants)
+                                     const CostConstants& constants, bool keeps_links)
     : plan_(plan),
       traits_(framework_traits(plan.framework, constants)),
       list_entry_(core::microseconds(traits_.list_operations * constants.dispatch_eager_us *
@@ -32,7 +33,8 @@ CommunicationCost::CommunicationCost(const schedule::Plan& plan, const cluster::
                        plan.layout.ranks() <= cluster::ranks_of_a_node(cluster) * cluster.nodes),
       collective_network_(cluster, nccl_nvlink_efficiency(cluster.instance.device),
                           network_terms(cluster, constants, traits_)),
-      transfer_network_(cluster, std::nullopt, network_terms(cluster, constants, traits_)) {}
+      transfer_network_(cluster, std::nullopt, network_terms(cluster, constants, traits_)),
+      keeps_links_(keeps_links) {}
 
 CommunicationCost::Participants CommunicationCost::first_like(Participants participants) const {
     if (has_whole_nodes_ && participants.tied_ranks.empty() &&
@@ -84,81 +86,6 @@ int CommunicationCost::group_size(schedule::GroupKind group, int pipeline) const
         members({CollectiveKind::all_reduce, group, pipeline, {}}, {0, 0, pipeline}).size());
 }
 
-// Rounds one after another, each as long as its slowest transfer and its busiest link.
-void CommunicationCost::add_rounds(const schedule::CollectiveAlgorithm& algorithm,
-                                   const Participants& participants, const Groups& groups,
-                                   std::vector<Candidate>& result) {
-    const int ranks_per_node = cluster::most_devices_of_a_node(cluster_, groups.devices.front());
-    if (!algorithm.supports(participants.kind, groups.size(), ranks_per_node)) return;
-    const schedule::Rounds rounds = algorithm.rounds(participants.kind, groups.size(), ranks_per_node);
-    LinearCost total;
-    std::vector<Flow> flows, all;
-    for (const std::vector<schedule::Transfer>& round : rounds.rounds) {
-        flows.clear();
-        for (const std::vector<std::int32_t>& members : groups.devices)
-            for (const schedule::Transfer& transfer : round)
-                flows.push_back({members[transfer.from], members[transfer.to],
-                                 static_cast<double>(transfer.count) / rounds.pieces});
-        total += collective_network_.price(flows);
-        all.insert(all.end(), flows.begin(), flows.end());
-    }
-    Candidate candidate{algorithm.name, "", total.latency};
-    candidate.seconds_per_byte = total.seconds_per_byte;
-    candidate.links = collective_network_.links(all);
-    if (has_nccl(cluster_.instance.device))
-        candidate.multiprocessors = nccl_multiprocessors(cluster_.instance.device);
-    result.push_back(std::move(candidate));
-}
-
-// The same of a ring without listing its rounds, which would fill the memory: equal rounds are priced once,
-// others one by one.
-void CommunicationCost::add_large_ring(const Participants& participants, const Groups& groups,
-                                       std::vector<Candidate>& result) {
-    const std::int32_t n = groups.size();
-    LinearCost total;
-    std::vector<Flow> flows;
-    std::map<std::int32_t, double> busy;
-    const auto add = [&](int times, const auto& transfers_of_group) {
-        flows.clear();
-        for (const std::vector<std::int32_t>& members : groups.devices) transfers_of_group(members);
-        total += collective_network_.price(flows) * times;
-        for (const LinkShare& link : collective_network_.links(flows)) busy[link.link] += link.busy * times;
-    };
-    const auto flow = [&](const std::vector<std::int32_t>& members, std::int32_t from, std::int32_t to) {
-        flows.push_back({members[from], members[to], 1.0 / n});
-    };
-    // Ranks from `first` on to their right-hand neighbours.
-    const auto neighbours = [&](std::int32_t first, std::int32_t senders) {
-        return [&, first, senders](const std::vector<std::int32_t>& members) {
-            for (std::int32_t r = first; r < first + senders; ++r) flow(members, r, (r + 1) % n);
-        };
-    };
-    switch (participants.kind) {
-        case CollectiveKind::reduce_scatter:
-        case CollectiveKind::all_gather: add(n - 1, neighbours(0, n)); break;
-        case CollectiveKind::all_reduce: add(2 * (n - 1), neighbours(0, n)); break;
-        case CollectiveKind::broadcast:
-            // A chain of n pieces: in round t those ranks send whose piece t - r there is.
-            for (std::int32_t t = 0; t < 2 * (n - 1); ++t) {
-                const std::int32_t first = std::max(0, t - n + 1), last = std::min(t, n - 2);
-                add(1, neighbours(first, last - first + 1));
-            }
-            break;
-        case CollectiveKind::all_to_all:
-            for (std::int32_t round = 0; round < n; ++round)
-                add(1, [&](const std::vector<std::int32_t>& members) {
-                    for (std::int32_t r = 0; r < n; ++r)
-                        if (const std::int32_t partner = (round - r + n) % n; partner != r)
-                            flow(members, r, partner);
-                });
-            break;
-    }
-    Candidate candidate{schedule::ring_algorithm().name, "", total.latency};
-    candidate.seconds_per_byte = total.seconds_per_byte;
-    for (const auto& [link, time] : busy) candidate.links.push_back({link, time});
-    result.push_back(std::move(candidate));
-}
-
 std::vector<Candidate> CommunicationCost::candidates_of(const Participants& participants,
                                                         const Groups& groups) {
     std::vector<Candidate> result;
@@ -193,9 +120,16 @@ std::vector<Candidate> CommunicationCost::candidates_of(const Participants& part
     return result;
 }
 
-const std::vector<Candidate>& CommunicationCost::candidates(const Participants& participants) {
+const CommunicationCost::Candidates& CommunicationCost::candidates(const Participants& participants) {
     const auto [entry, is_new] = candidates_.try_emplace(participants);
-    if (is_new) entry->second = candidates_of(participants, groups(participants));
+    if (!is_new) return entry->second;
+    RepeatedGroups repeated = find_repeated(cluster_, groups(participants));
+    entry->second = {candidates_of(participants, repeated.first), std::move(repeated.nodes_behind)};
+    if (!keeps_links_)
+        for (Candidate& candidate : entry->second.of_first) {
+            candidate.bytes_of_a_group = bytes_of_a_group(candidate);
+            candidate.links = std::vector<LinkShare>();  // and their memory
+        }
     return entry->second;
 }
 
@@ -214,7 +148,7 @@ const Candidate& CommunicationCost::choice_of(CollectiveKind kind, schedule::Gro
         entry->second = candidates_of(participants, own);
         for (Candidate& candidate : entry->second)
             if (candidate.has_phases)
-                for (const Candidate& whole : candidates(participants))
+                for (const Candidate& whole : candidates(participants).of_first)
                     if (whole.algorithm == candidate.algorithm)
                         candidate.seconds_per_byte = whole.seconds_per_byte;
     }
@@ -243,7 +177,7 @@ int CommunicationCost::leader(schedule::GroupKind group, int rank,
 }
 
 const Candidate& CommunicationCost::choose(const Participants& participants, core::Bytes bytes) {
-    const std::vector<Candidate>& all = candidates(participants);
+    const std::vector<Candidate>& all = candidates(participants).of_first;
     std::string wanted = plan_.collective;
     if (wanted == "auto" && !has_nccl(cluster_.instance.device)) {
         // The CPU executor performs the algorithm that the selector names; NCCL the fastest of its own.
@@ -272,12 +206,15 @@ const Candidate& CommunicationCost::choice(CollectiveKind kind, schedule::GroupK
                                            int pipeline, const std::vector<std::int32_t>& tied_ranks) {
     const Participants participants{kind, group, pipeline, tied_ranks}, like = first_like(participants);
     const Candidate& chosen = choose(like, bytes);
-    if (like.pipeline == pipeline) return chosen;
+    const std::vector<int>& nodes_behind = candidates(like).nodes_behind;
+    if (!keeps_links_ || (like.pipeline == pipeline && nodes_behind.empty())) return chosen;
     const auto [entry, is_new] = moved_.try_emplace(std::pair(participants, &chosen));
     if (is_new) {
         entry->second = chosen;
-        entry->second.links =
-            collective_network_.moved(std::move(entry->second.links), nodes_before(pipeline));
+        entry->second.links = spread(collective_network_, chosen.links, nodes_behind);
+        if (like.pipeline != pipeline)
+            entry->second.links =
+                collective_network_.moved(std::move(entry->second.links), nodes_before(pipeline));
     }
     return entry->second;
 }
@@ -358,12 +295,19 @@ const CommunicationCost::Transfer& CommunicationCost::transfer_between(int from,
         entry->second = {first.cost, transfer_network_.moved(first.links, nodes_before(before))};
     } else if (is_new) {
         const schedule::ParallelLayout& layout = plan_.layout;
-        std::vector<Flow> flows;
+        Groups pairs;
         for (int data = 0; data < layout.data; ++data)
             for (int tensor = 0; tensor < layout.tensor; ++tensor)
-                flows.push_back({device_of(rank_of(layout, {data, tensor, from})),
-                                 device_of(rank_of(layout, {data, tensor, to})), 1.0});
-        entry->second = {transfer_network_.price(flows), transfer_network_.links(flows)};
+                pairs.devices.push_back({device_of(rank_of(layout, {data, tensor, from})),
+                                         device_of(rank_of(layout, {data, tensor, to}))});
+        const RepeatedGroups repeated = find_repeated(cluster_, std::move(pairs));
+        std::vector<Flow> flows;
+        for (const std::vector<std::int32_t>& pair : repeated.first.devices)
+            flows.push_back({pair.front(), pair.back(), 1.0});
+        entry->second.cost = transfer_network_.price(flows);
+        if (keeps_links_)
+            entry->second.links =
+                spread(transfer_network_, transfer_network_.links(flows), repeated.nodes_behind);
     }
     return entry->second;
 }

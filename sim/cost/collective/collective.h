@@ -31,8 +31,10 @@ const std::vector<std::int32_t>& tied_ranks_of(const schedule::RankProgram& list
 // against them. Not thread-safe: one object an evaluation.
 class CommunicationCost {
 public:
+    // `keeps_links`: else choices and transfers tell times but not what they keep busy, which takes memory
+    // for every link of the cluster.
     CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster,
-                      const CostConstants& constants = {});
+                      const CostConstants& constants = {}, bool keeps_links = true);
 
     // `bytes` as in schedule::Instruction: all_reduce and reduce_scatter the full vector, all_gather the full
     // result, all_to_all what one member sends. `tied_ranks` (schedule::ParameterBucket) are the pipeline
@@ -105,7 +107,11 @@ private:
     std::int32_t device_of(int rank) const;
     std::vector<int> members(const Participants& participants, schedule::RankCoordinates at) const;
     Groups groups(const Participants& participants) const;
-    const std::vector<Candidate>& candidates(const Participants& participants);
+    struct Candidates {
+        std::vector<Candidate> of_first;  // links are of the first lot of groups (repeated_groups.h)
+        std::vector<int> nodes_behind;    // of the other lots
+    };
+    const Candidates& candidates(const Participants& participants);
     void add_rounds(const schedule::CollectiveAlgorithm& algorithm, const Participants& participants,
                     const Groups& groups, std::vector<Candidate>& result);
     void add_large_ring(const Participants& participants, const Groups& groups,
@@ -121,8 +127,9 @@ private:
     // Has every pipeline coordinate whole nodes of its own? All then communicate alike.
     bool has_whole_nodes_ = false;
     Network collective_network_, transfer_network_;
-    std::map<Participants, std::vector<Candidate>> candidates_;
-    std::map<std::pair<Participants, const Candidate*>, Candidate> moved_;  // to other nodes
+    bool keeps_links_ = true;
+    std::map<Participants, Candidates> candidates_;
+    std::map<std::pair<Participants, const Candidate*>, Candidate> moved_;  // to other nodes, or to all
     std::map<std::pair<Participants, double>, core::Seconds> prices_;       // by bytes
     std::optional<LinearCost> host_copies_[2];                              // out, back
     std::map<std::pair<int, int>, Transfer> transfers_, own_transfers_;

@@ -9,6 +9,42 @@
 
 namespace sim {
 
+namespace {
+
+// Per slot of a network the share of the payload that crosses it. Between prices it is empty, so the networks
+// of one thread take turns with one array: a search has hundreds of them, of clusters of ten thousand
+// devices.
+class Loads {
+public:
+    void grow(std::size_t slots) {
+        if (load_.size() < slots) load_.resize(slots, 0.0);
+    }
+    void add(std::size_t slot, double share) {
+        if (load_[slot] == 0) touched_.push_back(slot);
+        load_[slot] += share;
+    }
+    void sort() { std::sort(touched_.begin(), touched_.end()); }
+    std::size_t count() const { return touched_.size(); }
+    // Calls `use(slot, load)` for each, after which there is none.
+    template <class Use>
+    void take(const Use& use) {
+        for (const std::size_t slot : touched_) use(slot, std::exchange(load_[slot], 0.0));
+        touched_.clear();
+    }
+
+private:
+    std::vector<double> load_;
+    std::vector<std::size_t> touched_;
+};
+
+Loads& loads_of(std::size_t slots) {
+    thread_local Loads loads;
+    loads.grow(slots);
+    return loads;
+}
+
+}  // namespace
+
 LinearCost operator*(const LinearCost& cost, double times) {
     return {cost.latency * times, cost.seconds_per_byte * times};
 }
@@ -51,7 +87,7 @@ Network::Network(const cluster::Cluster& cluster, std::optional<double> nvlink_e
     const std::size_t links = cluster.instance.links.size();
     // Links of every node in both directions, then the memories of the devices, last device first.
     first_memory_ = links * 2 * std::max(1, cluster.nodes);
-    load_.assign(first_memory_ + cluster.device_count(), 0.0);
+    slots_ = first_memory_ + cluster.device_count();
     for (const cluster::Link& link : cluster.instance.links) {
         double rate = link.kind == cluster::LinkKind::nvlink && nvlink_efficiency
                           ? link.bandwidth.value * *nvlink_efficiency
@@ -82,9 +118,7 @@ void Network::load(std::span<const Flow> flows, core::Seconds& slowest) {
         if (flow.share <= 0) continue;
         if (flow.from == flow.to) {
             // Two ranks of one device: a copy inside its memory, read and written.
-            const std::size_t at = load_.size() - 1 - flow.from;
-            if (load_[at] == 0) touched_.push_back(at);
-            load_[at] += 2 * flow.share;
+            loads_of(slots_).add(slots_ - 1 - flow.from, 2 * flow.share);
             continue;
         }
         const cluster::Route path =
@@ -96,21 +130,16 @@ void Network::load(std::span<const Flow> flows, core::Seconds& slowest) {
 
 void Network::load(const cluster::Route& path, double share) {
     if (share <= 0) return;
-    for (const cluster::DirectedLink& link : path.links) {
-        const std::size_t at = slot(link);
-        if (load_[at] == 0) touched_.push_back(at);
-        load_[at] += share;
-    }
+    Loads& loads = loads_of(slots_);
+    for (const cluster::DirectedLink& link : path.links) loads.add(slot(link), share);
 }
 
 LinearCost Network::price(std::span<const Flow> flows) {
     LinearCost cost;
     load(flows, cost.latency);
-    for (std::size_t at : touched_) {
-        cost.seconds_per_byte = std::max(cost.seconds_per_byte, load_[at] / bandwidth_of(at));
-        load_[at] = 0;
-    }
-    touched_.clear();
+    loads_of(slots_).take([&](std::size_t at, double load) {
+        cost.seconds_per_byte = std::max(cost.seconds_per_byte, load / bandwidth_of(at));
+    });
     return cost;
 }
 
@@ -126,14 +155,13 @@ std::vector<LinkShare> Network::links(std::span<const LoadedRoute> routes) {
 }
 
 std::vector<LinkShare> Network::take_links() {
-    std::sort(touched_.begin(), touched_.end());
+    Loads& loads = loads_of(slots_);
+    loads.sort();
     std::vector<LinkShare> result;
-    result.reserve(touched_.size());
-    for (std::size_t at : touched_) {
-        result.push_back({static_cast<std::int32_t>(at), load_[at] / bandwidth_of(at)});
-        load_[at] = 0;
-    }
-    touched_.clear();
+    result.reserve(loads.count());
+    loads.take([&](std::size_t at, double load) {
+        result.push_back({static_cast<std::int32_t>(at), load / bandwidth_of(at)});
+    });
     return result;
 }
 

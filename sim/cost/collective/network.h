@@ -77,7 +77,7 @@ public:
     // The same on nodes so many further on.
     std::vector<LinkShare> moved(std::vector<LinkShare> links, int nodes) const;
     // Links and memories, numbered alike in every Network of one cluster.
-    std::size_t link_count() const { return load_.size(); }
+    std::size_t link_count() const { return slots_; }
     // Over the link with the most bytes, for each byte of the payload.
     double most_bytes(const std::vector<LinkShare>& links) const;
 
@@ -95,10 +95,9 @@ private:
 
     const cluster::Cluster& cluster_;
     core::Seconds step_;
-    std::size_t first_memory_ = 0;      // slots below are links, the rest memories of devices
-    std::vector<double> load_;          // per slot: share of the payload that crosses it
-    std::vector<std::size_t> touched_;  // slots in use
-    std::vector<double> bandwidth_;     // per link of a node
+    std::size_t first_memory_ = 0;  // slots below are links, the rest memories of devices
+    std::size_t slots_ = 0;
+    std::vector<double> bandwidth_;  // per link of a node
 };
 
 }  // namespace sim
