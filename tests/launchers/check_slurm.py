@@ -170,15 +170,21 @@ def starts_torch(bench):
 
 
 # What smexec's ranks report of prediction and measurement, which is no part of starting them.
-REPORT = re.compile(r"^\d: (| .*|a rank's time.*|its communication.*|the fullest rank.*|machine: .*|.* misses most: .*|.* of them left out: .*)$")
+REPORT = re.compile(r"^\d: (| .*|(step|peak memory of a rank) .*|\[W.*socket.cpp.*|a rank's time.*|its communication.*|the fullest rank.*|machine: .*|.* misses most: .*|.* of them left out: .*)$")
 
 
 def log_of(bench, version, told):
     """What was said to Slurm and what it answered, as Markdown."""
     lines = [line for line in "\n".join(bench.cluster.transcript).splitlines() if not REPORT.match(line)]
-    text = "\n".join(lines).replace(str(bench.folder) + "/", "").replace(bench.cluster.nodes[0][:-1], "node")
-    text = text.replace(bench.cluster.controller, "controller")
-    scripts = "\n".join(f"```sh\n{(bench.folder / name).read_text()}```\n" for name in ("job.sh", "torch.sh") if (bench.folder / name).exists())
+    shorter = {str(bench.folder) + "/": "", bench.cluster.nodes[0][:-1]: "node", bench.cluster.controller: "controller",
+               str(bench.arguments.torch): "python3"}
+
+    def shortened(text):
+        for long, short in shorter.items(): text = text.replace(long, short)
+        return text
+
+    text = shortened("\n".join(lines))
+    scripts = "\n".join(f"```sh\n{shortened((bench.folder / name).read_text())}```\n" for name in ("job.sh", "torch.sh") if (bench.folder / name).exists())
     glibc, kernel = os.confstr("CS_GNU_LIBC_VERSION"), os.uname().release
     return (f"# A Slurm cluster of its own, and what it did with a plan\n\nWritten by `tests/launchers/check_launchers.py slurm --long --torch PYTHON "
             f"--log tests/launchers/slurm.md`, {datetime.date.today()}: {version},\n{glibc}, Linux {kernel}; {NODES + 1} nodes, each a network namespace with slurmd, "
