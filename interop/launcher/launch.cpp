@@ -35,7 +35,7 @@ std::optional<Launch> prepare_launch(Expression& e, const ExportOptions& options
             launch.command += " --checkpoint " + shell_quoted(options.checkpoint);
             if (options.checkpoint_every)
                 launch.command += fmt::format(" --every {}", *options.checkpoint_every);
-            launch.command += " --resume";
+            launch.command += " --resume --no-compare";  // a start measures nothing for a prediction
         }
     } else {
         launch.command = options.command;

@@ -15,7 +15,7 @@ import argparse, copy, json, os, pathlib, signal, subprocess, sys, tempfile, tim
 import check_slurm, training
 from emulated_hosts import Hosts, find, what_hosts_lack
 
-HOSTS, STEPS = 2, 50
+HOSTS, STEPS = 2, 20
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -139,7 +139,7 @@ def run(name, arguments):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = ["slurm", *LAUNCHERS]
-    parser.add_argument("launchers", nargs="*", choices=[*names, []], default=names)
+    parser.add_argument("launchers", nargs="*", metavar="launcher", help=", ".join(names))
     parser.add_argument("--torchrun")
     parser.add_argument("--crd")
     check_slurm.add_arguments(parser)
@@ -148,7 +148,8 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     arguments.smplan, arguments.smexec = os.path.abspath(arguments.smplan), os.path.abspath(arguments.smexec)
     os.environ["PATH"] = os.path.dirname(arguments.smexec) + os.pathsep + os.environ["PATH"]
-    codes = [run(name, arguments) for name in arguments.launchers]
+    if unknown := set(arguments.launchers) - set(names): parser.error(f"{', '.join(sorted(unknown))}: the launchers are {', '.join(names)}")
+    codes = [run(name, arguments) for name in arguments.launchers or names]
     return 1 if 1 in codes else 0 if 0 in codes else 77
 
 

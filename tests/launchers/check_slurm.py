@@ -1,9 +1,9 @@
 """A plan that `smplan export --to slurm` wrote, submitted with sbatch to a Slurm cluster of its own on three emulated
-hosts; its ranks are started by srun. On its way the job is disturbed three times: its ranks get a signal as they do
-near the time limit, a rank is killed, a node is drained and the job requeued. Each time it is begun anew and goes on
-from its checkpoint, and it ends as threads end it, to the bit. A job that is cancelled stays cancelled.
+hosts; its ranks are started by srun. On its way the job is disturbed: its ranks get a signal as they do near the time
+limit, a node is drained and the job requeued. Each time it is begun anew and goes on from its checkpoint, and it ends as
+threads end it, to the bit. A job that is cancelled stays cancelled.
 
---long: also Slurm's own time limit, and a node that is lost. --torch: also a script of torch.distributed, as --command
+--long: a rank is killed too; also Slurm's own time limit, and a node that is lost. --torch: also a script of torch.distributed, as --command
 starts it. Started by check_launchers.py."""
 
 import datetime, os, pathlib, re, signal, tempfile, time
@@ -11,7 +11,7 @@ import datetime, os, pathlib, re, signal, tempfile, time
 import training
 from slurm_cluster import Cluster, what_is_missing
 
-NODES, STEPS, EVERY = 2, 1500, 50
+NODES, STEPS, EVERY = 2, 1000, 50
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
 # All ranks add up their numbers, and rank 0 says what it comes to.
@@ -70,7 +70,8 @@ def runs(bench):
     number = bench.submit("job")
     bench.has_trained("job", number)
     told = [f"{training.RANKS} ranks on {NODES} nodes"]
-    for restart, disturb in enumerate((signals, kills, drains), 1):
+    disturbances = (signals, kills, drains) if bench.arguments.long else (signals, drains)
+    for restart, disturb in enumerate(disturbances, 1):
         told.append(disturb(bench, "job", number))
         bench.cluster.wait(lambda: int(bench.cluster.job(number)["Restarts"]) == restart, 40, f"restart {restart} does not come")
         if disturb is not drains: bench.goes_on("job", number)
@@ -93,7 +94,7 @@ def kills(bench, name, number):
     if len(ranks) != training.RANKS: raise AssertionError(f"ranks {ranks}")
     bench.cluster.say(f"$ kill -KILL {ranks[-1]}   # of the ranks {ranks}")
     os.kill(ranks[-1], signal.SIGKILL)
-    return "a killed rank"
+    return "after a killed rank"
 
 
 def drains(bench, name, number):
@@ -101,7 +102,7 @@ def drains(bench, name, number):
     bench.drained = cluster.hosts_of(cluster.job(number))[1]
     cluster.run("scontrol", "update", f"NodeName={bench.drained}", "State=DRAIN", "Reason=maintenance")
     cluster.run("scontrol", "requeue", number)
-    return "and, drained and requeued, on another node"
+    return "after a drain and requeue on another node"
 
 
 def ranks_of(states):
