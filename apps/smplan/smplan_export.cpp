@@ -17,7 +17,8 @@ namespace {
 
 const char* const export_help =
     "Usage: smplan export plan.toml --to TARGET [--out FILE] [--script FILE] [--command COMMAND] "
-    "[--tensorflow] [--json]\n"
+    "[--checkpoint DIR] [--every N]\n"
+    "                     [--tensorflow] [--json]\n"
     "\n"
     "Writes a plan in another tool's words. What the target cannot express is an error that names it and "
     "what to change; what it leaves\n"
@@ -31,6 +32,10 @@ const char* const export_help =
     "  --script FILE      the training script (sagemaker)\n"
     "  --command COMMAND  what every rank runs (launchers: torchrun to skypilot; default: smexec with "
     "the plan)\n"
+    "  --checkpoint DIR   smexec keeps its checkpoints there, one every N steps with --every N, and goes on "
+    "from them when it is\n"
+    "                     started again; Slurm then requeues the job at its time limit, or when a rank or a "
+    "node fails (launchers)\n"
     "  --tensorflow       Horovod instead of DistributedDataParallel (sagemaker-smp-v1)\n"
     "  --json             one JSON document: target, text, companions[], notes[], warnings[]\n"
     "\n"
@@ -89,13 +94,43 @@ std::string companion_path(const std::string& out, const std::string& name) {
     return (path.parent_path() / (path.stem().string() + "." + name)).string();
 }
 
+core::Value export_document(const interop::ExchangeTarget& target, const interop::Export& written,
+                            const core::Diagnostics& diagnostics) {
+    core::Value document, companions = core::Value::array();
+    document["target"] = target.name;
+    document["text"] = written.text;
+    for (const interop::ExportedFile& file : written.companions) {
+        core::Value companion;
+        companion["name"] = file.name;
+        companion["text"] = file.text;
+        companions.append(std::move(companion));
+    }
+    document["companions"] = std::move(companions);
+    document["notes"] = written.notes;
+    document["warnings"] = warnings_of(diagnostics);
+    return document;
+}
+
+void check_checkpoint_options(Options& options, const interop::ExchangeTarget& target) {
+    if (options.has("--every") && !options.has("--checkpoint"))
+        options.error("--every", "--every needs --checkpoint", "name the folder of checkpoints too");
+    if (!options.has("--checkpoint")) return;
+    if (!target.framework.empty())
+        options.error("--checkpoint", fmt::format("{} starts no smexec", target.name),
+                      "it is of launchers: torchrun, mpirun, slurm, kubernetes, skypilot");
+    else if (options.has("--command"))
+        options.error("--checkpoint", "--checkpoint is smexec's, and --command starts another program",
+                      "give that program its own options in --command");
+}
+
 }  // namespace
 
 int run_export_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
     const bool as_json = wants_json(arguments);
     core::Diagnostics diagnostics;
     Options options(arguments,
-                    {{"--to", "--out", "--script", "--command"}, {"--tensorflow", "--json", "--help"}},
+                    {{"--to", "--out", "--script", "--command", "--checkpoint", "--every"},
+                     {"--tensorflow", "--json", "--help"}},
                     diagnostics);
     if (options.has("--help")) {
         out << export_help;
@@ -103,9 +138,12 @@ int run_export_command(const std::vector<std::string>& arguments, std::ostream& 
     }
     const interop::ExchangeTarget* target = read_request(options, "--to", false);
     if (const auto path = options.text("--out")) check_output("--out", *path, diagnostics);
+    if (target) check_checkpoint_options(options, *target);
+    const std::optional<std::int64_t> every = options.integer("--every", 1, 1 << 30);
     if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
     interop::ExportOptions request{options.text("--command").value_or(""),
-                                   options.text("--script").value_or(""), options.has("--tensorflow")};
+                                   options.text("--script").value_or(""), options.has("--tensorflow"),
+                                   options.text("--checkpoint").value_or(""), every};
     const auto source = interop::load_export_source(options.positional().front(), diagnostics);
     const auto result = source ? target->write(*source, request, diagnostics) : std::nullopt;
     const auto path = options.text("--out");
@@ -124,19 +162,7 @@ int run_export_command(const std::vector<std::string>& arguments, std::ostream& 
             core::write_file_atomically(companion_path(*path, companion.name), companion.text);
     }
     if (as_json) {
-        core::Value document, companions = core::Value::array();
-        document["target"] = target->name;
-        document["text"] = result->text;
-        for (const interop::ExportedFile& file : result->companions) {
-            core::Value companion;
-            companion["name"] = file.name;
-            companion["text"] = file.text;
-            companions.append(std::move(companion));
-        }
-        document["companions"] = std::move(companions);
-        document["notes"] = result->notes;
-        document["warnings"] = warnings_of(diagnostics);
-        out << core::to_json(document);
+        out << core::to_json(export_document(*target, *result, diagnostics));
         return good;
     }
     for (const std::string& note : result->notes) err << "note: " << note << '\n';
