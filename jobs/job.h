@@ -14,7 +14,9 @@
 namespace jobs {
 
 // Which of an instance's prices is paid; the words are those of hardware profiles.
-enum class Purchase { on_demand, spot, reserved, sagemaker };
+enum class Purchase { on_demand, spot, reserved, sagemaker, capacity_block };
+inline constexpr Purchase all_purchases[] = {Purchase::on_demand, Purchase::spot, Purchase::reserved,
+                                             Purchase::sagemaker, Purchase::capacity_block};
 std::string_view name_of(Purchase purchase);
 
 // Time until a node fails: from the mean alone, or with a shape.

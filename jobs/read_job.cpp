@@ -14,6 +14,7 @@ std::string_view name_of(Purchase purchase) {
         case Purchase::spot: return "spot";
         case Purchase::reserved: return "reserved";
         case Purchase::sagemaker: return "sagemaker";
+        case Purchase::capacity_block: return "capacity-block";
     }
     throw core::InternalError("broken promise: every kind of purchase has a name");
 }
@@ -310,12 +311,10 @@ std::optional<Job> read_job(const core::Value& table, core::Diagnostics& diagnos
     job.finish_by = duration(reader, "finish_by", true);
     if (const auto usd = reader.optional_real("budget_usd", {.least = 0, .greatest = 1e15}))
         job.budget = core::Dollars(*usd);
-    const std::vector<Purchase> purchases = {Purchase::on_demand, Purchase::spot, Purchase::reserved,
-                                             Purchase::sagemaker};
     const std::optional<std::string> purchase =
-        reader.optional_choice("purchase", {"on-demand", "spot", "reserved", "sagemaker"});
+        reader.optional_choice("purchase", {"on-demand", "spot", "reserved", "sagemaker", "capacity-block"});
     job.purchase = job.spot ? Purchase::spot : Purchase::on_demand;
-    for (Purchase known : purchases)
+    for (const Purchase known : all_purchases)
         if (purchase && name_of(known) == *purchase) job.purchase = known;
     check_together(reader, job);
     reader.finish();
