@@ -126,6 +126,10 @@ struct Job {
 // Reads the [job] table with every key diagnosed; docs/formats.md lists them.
 std::optional<Job> read_job(const core::Value& table, core::Diagnostics& diagnostics);
 
+// The mean time between two reclaims of a node when so large a share of instances (above 0, below 1) is
+// reclaimed within 30 days, and reclaims are memoryless.
+core::Seconds mean_time_of_share(double share);
+
 // "300B", "1.4T", "500M", "2e9": a count of tokens; nothing for any other text.
 std::optional<double> parse_token_count(std::string_view text);
 

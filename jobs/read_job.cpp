@@ -19,6 +19,11 @@ std::string_view name_of(Purchase purchase) {
     throw core::InternalError("broken promise: every kind of purchase has a name");
 }
 
+core::Seconds mean_time_of_share(double share) {
+    constexpr double month = 30 * 86400;  // seconds; the Spot Instance Advisor looks at the month behind it
+    return core::seconds(-month / std::log1p(-share));
+}
+
 std::optional<double> parse_token_count(std::string_view text) {
     double number = 0;
     const auto [rest, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -159,12 +164,6 @@ FailureRule read_failures(core::TableReader& reader) {
     rule.restart = duration_or(reader, "restart", {});
     reader.finish();
     return rule;
-}
-
-// The published rate of reclaims is a share of instances within a month; a memoryless law follows from it.
-core::Seconds mean_time_of_share(double share) {
-    constexpr double month = 30 * 86400;  // seconds; the Spot Instance Advisor looks at the month behind it
-    return core::seconds(-month / std::log1p(-share));
 }
 
 SpotRule read_spot(core::TableReader& reader) {
