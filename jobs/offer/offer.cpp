@@ -185,8 +185,11 @@ std::optional<double> chance_of(const Offer& offer) {
 
 double risk_of(const Offer& offer) {
     if (const std::optional<double> chance = chance_of(offer)) return 1 - *chance;
-    const Quantiles& hours = offer.distribution.hours;
-    return std::max(0.0, hours.p90 / hours.mean - 1);
+    const JobDistribution& distribution = offer.distribution;
+    constexpr double both_sides_95_pct = 1.96;  // of hours_mean_error, in standard errors
+    const double deviation =
+        distribution.hours_mean_error / both_sides_95_pct * std::sqrt(double(distribution.runs));
+    return deviation / distribution.hours.mean;
 }
 
 }  // namespace jobs

@@ -56,8 +56,8 @@ std::optional<std::variant<Offer, NotOffered>> make_offer(const sim::Scenario& p
 
 // Share of the runs that meet all goals; nothing without goals.
 std::optional<double> chance_of(const Offer& offer);
-// The share of runs that miss the goals. Without goals: by how much of the mean the time's 90 % quantile
-// exceeds it.
+// The share of runs that miss the goals. Without goals: the standard deviation of the time, as a share of its
+// mean.
 double risk_of(const Offer& offer);
 
 }  // namespace jobs

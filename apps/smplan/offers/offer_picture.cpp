@@ -12,8 +12,9 @@ namespace apps {
 
 namespace {
 
-constexpr double width = 900, height = 560;                     // pixels
-constexpr double left = 90, right = 30, top = 50, bottom = 60;  // margins
+constexpr double width = 1200, height = 560;                     // pixels
+constexpr double left = 90, right = 350, top = 50, bottom = 60;  // margins
+constexpr double least_radius = 4, most_radius = 11;             // of a dot
 
 // Okabe and Ito's palette (2008): told apart by colour-blind readers too.
 constexpr const char* colours[] = {"#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"};
@@ -79,6 +80,28 @@ std::string front_line(const Frame& frame, const Offers& offers) {
     return text + "'/>\n";
 }
 
+// Offers of the front have numbers, and lines beside the axes.
+std::string label_of(const Frame& frame, const OfferRow& row, std::size_t label) {
+    return fmt::format("<text x='{:.1f}' y='{:.1f}' font-size='10'>{}</text>\n",
+                       frame.x(row.offer.distribution.hours.mean) + least_radius + 1,
+                       frame.y(row.offer.distribution.usd->mean) - least_radius - 1, label);
+}
+
+std::string list_of_front(const Question& question, const Offers& offers) {
+    constexpr double line = 17;
+    constexpr std::size_t most = 28;  // lines that there is room for
+    std::string text;
+    std::size_t label = 0;
+    for (const OfferRow& row : offers.rows) {
+        if (!row.is_on_front || ++label > most) continue;
+        text +=
+            fmt::format("<text x='{:.1f}' y='{:.1f}' font-size='11'>({}) {}: {:.4g} h, {:.4g} USD</text>\n",
+                        width - right + 20, top + line * double(label), label, name_of(question, offers, row),
+                        row.offer.distribution.hours.mean, row.offer.distribution.usd->mean);
+    }
+    return text;
+}
+
 std::string legend_of(const OfferRequest& request) {
     std::string text;
     double x = left;
@@ -110,8 +133,8 @@ std::string picture_of(const Question& question, const OfferRequest& request, co
         "(larger: "
         "more risk; dashed: the front)</text>\n",
         width, height, left, question.graph.name);
-    text += legend_of(request) + axes_of(frame) + front_line(frame, offers);
-    constexpr double least_radius = 4, most_radius = 11;
+    text += legend_of(request) + axes_of(frame) + front_line(frame, offers) + list_of_front(question, offers);
+    std::size_t label = 0;
     for (const OfferRow& row : offers.rows) {
         const jobs::JobDistribution& distribution = row.offer.distribution;
         const double share = risk > 0 ? jobs::risk_of(row.offer) / risk : 0;
@@ -123,10 +146,7 @@ std::string picture_of(const Question& question, const OfferRequest& request, co
             least_radius + (most_radius - least_radius) * share, colour_of(row.offer.purchase),
             row.meets ? 0.8 : 0.15, colour_of(row.offer.purchase), name_of(question, offers, row),
             distribution.hours.mean, distribution.usd->mean, 100 * jobs::risk_of(row.offer));
-        if (row.is_on_front)
-            text += fmt::format("<text x='{:.1f}' y='{:.1f}' font-size='10'>{}</text>\n",
-                                frame.x(distribution.hours.mean) + most_radius + 2,
-                                frame.y(distribution.usd->mean) + 3, name_of(question, offers, row));
+        if (row.is_on_front) text += label_of(frame, row, ++label);
     }
     return text + "</svg>\n";
 }

@@ -110,7 +110,7 @@ std::string text_of(const Question& question, const OfferRequest& request, const
     text += fmt::format(
         "\n  by expected {}, {} runs each; * on the front of expected cost, expected time and risk\n",
         request.ranks_by_time ? "time" : "cost", request.terms.job.simulation.runs);
-    text += goals.empty() ? "  risk: by how much of the mean the time's 90 % quantile exceeds it\n"
+    text += goals.empty() ? "  risk: the standard deviation of the time, as a share of its mean\n"
                           : fmt::format(
                                 "  risk: the share of runs that do not end {}; at most {:.3g} % are "
                                 "accepted\n",
