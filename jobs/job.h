@@ -80,6 +80,7 @@ struct ElasticRule {
     int least_nodes = 1;    // with fewer the job waits
     // To convert the state and go on with more or fewer nodes; left out: reading a checkpoint.
     std::optional<core::Seconds> reconfigure;
+    bool replans = false;  // on fewer nodes the best plan that a search finds, not only fewer replicas
 };
 
 struct BillRule {

@@ -201,6 +201,7 @@ ElasticRule read_elastic(core::TableReader& reader) {
     rule.replace = required_duration(reader, "replace");
     rule.least_nodes = int(reader.required_integer("least_nodes", {.least = 1, .greatest = 1'000'000}));
     rule.reconfigure = duration(reader, "reconfigure");
+    rule.replans = reader.boolean("replan", false);
     reader.finish();
     return rule;
 }
