@@ -2,18 +2,19 @@
 """Usage: check_tables.py SMSIM ROOT [--update | --can-fail]
 
 Every table of docs/*.md between `<!-- table: smsim ARGUMENTS -->` and `<!-- end of table -->` is what that command
-prints, run in ROOT. --update writes the tables anew; --can-fail changes a digit first, and fails when nobody notices.
+prints, run in ROOT; `<!-- text: ...` the same in a fence. --update writes the tables anew; --can-fail changes a digit first, and fails when nobody notices.
 """
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 
-BLOCK = re.compile(r"<!-- table: smsim ([^\n]*) -->\n(.*?)<!-- end of table -->", re.DOTALL)
+BLOCK = re.compile(r"<!-- (table|text): smsim ([^\n]*) -->\n(.*?)<!-- end of table -->", re.DOTALL)
 
 
 def printed(smsim, root, arguments):
-    run = subprocess.run([smsim, *arguments.split()], cwd=root, capture_output=True, text=True, timeout=300)
+    run = subprocess.run([smsim, *shlex.split(arguments)], cwd=root, capture_output=True, text=True, timeout=300)
     if run.returncode != 0:
         sys.exit(f"smsim {arguments}: exit code {run.returncode}\n{run.stderr}")
     return run.stdout
@@ -28,14 +29,16 @@ def main():
         renewed, copied = "", 0
         for block in BLOCK.finditer(text):
             tables += 1
-            arguments, body = block.groups()
+            kind, arguments, body = block.groups()
             now = printed(smsim, root, arguments)
+            if kind == "text":
+                now = f"```\n{now}```\n"
             if mode == "--can-fail":
                 body = re.sub(r"\d", lambda digit: str((int(digit.group()) + 1) % 10), body, count=1)
             if body != now:
                 stale.append(f"{doc.relative_to(root)}: smsim {arguments}")
-            renewed += text[copied : block.start(2)] + now
-            copied = block.end(2)
+            renewed += text[copied : block.start(3)] + now
+            copied = block.end(3)
         renewed += text[copied:]
         if mode == "--update" and renewed != text:
             doc.write_text(renewed)
