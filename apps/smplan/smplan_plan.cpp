@@ -8,6 +8,7 @@
 
 #include "apps/command.h"
 #include "apps/options.h"
+#include "apps/smplan/offers/show_offers.h"
 #include "apps/smplan/plan/answer.h"
 #include "apps/smplan/plan/best_of_each.h"
 #include "apps/smplan/plan/certificate.h"
@@ -23,7 +24,9 @@ namespace apps {
 const char* const plan_help =
     "Usage: smplan --target INSTANCE[,INSTANCE...] [--nodes N | --max-nodes N] [--model MODEL] [--seq-len S] "
     "[--global-batch B]\n"
-    "              [--objective speed|memory|cost|time-to-train] [--tokens T] [--deadline H] [--budget USD]\n"
+    "              [--objective speed|memory|cost|time-to-train|expected-cost|expected-time]\n"
+    "              [--tokens T] [--deadline H] [--budget USD] [--finish-by TIME] [--confidence PCT] "
+    "[--purchase KIND[,KIND...]]\n"
     "              [--top K] [--threads T] [--time-limit S] [--calibration FILE] [--out plan.toml] [--json]\n"
     "       smplan partition --graph FILE ...      place a costed graph (smplan partition --help)\n"
     "       smplan order plan.toml ...             search the compute order of a plan (smplan order --help)\n"
@@ -46,7 +49,24 @@ const char* const plan_help =
     "  --model MODEL        catalogue name, config.json, .onnx or .toml (default: llama-2-7b)\n"
     "  --seq-len S          tokens per sample (default: what the model was published with)\n"
     "  --global-batch B     samples per step (default: about 4 million tokens, Llama 2's; 256 images)\n"
-    "  --objective O        speed (default), memory, cost or time-to-train\n"
+    "  --objective O        speed (default), memory, cost or time-to-train; expected-cost or expected-time "
+    "of "
+    "the whole training\n"
+    "                       with failures, spot reclaims and checkpoints, over clusters and ways to buy "
+    "them:\n"
+    "    --purchase LIST      on-demand, spot, reserved, capacity-block, sagemaker (default: the first "
+    "four)\n"
+    "    --price I:KIND=USD   an hour of a node of instance type I, instead of the profile's\n"
+    "    --job FILE           its [job] table says what may go wrong (docs/jobs.md; default: published "
+    "rates); "
+    "--interval best\n"
+    "                         writes checkpoints as often as is best instead of as the file says\n"
+    "    --finish-by TIME     30d, 12h; and --budget USD: both with --confidence PCT of the runs (default "
+    "90%)\n"
+    "    --carbon KG          of CO2 a kWh of the boards' energy\n"
+    "    --csv FILE, --picture FILE.svg   all offers, with the front of cost, time and risk; --pareto shows "
+    "it "
+    "alone\n"
     "  --tokens T           tokens of the whole training, e.g. 2e12 or 300B; --deadline in hours and "
     "--budget in USD "
     "are for all of them\n"
@@ -191,7 +211,11 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
     if (runners.size() > 1 && options.has("--certificate"))
         options.error("--certificate", "a certificate is of one search, and --for names several tools",
                       "name one of them");
-    if (options.has("--pareto"))
+    const std::optional<OfferRequest> offers = read_offer_request(options, diagnostics);
+    if (wants_offers(options) && runners.size() > 1)
+        options.error("--for", "expected cost and time are of one tool's plans, and --for names several",
+                      "name one of them");
+    if (options.has("--pareto") && !wants_offers(options))
         for (const char* name : {"--objective", "--top", "--out", "--certificate"})
             if (options.has(name))
                 options.error(name,
@@ -207,6 +231,10 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
         std::optional<Question> question = read_question(options, runner, diagnostics, asked.size());
         if (!question || diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
         questions.push_back(std::move(*question));
+    }
+    if (offers) {
+        show(diagnostics, false, out, err);
+        return show_offers(questions.front(), *offers, as_json, out, err);
     }
     if (options.has("--pareto")) {
         show(diagnostics, false, out, err);

@@ -39,11 +39,13 @@ const char* const compare_help =
     "  smsim compare scenarios/bert_large_p3.toml scenarios/bert_large_p3dn.toml\n";
 
 const char* const ablate_help =
-    "Usage: smsim ablate SCENARIO.toml [--set KEY=VALUE]... [--json]\n"
+    "Usage: smsim ablate SCENARIO.toml [--only NAME[,NAME...]] [--set KEY=VALUE]... [--json]\n"
     "\n"
     "What each optimisation of the plan is worth: every one switched off alone, and one after another from\n"
-    "none to all (attention, overlap, communication, schedule, recomputation, sharding, precision).\n"
+    "none to all (attention, overlap, communication, schedule, recomputation, sharding, precision, "
+    "framework).\n"
     "\n"
+    "  --only NAME,...      these alone, added in this order\n"
     "  --set KEY=VALUE      change a key of the scenario\n"
     "  --json               one JSON document: step_time_s, without[], added[]\n"
     "\n"
@@ -54,13 +56,15 @@ const char* const ablate_help =
     "  smsim ablate scenarios/llama2_7b_p4d.toml\n";
 
 struct Request {
-    std::vector<std::string> files, set;
+    std::vector<std::string> files, set, only;
     bool as_json = false, wants_help = false;
 };
 
-Request read_arguments(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
-    Options options(arguments, {{"--set"}, {"--json", "--help"}}, diagnostics);
-    return {options.positional(), options.all("--set"), options.has("--json"), options.has("--help")};
+Request read_arguments(const std::vector<std::string>& arguments, const OptionNames& names,
+                       core::Diagnostics& diagnostics) {
+    Options options(arguments, names, diagnostics);
+    return {options.positional(), options.all("--set"), options.list("--only"), options.has("--json"),
+            options.has("--help")};
 }
 
 std::optional<core::Value> load(const std::string& path, const Request& request,
@@ -159,7 +163,7 @@ std::string waterfall(const std::string& from, const std::string& to, const sim:
 int run_compare_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
     core::Diagnostics diagnostics;
     const bool as_json = wants_json(arguments);
-    const Request request = read_arguments(arguments, diagnostics);
+    const Request request = read_arguments(arguments, {{"--set"}, {"--json", "--help"}}, diagnostics);
     if (request.wants_help) {
         out << compare_help;
         return good;
@@ -206,7 +210,8 @@ int run_compare_command(const std::vector<std::string>& arguments, std::ostream&
 int run_ablate_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
     core::Diagnostics diagnostics;
     const bool as_json = wants_json(arguments);
-    const Request request = read_arguments(arguments, diagnostics);
+    const Request request =
+        read_arguments(arguments, {{"--set", "--only"}, {"--json", "--help"}}, diagnostics);
     if (request.wants_help) {
         out << ablate_help;
         return good;
@@ -227,7 +232,7 @@ int run_ablate_command(const std::vector<std::string>& arguments, std::ostream& 
     const std::optional<sim::Scenario> scenario =
         sim::read_scenario(*document, request.files.front(), diagnostics);
     std::optional<sim::Ablation> ablation;
-    if (scenario) ablation = sim::ablate(*document, scenario->file.plan, step_of, diagnostics);
+    if (scenario) ablation = sim::ablate(*document, scenario->file.plan, step_of, diagnostics, request.only);
     if (!ablation) return show(diagnostics, as_json, out, err);
     if (as_json) out << core::to_json(sim::to_value(*ablation)) << '\n';
     else out << sim::text_of(*ablation);
