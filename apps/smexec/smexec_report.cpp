@@ -48,6 +48,17 @@ Rates rates_of(const ExecutionReport& report) {
     return rates;
 }
 
+core::Value evaluations_of(const exec::RunResult& result) {
+    core::Value list = core::Value::array();
+    for (const exec::Evaluated& one : result.evaluations) {
+        core::Value row = core::Value::table();
+        row["step"] = one.step;
+        row["loss"] = one.loss;
+        list.append(std::move(row));
+    }
+    return list;
+}
+
 core::Value document_of(const ExecutionReport& report) {
     const Rates rates = rates_of(report);
     core::Value value = core::Value::table();
@@ -68,6 +79,7 @@ core::Value document_of(const ExecutionReport& report) {
     }
     value["data"] = report.job.data->describe();
     value["losses"] = core::Value(report.result.losses);
+    if (report.job.evaluation.data) value["evaluations"] = evaluations_of(report.result);
     value["measured_step_s"] = core::Value::table();
     value["measured_step_s"]["median"] = report.times.median.value;
     value["measured_step_s"]["min"] = report.times.least.value;
@@ -125,6 +137,13 @@ void write_text(const ExecutionReport& report, std::ostream& out, std::ostream& 
         plan.layout.context > 1 ? fmt::format(" x context {}", plan.layout.context) : std::string(),
         plan.layout.tensor, schedule::schedule_label(plan.schedule), plan.micro_batches, plan.micro_batch);
     out << fmt::format("data: {}\nloss: {}\n", job.data->describe(), losses_line(result.losses));
+    if (!result.evaluations.empty())
+        out << fmt::format("held-out data: {}, {} batches; loss {:.6f} after step {}\n",
+                           job.evaluation.data->describe(), job.evaluation.batches,
+                           result.evaluations.back().loss, result.evaluations.back().step);
+    if (report.request.is_verbose)
+        for (const exec::Evaluated& one : result.evaluations)
+            out << fmt::format("  after step {:>4}  held-out loss {:.6f}\n", one.step, one.loss);
     if (report.request.is_verbose)
         for (std::size_t i = 0; i < result.losses.size(); ++i)
             out << fmt::format("  step {:>4}  loss {:.6f}  {}\n",
@@ -203,6 +222,7 @@ void show_interruption(const ExecutionRequest& request, const ExecutionJob& job,
     value["first_step"] = job.first_step;
     value["steps"] = result.step_times.size();
     value["losses"] = core::Value(result.losses);
+    if (job.evaluation.data) value["evaluations"] = evaluations_of(result);
     value["checkpoint"] = place;
     out << core::to_json(value) << '\n';
 }

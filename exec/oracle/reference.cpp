@@ -163,6 +163,22 @@ void clear(std::vector<std::vector<double>>& gradients) {
     for (auto& gradient : gradients) std::fill(gradient.begin(), gradient.end(), 0.0);
 }
 
+void evaluate_held_out(const model::ModelGraph& graph, const schedule::Plan& plan,
+                       const ReferenceOptions& options, ReferenceResult& result) {
+    if (!options.held_out) return;
+    const InputReader inputs(graph, options.held_out);
+    const int replicas = plan.layout.replicas(),
+              micro_batches = options.held_out_batches * plan.micro_batches;
+    const double weight = 1.0 / (static_cast<double>(micro_batches) * replicas);
+    double loss = 0;
+    for (int batch = 0; batch < options.held_out_batches; ++batch)
+        for (int replica = 0; replica < replicas; ++replica)
+            for (int k = 0; k < plan.micro_batches; ++k)
+                loss += weight * run_micro_batch(graph, plan, inputs, options.seed, batch, replica, k, weight,
+                                                 result.parameters, result.gradients, true);
+    result.held_out_loss = loss;
+}
+
 }  // namespace
 
 ReferenceResult run_reference(const model::ModelGraph& graph, const schedule::Plan& plan,
@@ -189,6 +205,7 @@ ReferenceResult run_reference(const model::ModelGraph& graph, const schedule::Pl
         for (std::size_t p = 0; p < result.parameters.size(); ++p)
             optimizer.update(step, p, result.parameters[p], result.gradients[p]);
     }
+    evaluate_held_out(graph, plan, options, result);
     return result;
 }
 
@@ -234,6 +251,7 @@ ReferenceResult run_asynchronous_reference(const model::ModelGraph& graph, const
         for (std::size_t p = 0; p < versions.size(); ++p) result.parameters[p] = versions[p].back();
         result.losses.push_back(loss);
     }
+    evaluate_held_out(graph, plan, options, result);
     return result;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "exec/data.h"
@@ -23,6 +24,8 @@ struct ReferenceOptions {
     double other_way_below = 0;
     std::shared_ptr<const InitialWeights> initial = {};  // null: seeded values
     LearningRateSchedule learning_rate = {};
+    std::shared_ptr<const DataSource> held_out = {};  // evaluated with the last parameters; null: none
+    int held_out_batches = 1;                         // of the plan's global batch, the first ones
 };
 
 struct ReferenceResult {
@@ -32,6 +35,7 @@ struct ReferenceResult {
                                                   // (oracle::RouterMargins); infinite without mixtures
     std::vector<std::vector<double>> gradients;   // of the last step, by parameter
     std::vector<std::vector<double>> parameters;  // after it
+    std::optional<double> held_out_loss;          // with these parameters, mean over the batches
 };
 
 // The plan gives the batch (micro-batch, micro-batches, replicas) and the optimizer, nothing else.

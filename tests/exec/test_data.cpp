@@ -101,13 +101,13 @@ TEST_CASE("samples do not depend on the plan") {
 TEST_CASE("what the CPU backend does not execute is refused by name") {
     core::Diagnostics diagnostics;
     schedule::Plan plan = tiny::plan();
-    plan.precision = {core::DataType::fp16, core::DataType::fp16, core::DataType::fp16, true};
+    plan.precision = {core::DataType::tf32, core::DataType::fp32, core::DataType::fp32, false};
     const model::ModelGraph vision = tiny::model_of(
         "family = 'vit'\nhidden = 16\nffn = 24\nlayers = 1\nheads = 4\npatch = 4\nimage_size = 8\nclasses = "
         "10");
     exec::check_runnable(plan, vision, diagnostics);
     const std::string text = core::format(diagnostics);
-    CHECK(text.find("computes in fp32, bf16 and fp8, the plan in fp16") != std::string::npos);
+    CHECK(text.find("computes in fp32, bf16, fp16 and fp8, the plan in tf32") != std::string::npos);
     CHECK(text.find("prepend_token") != std::string::npos);
 }
 
