@@ -1,6 +1,6 @@
 // Gradients in fp16 are smaller than the format's smallest number: losses are multiplied by a scale before
 // the backward pass, and updates divide by it. Micikevicius et al., arXiv 1710.03740, with the constants of
-// torch.amp.GradScaler (torch/amp/grad_scaler.py, release 2.9): 2^16 to begin with, twice as much after 2,000
+// torch.amp.GradScaler (release 2.15): 2^16 to begin with, twice as much after 2,000
 // good steps in a row, half after one whose gradients are not all finite, which updates nothing.
 #pragma once
 

@@ -96,8 +96,8 @@ TEST_CASE("fp16 numbers are binary16's, rounded to nearest with ties to even") {
 }
 
 TEST_CASE("the scale of losses follows torch's GradScaler") {
-    // torch.amp.GradScaler("cpu") fed 2,000 good steps, a bad one, 1,999 good ones, two bad ones and 2,000
-    // good ones: get_scale() after each of these.
+    // torch 2.15.0, torch.amp.GradScaler("cpu"), fed 2,000 good steps, a bad one, 1,999 good ones, two bad
+    // ones and 2,000 good ones: get_scale() after each of these.
     exec::LossScaling scaling;
     const auto perform = [&](int steps, bool are_good) {
         for (int i = 0; i < steps; ++i) scaling.end_step(are_good);
