@@ -367,7 +367,7 @@ void apply(const PlanProfile& profile, cluster::InstanceType& instance) {
         instance.device.memory_efficiency = 1;
     }
     instance.device.peak[core::DataType::fp32] = profile.product_rate;
-    for (const core::DataType emulated : {core::DataType::bf16, core::DataType::fp8})
+    for (const core::DataType emulated : {core::DataType::bf16, core::DataType::fp16, core::DataType::fp8})
         if (instance.device.peak.contains(emulated))
             instance.device.peak[emulated] = profile.product_rate;  // computed in fp32
     instance.device.kernel_launch = core::microseconds(1);
