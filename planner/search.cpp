@@ -256,7 +256,6 @@ private:
     std::deque<Entry> entries_;  // hundreds of megabytes, which no growth copies
     std::vector<Family> families_;
     std::vector<Group> groups_;
-    std::vector<std::size_t> first_group_;                        // of each layout, and the end
     std::set<std::tuple<double, double, std::size_t>> unopened_;  // families, keyed as the queue is
     std::set<Key> queue_;
     std::size_t wanted_ = 1;
@@ -532,7 +531,6 @@ void Search::enumerate() {
             const bool is_new_layout =
                 !before || before->target != t || !(before->plan.layout == plan.layout);
             if (is_new_layout) {
-                first_group_.push_back(groups_.size());
                 bounds_.push_back(std::make_unique<GuardedBounds>(targets_[t].cluster, orders_, *stages_[t]));
             }
             if (is_new_layout || before->plan.micro_batch != plan.micro_batch ||
@@ -564,7 +562,6 @@ void Search::enumerate() {
                              .runnable = targets_[t].runnable},
                             add);
     }
-    first_group_.push_back(groups_.size());
 }
 
 // Into the queue, or into the account where it is rejected.
