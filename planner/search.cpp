@@ -165,8 +165,10 @@ private:
     bool is_late() const { return is_late(1); }
     // Has this share of the limit been worked?
     bool is_late(double share) const {
-        return request_.time_limit && work_.spent() > *request_.time_limit * share;
+        return is_stopped() || (request_.time_limit && work_.spent() > *request_.time_limit * share);
     }
+    bool is_stopped() const { return request_.is_stopped && request_.is_stopped(); }
+    void tell_progress(double least) const;
     void count_work(const schedule::Plan& plan, const std::optional<sim::Evaluation>& evaluation) const {
         work_.add(1, per_simulation);
         work_.add(plan.layout.ranks(), per_simulated_rank);
@@ -690,11 +692,24 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
     if (result_.plans.size() > request_.keep) result_.plans.resize(request_.keep);
 }
 
+void Search::tell_progress(double least) const {
+    if (!request_.progress) return;
+    std::size_t rejected = 0;
+    for (const auto& [reason, count] : result_.account.rejected) rejected += count;
+    SearchProgress at{.space = result_.account.space,
+                      .looked_at = result_.account.evaluated + result_.account.pruned + rejected,
+                      .seconds = elapsed()};
+    if (std::isfinite(least)) at.lower_bound = least;
+    if (!result_.plans.empty()) at.best_value = best_value();
+    request_.progress(at);
+}
+
 // `share` of the limit is for everything up to the end of these waves.
 void Search::search_waves(core::Diagnostics& diagnostics, double share) {
     while (const std::optional<double> least = least_bound()) {
         const bool is_over = is_late(share);
-        if (is_beaten(*least) || (is_over && !result_.plans.empty())) return;
+        if (is_beaten(*least) || (is_over && !result_.plans.empty()) || is_stopped()) return;
+        tell_progress(*least);
         if (const std::vector<std::size_t> opened = next_families(); !opened.empty()) {
             open_families(opened);
             continue;
@@ -1049,7 +1064,8 @@ void Search::look_for_shortfall() {
 
 void Search::search_orders(core::Diagnostics& diagnostics) {
     std::vector<RankedPlan>& plans = result_.plans;
-    for (RankedPlan& ranked : plans) search_order(ranked, diagnostics);
+    for (RankedPlan& ranked : plans)
+        if (!is_stopped()) search_order(ranked, diagnostics);
     std::stable_sort(plans.begin(), plans.end(), is_better);
     // Plans that differed in their schedule alone may have come to one order.
     plans.erase(std::unique(plans.begin(), plans.end(),
