@@ -1,0 +1,13 @@
+// `smplan --pareto`: the front of time, cost and memory over all clusters that are asked for.
+#pragma once
+
+#include "api/plan/question.h"
+#include "api/reply.h"
+
+namespace api {
+
+// Searches every cluster by itself, for speed and for memory (on one cluster cost follows time): the front of
+// all plans that were simulated, or no_plan.
+Reply front_reply(const Question& question);
+
+}  // namespace api
