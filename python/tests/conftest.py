@@ -11,6 +11,10 @@ import pytest
 SOURCE = pathlib.Path(os.environ.get("SMSIM_SOURCE", pathlib.Path(__file__).resolve().parents[2]))
 
 
+def _text(argument):
+    return os.fspath(argument) if hasattr(argument, "__fspath__") else str(argument)
+
+
 @pytest.fixture(scope="session")
 def source():
     return SOURCE
@@ -30,7 +34,7 @@ def tool():
         program = os.path.join(folder, name) if folder else shutil.which(name)
         if not program or not os.path.exists(program):
             pytest.skip(f"skipped: no {name} to compare with")
-        done = subprocess.run([program, *map(str, arguments), "--json"], capture_output=True, text=True, cwd=SOURCE)
+        done = subprocess.run([program, *map(_text, arguments), "--json"], capture_output=True, text=True, cwd=SOURCE)
         assert done.returncode == code, done.stderr
         return json.loads(done.stdout)
 

@@ -15,7 +15,7 @@ def parameters_of(tool, model):
 
 def test_a_configuration_needs_no_network_and_no_transformers(tool):
     model = smsim.from_pretrained(GPT2)
-    assert parameters_of(tool, model.path) == PARAMETERS
+    assert parameters_of(tool, model) == PARAMETERS
     found = smsim.plan(model, "g4dn.xlarge", nodes=1, global_batch=8)
     assert found.plans and smsim.simulate(found.best).fits
 
@@ -29,7 +29,7 @@ def test_the_local_cache_is_read(tmp_path, monkeypatch, tool):
     (snapshot / "config.json").write_text(json.dumps(GPT2))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     model = smsim.from_pretrained("some/model")
-    assert model.name == "some/model" and parameters_of(tool, model.path) == PARAMETERS
+    assert model.name == "some/model" and parameters_of(tool, model) == PARAMETERS
     with pytest.raises(smsim.InputError, match="other/model"):
         smsim.from_pretrained("other/model")
     with pytest.raises(smsim.InputError, match="is no name"):
@@ -85,7 +85,7 @@ def test_equal_values_are_no_tie_and_a_tie_is_one(tool):
     want = 100 * 32 + 2 * (32 * 32 + 32) + 2 * 2 * 32
     assert want == sum(parameter.numel() for parameter in net.parameters())
     model = smsim.from_torch(net, torch.zeros(1, 8, dtype=torch.long))
-    read = tool("smsim", "model", model.path)
+    read = tool("smsim", "model", model)
     assert read["parameters"] == want
     assert {layer["name"].split(".")[0] for layer in read["layers"]} >= {"table", "first", "second", "head"}
     assert net.training  # as it was
@@ -95,7 +95,7 @@ def test_a_module_without_values_will_do(tool):
     torch = needs_torch()
     with torch.device("meta"):
         net, ids = tied_and_equal(torch), torch.zeros(1, 8, dtype=torch.long)
-    read = tool("smsim", "model", smsim.from_torch(net, ids).path)
+    read = tool("smsim", "model", smsim.from_torch(net, ids))
     assert read["parameters"] == sum(parameter.numel() for parameter in net.parameters())
 
 
@@ -114,8 +114,8 @@ def test_gpt2_of_transformers(tool):
 
     net = Logits()
     model = smsim.from_torch(net, (torch.zeros(1, 32, dtype=torch.long),), name="gpt2")
-    assert parameters_of(tool, model.path) == PARAMETERS
-    assert parameters_of(tool, smsim.from_pretrained(net.model).path) == PARAMETERS
+    assert parameters_of(tool, model) == PARAMETERS
+    assert parameters_of(tool, smsim.from_pretrained(net.model)) == PARAMETERS
 
 
 def test_what_torch_refuses_is_an_input_error():

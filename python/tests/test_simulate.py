@@ -48,7 +48,7 @@ def test_a_breakdown_adds_up_to_the_step(scenario):
 
 
 def test_a_plan_that_does_not_fit_is_an_answer(scenario):
-    prediction = smsim.simulate(scenario, plan__micro_batch=512, plan__recompute="none")
+    prediction = smsim.simulate(scenario, plan__micro_batch=8, plan__micro_batches=1, plan__recompute="none")
     assert prediction.fits is False
     assert prediction.peak_memory_gib > prediction.available_memory_gib
     assert prediction.out_of_memory
