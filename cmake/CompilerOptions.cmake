@@ -48,7 +48,7 @@ if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # pch_defines,time_macros: without them nothing that reads a precompiled header is cached. Depend mode: g++ names the
   # headers of a file as it compiles it, so that ccache need not preprocess each file a first time.
   set(ccache_settings CCACHE_DEPEND=1 CCACHE_SLOPPINESS=pch_defines,time_macros)
-  # Objects of another build folder of this checkout (pip's) or of another checkout serve too: paths are relative.
+  # Objects of another checkout serve too: paths are relative.
   if(NOT DEFINED ENV{CCACHE_BASEDIR})
     list(APPEND ccache_settings "CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}" CCACHE_NOHASHDIR=1)
   endif()

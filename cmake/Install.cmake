@@ -2,6 +2,8 @@
 # (or TGZ). A program finds its data relative to itself (core/system/installed_data.h): P may be moved. Component `tools` is that;
 # component `python` is what the Python package holds (pyproject.toml).
 include(GNUInstallDirs)
+# What is installed is built by its name, not with everything else.
+set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)
 
 install(TARGETS smsim smplan smexec RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT tools)
 # To DESTINATION/share/smsim.

@@ -42,7 +42,7 @@ def _raised(reply: Mapping[str, Any], arguments: Optional[Mapping[str, str]] = N
 def _more(reply: Mapping[str, Any], arguments: Optional[Mapping[str, str]] = None) -> Dict[str, Any]:
     return {
         "warnings": diagnostics_of(reply["diagnostics"], arguments),
-        "files": tuple(reply["files"]),
+        "written": tuple(reply["files"]),
         "_text": reply["text"],
     }
 

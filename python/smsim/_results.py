@@ -87,10 +87,10 @@ class Document:
 
 @dataclass(frozen=True, repr=False)
 class Answer(Document):
-    """A whole answer, with the warnings that came with it and the files that were written."""
+    """A whole answer, with the warnings that came with it and the files that were ``written``."""
 
     warnings: Tuple[Diagnostic, ...] = field(default=(), compare=False)
-    files: Tuple[str, ...] = field(default=(), compare=False)
+    written: Tuple[str, ...] = field(default=(), compare=False)
     _text: str = field(default="", compare=False)
 
     def __str__(self) -> str:

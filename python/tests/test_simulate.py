@@ -130,7 +130,7 @@ def test_the_interpreter_runs_beside_a_simulation(scenario):
 
 def test_files_are_written_and_named(scenario, tmp_path):
     prediction = smsim.simulate(scenario, trace=tmp_path / "t.json", html=tmp_path / "t.html", csv=tmp_path / "t.csv")
-    assert prediction.files == tuple(str(tmp_path / name) for name in ("t.json", "t.html", "t.csv"))
+    assert prediction.written == tuple(str(tmp_path / name) for name in ("t.json", "t.html", "t.csv"))
     assert all((tmp_path / name).stat().st_size > 0 for name in ("t.json", "t.html", "t.csv"))
     with pytest.raises(smsim.MachineError):
         smsim.simulate(scenario, csv=tmp_path / "no" / "folder.csv")
@@ -157,6 +157,7 @@ def test_compare_adds_up_to_the_difference(source):
 
 def test_hardware_is_listed_and_shown(tool):
     assert smsim.hardware("p4d.24xlarge").to_dict() == tool("smsim", "hardware", "p4d.24xlarge")
+    assert smsim.hardware("p4d.24xlarge").files[0].endswith("p4d.24xlarge.toml")
     assert smsim.hardware().to_dict() == tool("smsim", "hardware")
     assert "p5.48xlarge" in {one.name for one in smsim.hardware()}
     with pytest.raises(smsim.InputError, match="p4d"):
