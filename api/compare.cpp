@@ -151,7 +151,8 @@ Reply compare(const std::vector<ScenarioSource>& scenarios, core::Diagnostics di
     return reply;
 }
 
-Reply ablate(const ScenarioSource& source, core::Diagnostics diagnostics) {
+Reply ablate(const ScenarioSource& source, const std::vector<std::string>& only,
+             core::Diagnostics diagnostics) {
     const std::optional<core::Value> document = load(source, diagnostics);
     if (diagnostics.has_errors() || !document) return refusal(std::move(diagnostics));
     const auto step_of = [&](const core::Value& changed,
@@ -163,7 +164,7 @@ Reply ablate(const ScenarioSource& source, core::Diagnostics diagnostics) {
     };
     const std::optional<sim::Scenario> scenario = sim::read_scenario(*document, source.path, diagnostics);
     std::optional<sim::Ablation> ablation;
-    if (scenario) ablation = sim::ablate(*document, scenario->file.plan, step_of, diagnostics);
+    if (scenario) ablation = sim::ablate(*document, scenario->file.plan, step_of, diagnostics, only);
     if (!ablation) return refusal(std::move(diagnostics));
     return {.outcome = ablation->full.fits ? Outcome::good : Outcome::no_plan,
             .document = sim::to_value(*ablation),

@@ -1,6 +1,7 @@
 // Why one scenario is faster than another, and what each optimisation of a plan is worth.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "api/reply.h"
@@ -12,7 +13,9 @@ namespace api {
 // caller found already; they come first.
 Reply compare(const std::vector<ScenarioSource>& scenarios, core::Diagnostics told = {});
 
-// step_time_s, without[], added[].
-Reply ablate(const ScenarioSource& scenario, core::Diagnostics told = {});
+// step_time_s, without[], added[]. `only`: names of optimisations, these alone and added in this order
+// (empty: all); an unknown name is an error.
+Reply ablate(const ScenarioSource& scenario, const std::vector<std::string>& only = {},
+             core::Diagnostics told = {});
 
 }  // namespace api

@@ -39,6 +39,18 @@ const interop::ExchangeTarget* read_request(Options& options, const char* direct
     return name ? interop::find_exchange_target(*name) : nullptr;
 }
 
+void check_checkpoint_options(Options& options, const interop::ExchangeTarget& target) {
+    if (options.has("--every") && !options.has("--checkpoint"))
+        options.error("--every", "--every needs --checkpoint", "name the folder of checkpoints too");
+    if (!options.has("--checkpoint")) return;
+    if (!target.framework.empty())
+        options.error("--checkpoint", fmt::format("{} starts no smexec", target.name),
+                      "it is of launchers: torchrun, mpirun, slurm, kubernetes, skypilot");
+    else if (options.has("--command"))
+        options.error("--checkpoint", "--checkpoint is smexec's, and --command starts another program",
+                      "give that program its own options in --command");
+}
+
 // "out/plan.json" and "estimator.json": "out/plan.estimator.json".
 std::string companion_path(const std::string& out, const std::string& name) {
     const std::filesystem::path path(out);
@@ -74,7 +86,8 @@ std::vector<OutputFile> files_of(const std::string& path, const interop::Export&
 }  // namespace
 
 OptionNames export_options() {
-    return {{"--to", "--out", "--script", "--command"}, {"--tensorflow", "--json", "--help"}};
+    return {{"--to", "--out", "--script", "--command", "--checkpoint", "--every"},
+            {"--tensorflow", "--json", "--help"}};
 }
 
 Reply export_plan(const std::vector<std::string>& arguments) {
@@ -84,9 +97,12 @@ Reply export_plan(const std::vector<std::string>& arguments) {
     const interop::ExchangeTarget* target = read_request(options, "--to", false);
     const auto path = options.text("--out");
     if (path) check_output("--out", *path, diagnostics);
+    if (target) check_checkpoint_options(options, *target);
+    const std::optional<std::int64_t> every = options.integer("--every", 1, 1 << 30);
     if (diagnostics.has_errors()) return refusal(std::move(diagnostics));
     const interop::ExportOptions request{options.text("--command").value_or(""),
-                                         options.text("--script").value_or(""), options.has("--tensorflow")};
+                                         options.text("--script").value_or(""), options.has("--tensorflow"),
+                                         options.text("--checkpoint").value_or(""), every};
     const auto source = interop::load_export_source(options.positional().front(), diagnostics);
     const auto result = source ? target->write(*source, request, diagnostics) : std::nullopt;
     if (!result) return refusal(std::move(diagnostics));

@@ -1,5 +1,5 @@
-// What a model is trained on: windows of a text's bytes or tokens, images with labels in the IDX format, or
-// seeded synthetic samples. A sample is a function of its global number alone, so losses do not depend on the
+// What a model is trained on: windows of a text's bytes or tokens, images with labels, or seeded synthetic
+// samples. A sample is a function of its global number alone, so losses do not depend on the
 // plan.
 #pragma once
 
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/diagnostics_fwd.h"
+#include "exec/data/data_source.h"
 #include "model/model_fwd.h"
 
 namespace exec {
@@ -19,20 +20,6 @@ namespace exec {
 // + k * micro_batch + i.
 std::int64_t global_sample(std::int64_t step, int data_rank, int data, int micro_batches, int micro_batch,
                            int k, int i);
-
-class DataSource {
-public:
-    virtual ~DataSource() = default;
-    // The sample's tokens in order; language models take one more than their sequence length, labels being
-    // the next tokens.
-    virtual void tokens(std::int64_t sample, std::span<std::int64_t> into) const;
-    virtual void image(std::int64_t sample, std::span<float> into) const;
-    virtual std::int64_t label(std::int64_t sample, std::int64_t classes) const;
-    // For people: how much of what, and where it is.
-    virtual std::string describe() const = 0;
-    // Equal for equal samples, wherever they lie: checksums of the content ("1115394 bytes, xxh64 3f0c...").
-    virtual std::string identity() const = 0;
-};
 
 // One input of the graph for one sample, filled from a source.
 class InputReader {
@@ -60,11 +47,12 @@ private:
     std::int64_t before_ = 0;  // of the sequences before it: a decoder goes on where its encoder's text ends
 };
 
-// `path` empty = synthetic. `format` is "bytes", "tokens" (16-bit numbers, llm.c's or nanoGPT's .bin), "idx",
-// "synthetic" or empty (by the model and the path). What the file cannot give the graph is diagnosed.
+// `path` empty = synthetic. `format` is one of schedule::data_formats or empty (by the model and the path).
+// What the file cannot give the graph is diagnosed under `key`.
 std::shared_ptr<const DataSource> load_data(const std::string& path, const std::string& format,
                                             std::uint64_t seed, const model::ModelGraph& graph,
                                             core::Diagnostics& diagnostics,
-                                            const core::SourceLocation& referrer = {});
+                                            const core::SourceLocation& referrer = {},
+                                            const std::string& key = "training.data");
 
 }  // namespace exec

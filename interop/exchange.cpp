@@ -54,6 +54,8 @@ const std::vector<ExchangeTarget>& exchange_targets() {
          "the estimator's `distribution` of SageMaker's model parallel library 1.x (JSON)", write_smp_v1,
          read_smp_v1, "pytorch-1"},
         {"sagemaker-smp-v2", "the same of its version 2 (JSON)", write_smp_v2, read_smp_v2, "pytorch-fsdp"},
+        {"sagemaker-smddp", "the estimator's `distribution` of SageMaker's data parallel library (JSON)",
+         write_smddp, read_smddp},
         {"megatron", "arguments of Megatron-LM's pretrain_gpt.py", write_megatron, read_megatron,
          "megatron-lm"},
         {"deepspeed", "DeepSpeed's configuration (JSON), with Python for a pipeline", write_deepspeed,

@@ -30,6 +30,10 @@ struct ExportOptions {
     std::string command;             // launchers: what every rank runs; empty = smexec with the plan itself
     std::string script;              // the training script; empty = a placeholder
     bool is_for_tensorflow = false;  // SMP v1: Horovod instead of DistributedDataParallel
+    // Launchers of smexec: the folder of its checkpoints, from which a job that is started again goes on, and
+    // after how many steps one is written (nothing: at the end and at signals). Empty: none.
+    std::string checkpoint = {};
+    std::optional<std::int64_t> checkpoint_every = {};
 };
 
 struct ExportedFile {

@@ -9,6 +9,8 @@ std::optional<Export> write_smp_v1(const ExportSource& source, const ExportOptio
                                    core::Diagnostics& diagnostics);
 std::optional<Export> write_smp_v2(const ExportSource& source, const ExportOptions& options,
                                    core::Diagnostics& diagnostics);
+std::optional<Export> write_smddp(const ExportSource& source, const ExportOptions& options,
+                                  core::Diagnostics& diagnostics);
 std::optional<Export> write_megatron(const ExportSource& source, const ExportOptions& options,
                                      core::Diagnostics& diagnostics);
 std::optional<Export> write_deepspeed(const ExportSource& source, const ExportOptions& options,
@@ -36,6 +38,8 @@ std::optional<schedule::PlanFile> read_smp_v1(const std::string& text, const std
                                               const ImportOptions& options, core::Diagnostics& diagnostics);
 std::optional<schedule::PlanFile> read_smp_v2(const std::string& text, const std::string& path,
                                               const ImportOptions& options, core::Diagnostics& diagnostics);
+std::optional<schedule::PlanFile> read_smddp(const std::string& text, const std::string& path,
+                                             const ImportOptions& options, core::Diagnostics& diagnostics);
 std::optional<schedule::PlanFile> read_megatron(const std::string& text, const std::string& path,
                                                 const ImportOptions& options, core::Diagnostics& diagnostics);
 std::optional<schedule::PlanFile> read_deepspeed(const std::string& text, const std::string& path,

@@ -14,7 +14,9 @@
 namespace jobs {
 
 // Which of an instance's prices is paid; the words are those of hardware profiles.
-enum class Purchase { on_demand, spot, reserved, sagemaker };
+enum class Purchase { on_demand, spot, reserved, sagemaker, capacity_block };
+inline constexpr Purchase all_purchases[] = {Purchase::on_demand, Purchase::spot, Purchase::reserved,
+                                             Purchase::sagemaker, Purchase::capacity_block};
 std::string_view name_of(Purchase purchase);
 
 // Time until a node fails: from the mean alone, or with a shape.
@@ -78,6 +80,7 @@ struct ElasticRule {
     int least_nodes = 1;    // with fewer the job waits
     // To convert the state and go on with more or fewer nodes; left out: reading a checkpoint.
     std::optional<core::Seconds> reconfigure;
+    bool replans = false;  // on fewer nodes the best plan that a search finds, not only fewer replicas
 };
 
 struct BillRule {
@@ -123,6 +126,10 @@ struct Job {
 
 // Reads the [job] table with every key diagnosed; docs/formats.md lists them.
 std::optional<Job> read_job(const core::Value& table, core::Diagnostics& diagnostics);
+
+// The mean time between two reclaims of a node when so large a share of instances (above 0, below 1) is
+// reclaimed within 30 days, and reclaims are memoryless.
+core::Seconds mean_time_of_share(double share);
 
 // "300B", "1.4T", "500M", "2e9": a count of tokens; nothing for any other text.
 std::optional<double> parse_token_count(std::string_view text);

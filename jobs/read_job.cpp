@@ -14,8 +14,14 @@ std::string_view name_of(Purchase purchase) {
         case Purchase::spot: return "spot";
         case Purchase::reserved: return "reserved";
         case Purchase::sagemaker: return "sagemaker";
+        case Purchase::capacity_block: return "capacity-block";
     }
     throw core::InternalError("broken promise: every kind of purchase has a name");
+}
+
+core::Seconds mean_time_of_share(double share) {
+    constexpr double month = 30 * 86400;  // seconds; the Spot Instance Advisor looks at the month behind it
+    return core::seconds(-month / std::log1p(-share));
 }
 
 std::optional<double> parse_token_count(std::string_view text) {
@@ -160,12 +166,6 @@ FailureRule read_failures(core::TableReader& reader) {
     return rule;
 }
 
-// The published rate of reclaims is a share of instances within a month; a memoryless law follows from it.
-core::Seconds mean_time_of_share(double share) {
-    constexpr double month = 30 * 86400;  // seconds; the Spot Instance Advisor looks at the month behind it
-    return core::seconds(-month / std::log1p(-share));
-}
-
 SpotRule read_spot(core::TableReader& reader) {
     SpotRule rule;
     if (const std::optional<core::Seconds> mean = duration(reader, "node_mean_time", true))
@@ -201,6 +201,7 @@ ElasticRule read_elastic(core::TableReader& reader) {
     rule.replace = required_duration(reader, "replace");
     rule.least_nodes = int(reader.required_integer("least_nodes", {.least = 1, .greatest = 1'000'000}));
     rule.reconfigure = duration(reader, "reconfigure");
+    rule.replans = reader.boolean("replan", false);
     reader.finish();
     return rule;
 }
@@ -310,12 +311,10 @@ std::optional<Job> read_job(const core::Value& table, core::Diagnostics& diagnos
     job.finish_by = duration(reader, "finish_by", true);
     if (const auto usd = reader.optional_real("budget_usd", {.least = 0, .greatest = 1e15}))
         job.budget = core::Dollars(*usd);
-    const std::vector<Purchase> purchases = {Purchase::on_demand, Purchase::spot, Purchase::reserved,
-                                             Purchase::sagemaker};
     const std::optional<std::string> purchase =
-        reader.optional_choice("purchase", {"on-demand", "spot", "reserved", "sagemaker"});
+        reader.optional_choice("purchase", {"on-demand", "spot", "reserved", "sagemaker", "capacity-block"});
     job.purchase = job.spot ? Purchase::spot : Purchase::on_demand;
-    for (Purchase known : purchases)
+    for (const Purchase known : all_purchases)
         if (purchase && name_of(known) == *purchase) job.purchase = known;
     check_together(reader, job);
     reader.finish();

@@ -14,6 +14,8 @@ namespace {
 
 // Smaller clusters whose step is predicted for an elastic job: each takes a prediction.
 constexpr int most_reduced_forms = 256;
+// And whose plans are searched for: each takes a search.
+constexpr int most_searches = 32;
 
 core::SourceLocation place_of(const core::Value& table, std::string_view key) {
     const core::Value* value = table.find(key);
@@ -23,8 +25,8 @@ core::SourceLocation place_of(const core::Value& table, std::string_view key) {
 class Resolver {
 public:
     Resolver(const Job& job, const sim::Scenario& scenario, const core::Value& table,
-             core::Diagnostics& diagnostics)
-        : job_(job), scenario_(scenario), table_(table), diagnostics_(diagnostics) {}
+             core::Diagnostics& diagnostics, const PlanOnNodes& replan)
+        : job_(job), scenario_(scenario), table_(table), diagnostics_(diagnostics), replan_(replan) {}
 
     std::optional<ResolvedJob> resolve() {
         model().nodes = scenario_.cluster.nodes;
@@ -196,16 +198,33 @@ private:
                   "give at most as many");
             return;
         }
-        if (model().nodes - job_.elastic->least_nodes > most_reduced_forms) {
+        const int most_forms = job_.elastic->replans ? most_searches : most_reduced_forms;
+        if (model().nodes - job_.elastic->least_nodes > most_forms) {
             error("elastic",
-                  "job.elastic.least_nodes = " + std::to_string(job_.elastic->least_nodes) +
-                      " asks for the plan's step with every number of nodes up to " +
-                      std::to_string(model().nodes),
-                  "give at least " + std::to_string(model().nodes - most_reduced_forms));
+                  "job.elastic.least_nodes = " + std::to_string(job_.elastic->least_nodes) + " asks for " +
+                      (job_.elastic->replans ? "a search" : "the plan's step") +
+                      " with every number of nodes up to " + std::to_string(model().nodes),
+                  "give at least " + std::to_string(model().nodes - most_forms));
             return;
         }
+        resolve_fewer_nodes();
+    }
+
+    void resolve_fewer_nodes() {
+        const int least = job_.elastic->least_nodes;
+        if (!job_.elastic->replans) {
+            model().step_of_nodes = step_of_nodes(scenario_, model().step, least, diagnostics_);
+            return;
+        }
+        if (!replan_) {
+            error("elastic", "job.elastic.replan: this command does not search for plans on fewer nodes",
+                  "leave it out, or ask smsim job");
+            return;
+        }
+        std::vector<std::string> told;
         model().step_of_nodes =
-            step_of_nodes(scenario_, model().step, job_.elastic->least_nodes, diagnostics_);
+            replanned_step_of_nodes(scenario_, model().step, least, replan_, told, diagnostics_);
+        for (std::string& line : told) assume(std::move(line));
     }
 
     void resolve_prices() {
@@ -234,14 +253,16 @@ private:
     const sim::Scenario& scenario_;
     const core::Value& table_;
     core::Diagnostics& diagnostics_;
+    const PlanOnNodes& replan_;
     ResolvedJob result_;
 };
 
 }  // namespace
 
 std::optional<ResolvedJob> resolve_job(const Job& job, const sim::Scenario& scenario,
-                                       const core::Value& table, core::Diagnostics& diagnostics) {
-    return Resolver(job, scenario, table, diagnostics).resolve();
+                                       const core::Value& table, core::Diagnostics& diagnostics,
+                                       const PlanOnNodes& replan) {
+    return Resolver(job, scenario, table, diagnostics, replan).resolve();
 }
 
 core::Bytes checkpoint_bytes(const model::ModelGraph& graph, const schedule::Plan& plan) {
@@ -291,6 +312,35 @@ std::vector<std::optional<core::Seconds>> step_of_nodes(const sim::Scenario& sce
         if (!evaluation || !evaluation->fits) continue;
         // Of a given or disturbed step time the same share.
         steps[std::size_t(n)] = full * (evaluation->step_time / *undisturbed);
+    }
+    return steps;
+}
+
+std::vector<std::optional<core::Seconds>> replanned_step_of_nodes(const sim::Scenario& scenario,
+                                                                  core::Seconds full, int least_nodes,
+                                                                  const PlanOnNodes& replan,
+                                                                  std::vector<std::string>& told,
+                                                                  core::Diagnostics& diagnostics) {
+    std::vector<std::optional<core::Seconds>> steps = step_of_nodes(scenario, full, least_nodes, diagnostics);
+    const auto whole = sim::evaluate(scenario.graph, scenario.cluster, scenario.file.plan, diagnostics);
+    if (!whole) return steps;
+    const double share = full / whole->step_time;
+    std::optional<ReducedPlan> best;  // of so many nodes and fewer
+    for (int n = least_nodes; n < scenario.cluster.nodes; ++n) {
+        if (std::optional<ReducedPlan> found = replan(n); found && (!best || found->step < best->step))
+            best = std::move(found);
+        std::optional<core::Seconds>& step = steps[std::size_t(n)];
+        // Who has a better plan for fewer nodes has one for all of them: losing nodes is no gain.
+        const bool is_clamped = best && best->step * share < full;
+        const core::Seconds found = !best ? core::Seconds() : is_clamped ? full : best->step * share;
+        if (!best || (step && *step <= found)) continue;
+        told.push_back("on " + std::to_string(n) + " nodes a new plan, " + best->description + ", " +
+                       core::format(found) + " a step; with fewer replicas " +
+                       (step ? core::format(*step) : "none fits"));
+        if (is_clamped)
+            told.back() +=
+                " (it is better than the job's own plan on all nodes: smplan why-not; counted as equal)";
+        step = found;
     }
     return steps;
 }

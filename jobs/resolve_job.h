@@ -2,8 +2,10 @@
 // bytes of a checkpoint are those of the scenario's plan on its cluster.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/diagnostics_fwd.h"
 #include "core/value.h"
@@ -22,9 +24,19 @@ struct ResolvedJob {
     std::optional<std::string> does_not_fit;
 };
 
-// `table`: [job], for the places of diagnostics.
+// A plan for fewer nodes of the scenario's cluster, with its model and global batch.
+struct ReducedPlan {
+    core::Seconds step;
+    std::string description;  // "TP8 PP1 DP15"
+};
+// The best plan that a search finds on so many nodes; nothing where none fits.
+using PlanOnNodes = std::function<std::optional<ReducedPlan>(int nodes)>;
+
+// `table`: [job], for the places of diagnostics. `replan`: for jobs that ask for new plans on fewer nodes;
+// without it they are refused.
 std::optional<ResolvedJob> resolve_job(const Job& job, const sim::Scenario& scenario,
-                                       const core::Value& table, core::Diagnostics& diagnostics);
+                                       const core::Value& table, core::Diagnostics& diagnostics,
+                                       const PlanOnNodes& replan = {});
 
 // Parameters and optimizer state of the whole model, each once: master parameters beside low-precision ones
 // are part of it.
@@ -35,5 +47,14 @@ core::Bytes checkpoint_bytes(const model::ModelGraph& graph, const schedule::Pla
 // nothing where no replica fits. `scenario`'s own step time is `full`.
 std::vector<std::optional<core::Seconds>> step_of_nodes(const sim::Scenario& scenario, core::Seconds full,
                                                         int least_nodes, core::Diagnostics& diagnostics);
+
+// The same with the better of fewer replicas and a new plan, of so many nodes or of fewer while the others
+// idle, never shorter than `full`. A given or disturbed step time keeps its share of the predicted one.
+// `told`: each number of nodes on which a new plan is better.
+std::vector<std::optional<core::Seconds>> replanned_step_of_nodes(const sim::Scenario& scenario,
+                                                                  core::Seconds full, int least_nodes,
+                                                                  const PlanOnNodes& replan,
+                                                                  std::vector<std::string>& told,
+                                                                  core::Diagnostics& diagnostics);
 
 }  // namespace jobs

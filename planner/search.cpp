@@ -1,6 +1,7 @@
 #include "planner/search.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <ctime>
@@ -104,6 +105,7 @@ struct Family {
     std::vector<std::size_t> members;
     double bound = 0;  // of the objective
     core::Seconds time_bound;
+    bool is_bounded = false;
     bool is_open = true;  // not yet looked into
 };
 struct Group {
@@ -194,6 +196,7 @@ private:
     // The passes of a search, in their order.
     void enumerate();
     void bound_families();
+    void bound_families_of(const std::vector<std::size_t>& groups);
     void enter(std::size_t i);
     void probe_usual_plans(core::Diagnostics& diagnostics);
     void search_waves(core::Diagnostics& diagnostics, double share);
@@ -218,7 +221,7 @@ private:
     // Parts of probe_usual_plans.
     double best_value() const;
     std::vector<std::size_t> usual_groups();
-    std::vector<std::size_t> neighbours_of(std::size_t group) const;
+    std::vector<std::size_t> neighbours_of(std::size_t group);
     double least_bound_of(const Group& group) const;
     void probe(std::size_t group, core::Diagnostics& diagnostics);
 
@@ -298,21 +301,37 @@ void Search::bound(Entry& entry, Bounds& bounds) const {
     if (!entry.rejection) entry.rejection = constraint_violated(entry.target, entry.time_bound);
 }
 
-// One task a layout: what its plans share is computed once and by one thread.
 void Search::bound_families() {
-    core::for_each_in_parallel(bounds_.size(), request_.threads, [&](std::size_t layout, int) {
-        for (std::size_t g = first_group_[layout]; g < first_group_[layout + 1]; ++g)
-            for (const std::size_t f : groups_[g].families) {
-                Family& family = families_[f];
-                const Entry& first = entries_[family.members.front()];
-                if (request_.uses_bounds) {
-                    work_.add(1, per_family);
-                    family.time_bound = bounds_[layout]->bounds.time_of_work(first.plan);
-                }
-                family.bound = value_of(first.target, family.time_bound, core::Bytes(0));
+    std::vector<std::size_t> all(groups_.size());
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    bound_families_of(all);
+}
+
+// Those that are not bounded. One task a layout: what its plans share is computed once and by one thread.
+void Search::bound_families_of(const std::vector<std::size_t>& groups) {
+    std::map<std::size_t, std::vector<std::size_t>> by_layout;
+    std::vector<std::size_t> unbounded;
+    for (const std::size_t g : groups)
+        for (const std::size_t f : groups_[g].families)
+            if (!std::exchange(families_[f].is_bounded, true)) {
+                by_layout[groups_[g].layout].push_back(f);
+                unbounded.push_back(f);
             }
+    const std::vector<std::pair<std::size_t, std::vector<std::size_t>>> tasks(by_layout.begin(),
+                                                                              by_layout.end());
+    core::for_each_in_parallel(tasks.size(), request_.threads, [&](std::size_t t, int) {
+        const auto& [layout, families] = tasks[t];
+        for (const std::size_t f : families) {
+            Family& family = families_[f];
+            const Entry& first = entries_[family.members.front()];
+            if (request_.uses_bounds) {
+                work_.add(1, per_family);
+                family.time_bound = bounds_[layout]->bounds.time_of_work(first.plan);
+            }
+            family.bound = value_of(first.target, family.time_bound, core::Bytes(0));
+        }
     });
-    for (std::size_t f = 0; f < families_.size(); ++f) {
+    for (const std::size_t f : unbounded) {
         const Family& family = families_[f];
         const std::size_t target = groups_[family.group].target;
         const std::optional<Rejection> rejection =
@@ -733,15 +752,16 @@ double Search::least_bound_of(const Group& group) const {
 // Where people begin: tensor parallelism inside a node, no more pipeline than memory asks for, a micro-batch
 // of one sample, sharded optimizer state.
 std::vector<std::size_t> Search::usual_groups() {
-    std::map<std::tuple<std::size_t, int, int>, std::pair<int, std::size_t>> chosen;  // by pipeline degree
+    std::map<std::tuple<std::size_t, int, int, int>, std::pair<int, std::size_t>>
+        chosen;  // by pipeline degree
     for (std::size_t g = 0; g < groups_.size(); ++g) {
         Group& group = groups_[g];
         schedule::Plan plan = entries_[families_[group.families.front()].members.front()].plan;
         const schedule::ParallelLayout& layout = plan.layout;
-        if (plan.micro_batch != 1 || layout.tensor > targets_[group.target].cluster.instance.devices ||
-            layout.expert > 1)
+        if (plan.micro_batch != 1 || layout.tensor > targets_[group.target].cluster.instance.devices)
             continue;
-        const auto key = std::tuple(group.target, layout.tensor, core::position_of(plan.recompute));
+        const auto key =
+            std::tuple(group.target, layout.tensor, layout.expert, core::position_of(plan.recompute));
         const auto known = chosen.find(key);
         if (known != chosen.end() && known->second.first <= layout.pipeline) continue;
         plan.schedule = "1f1b";
@@ -760,6 +780,7 @@ std::vector<std::size_t> Search::usual_groups() {
     }
     std::vector<std::size_t> usual;
     for (const auto& [key, group] : chosen) usual.push_back(group.second);
+    bound_families_of(usual);
     std::stable_sort(usual.begin(), usual.end(), [&](std::size_t a, std::size_t b) {
         return least_bound_of(groups_[a]) < least_bound_of(groups_[b]);
     });
@@ -767,29 +788,44 @@ std::vector<std::size_t> Search::usual_groups() {
     return usual;
 }
 
-// One step along one axis: degrees and the micro-batch by a factor of two, recomputation.
-std::vector<std::size_t> Search::neighbours_of(std::size_t group) const {
+// One step along one axis: recomputation, or degrees and the micro-batch, to the next value that the space
+// has or by a factor of two. (315 nodes have no factor of two.)
+std::vector<std::size_t> Search::neighbours_of(std::size_t group) {
     const auto plan_of = [&](std::size_t g) -> const schedule::Plan& {
         return entries_[families_[groups_[g].families.front()].members.front()].plan;
     };
     const schedule::Plan& own = plan_of(group);
-    const auto steps = [](int a, int b) { return a == b ? 0 : a == 2 * b || b == 2 * a ? 1 : 2; };
+    constexpr int axes = 5;
+    const auto places = [](const schedule::Plan& plan) {
+        const schedule::ParallelLayout& layout = plan.layout;
+        return std::array<int, axes>{layout.tensor, layout.pipeline, layout.context, layout.expert,
+                                     plan.micro_batch};
+    };
+    std::array<std::set<int>, axes> values;
+    for (std::size_t g = 0; g < groups_.size(); ++g)
+        if (groups_[g].target == groups_[group].target)
+            for (std::size_t axis = 0; axis < axes; ++axis) values[axis].insert(places(plan_of(g))[axis]);
+    const auto steps = [&](const schedule::Plan& other) {
+        int moved = own.recompute == other.recompute ? 0 : 1;
+        for (std::size_t axis = 0; axis < axes; ++axis) {
+            const auto [low, high] = std::minmax({places(own)[axis], places(other)[axis]});
+            const bool is_next = low < high && *values[axis].upper_bound(low) == high;
+            moved += low == high ? 0 : is_next || high == 2 * low ? 1 : 2;
+        }
+        return moved;
+    };
     std::vector<std::size_t> near;
     for (std::size_t g = 0; g < groups_.size(); ++g) {
-        if (groups_[g].is_probed || g == group || groups_[g].target != groups_[group].target ||
-            least_bound_of(groups_[g]) >= best_value())
-            continue;
+        if (groups_[g].is_probed || g == group || groups_[g].target != groups_[group].target) continue;
         const schedule::Plan& other = plan_of(g);
-        const int moved =
-            steps(own.layout.tensor, other.layout.tensor) +
-            steps(own.layout.pipeline, other.layout.pipeline) +
-            steps(own.layout.context, other.layout.context) + steps(own.layout.expert, other.layout.expert) +
-            steps(own.micro_batch, other.micro_batch) + (own.recompute == other.recompute ? 0 : 1);
+        const int moved = steps(other);
         const bool trades = own.layout.data == other.layout.data && own.micro_batch == other.micro_batch &&
                             own.recompute == other.recompute && own.layout.context == other.layout.context &&
                             own.layout.expert == other.layout.expert;  // tensor against pipeline
         if (moved == 1 || (trades && moved == 2)) near.push_back(g);
     }
+    bound_families_of(near);
+    std::erase_if(near, [&](std::size_t g) { return least_bound_of(groups_[g]) >= best_value(); });
     std::stable_sort(near.begin(), near.end(), [&](std::size_t a, std::size_t b) {
         return least_bound_of(groups_[a]) < least_bound_of(groups_[b]);
     });
@@ -799,6 +835,7 @@ std::vector<std::size_t> Search::neighbours_of(std::size_t group) const {
 // Simulates the plans of a group whose bounds are least, until some fit.
 void Search::probe(std::size_t group, core::Diagnostics& diagnostics) {
     groups_[group].is_probed = true;
+    bound_families_of({group});
     std::vector<std::size_t> opened, members;
     for (const std::size_t f : groups_[group].families) {
         if (families_[f].is_open) opened.push_back(f);
@@ -1109,10 +1146,10 @@ void Search::judge_bounds(double registered) {
 SearchResult Search::run(core::Diagnostics& diagnostics) {
     // Every legal plan is an entry, or one of the plans that an entry stands for.
     enumerate();
-    // Every family has a bound of the work of its plans, or a rejection.
-    bound_families();
     // A plan that is usually good is found, and the best within single steps of it.
     probe_usual_plans(diagnostics);
+    // Every family has a bound of the work of its plans, or a rejection.
+    bound_families();
     // Nothing is better than the best but other partitions of plans, unless time is up.
     search_waves(diagnostics, share_of_waves);
     // No partition of the plans whose partitions are covered is better than the first, and no move of a cut

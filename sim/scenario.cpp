@@ -266,8 +266,9 @@ namespace {
 void check_precision(const schedule::Plan& plan, const cluster::DeviceSpec& device, const Value& document,
                      bool emulates_half, core::Diagnostics& diagnostics) {
     if (device.peak.contains(plan.precision.compute)) return;
+    const core::DataType stored = plan.precision.activations();
     const bool is_emulated =
-        device.architecture == "cpu" && plan.precision.activations() == core::DataType::bf16;
+        device.architecture == "cpu" && (stored == core::DataType::bf16 || stored == core::DataType::fp16);
     if (is_emulated && emulates_half) return;
     const Value* table = document.find("plan");
     const Value* written = table == nullptr ? nullptr : table->find("precision");

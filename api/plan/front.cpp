@@ -23,19 +23,6 @@ bool is_one_cluster(const planner::Target& a, const planner::Target& b) {
     return a.cluster.instance.name == b.cluster.instance.name && a.cluster.nodes == b.cluster.nodes;
 }
 
-// The indices of targets, those of one cluster together.
-std::vector<std::vector<std::size_t>> by_cluster(const std::vector<planner::Target>& targets) {
-    std::vector<std::vector<std::size_t>> clusters;
-    for (std::size_t i = 0; i < targets.size(); ++i) {
-        const auto same = std::find_if(clusters.begin(), clusters.end(), [&](const auto& cluster) {
-            return is_one_cluster(targets[cluster.front()], targets[i]);
-        });
-        if (same != clusters.end()) same->push_back(i);
-        else clusters.push_back({i});
-    }
-    return clusters;
-}
-
 struct Front {
     planner::SearchResult rows;  // as plans
     std::size_t simulated = 0, searches = 0, proven = 0;
@@ -101,6 +88,18 @@ core::Value document_of(const Question& question, const Front& front,
 }
 
 }  // namespace
+
+std::vector<std::vector<std::size_t>> by_cluster(const std::vector<planner::Target>& targets) {
+    std::vector<std::vector<std::size_t>> clusters;
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+        const auto same = std::find_if(clusters.begin(), clusters.end(), [&](const auto& cluster) {
+            return is_one_cluster(targets[cluster.front()], targets[i]);
+        });
+        if (same != clusters.end()) same->push_back(i);
+        else clusters.push_back({i});
+    }
+    return clusters;
+}
 
 Reply front_reply(const Question& question) {
     const auto& [request, graph, targets] = question;

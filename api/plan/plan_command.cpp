@@ -6,6 +6,7 @@
 
 #include <fmt/core.h>
 
+#include "api/offers/show_offers.h"
 #include "api/options.h"
 #include "api/plan/answer.h"
 #include "api/plan/best_of_each.h"
@@ -107,7 +108,10 @@ void check_together(Options& options, const std::vector<Runner>& runners) {
     if (runners.size() > 1 && options.has("--certificate"))
         options.error("--certificate", "a certificate is of one search, and --for names several tools",
                       "name one of them");
-    if (options.has("--pareto"))
+    if (wants_offers(options) && runners.size() > 1)
+        options.error("--for", "expected cost and time are of one tool's plans, and --for names several",
+                      "name one of them");
+    if (options.has("--pareto") && !wants_offers(options))
         for (const char* name : {"--objective", "--top", "--out", "--certificate"})
             if (options.has(name))
                 options.error(name,
@@ -118,16 +122,22 @@ void check_together(Options& options, const std::vector<Runner>& runners) {
                       "name one of them");
 }
 
-// One question for each tool that plans are to be for. Nothing where there are errors.
-std::vector<Question> read_questions(const std::vector<std::string>& arguments, const Watch& watch,
-                                     bool& asks_for_front, core::Diagnostics& diagnostics) {
+struct Asked {
+    std::vector<Question> questions = {};  // one for each tool that plans are to be for
+    std::optional<OfferRequest> offers = {};
+    bool asks_for_front = false;
+};
+
+// No question where there are errors.
+Asked read_questions(const std::vector<std::string>& arguments, const Watch& watch,
+                     core::Diagnostics& diagnostics) {
     Options options(arguments, plan_options(), diagnostics);
-    asks_for_front = options.has("--pareto");
+    Asked all{.asks_for_front = options.has("--pareto")};
     const std::vector<Runner> runners = read_runners(options);
+    all.offers = read_offer_request(options, diagnostics);
     check_together(options, runners);
     std::vector<std::optional<Runner>> asked(runners.begin(), runners.end());
     if (asked.empty()) asked.emplace_back();
-    std::vector<Question> questions;
     for (const std::optional<Runner>& runner : asked) {
         std::optional<Question> question = read_question(options, runner, diagnostics, asked.size());
         if (!question || diagnostics.has_errors()) return {};
@@ -136,9 +146,9 @@ std::vector<Question> read_questions(const std::vector<std::string>& arguments, 
             question->request.search.progress = [report = watch.progress](const planner::SearchProgress& at) {
                 report({at.looked_at, at.space, at.best_value, at.lower_bound, at.seconds.value});
             };
-        questions.push_back(std::move(*question));
+        all.questions.push_back(std::move(*question));
     }
-    return questions;
+    return all;
 }
 
 // What was said before the searches comes first.
@@ -151,11 +161,13 @@ void put_first(core::Diagnostics diagnostics, Reply& reply) {
 
 PlanReply plan(const std::vector<std::string>& arguments, const Watch& watch) {
     core::Diagnostics diagnostics;
-    bool asks_for_front = false;
-    std::vector<Question> questions = read_questions(arguments, watch, asks_for_front, diagnostics);
+    Asked asked = read_questions(arguments, watch, diagnostics);
+    std::vector<Question>& questions = asked.questions;
     if (questions.empty()) return {refusal(std::move(diagnostics))};
     PlanReply reply;
-    if (asks_for_front) {
+    if (asked.offers) {
+        static_cast<Reply&>(reply) = offers_reply(questions.front(), *asked.offers);
+    } else if (asked.asks_for_front) {
         static_cast<Reply&>(reply) = front_reply(questions.front());
     } else {
         std::vector<Answer> answers;

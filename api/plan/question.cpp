@@ -6,6 +6,7 @@
 
 #include <fmt/core.h>
 
+#include "api/offers/offer_options.h"
 #include "api/output.h"
 #include "api/plan/target_names.h"
 #include "cluster/node.h"
@@ -87,7 +88,7 @@ std::vector<int> node_counts(const Request& request, const model::ModelGraph& gr
 // Constraints on a whole training need its length, and costs a price.
 void check_objective(const Request& request, Options& options) {
     for (const char* name : {"--deadline", "--budget"})
-        if (options.has(name) && !options.has("--tokens"))
+        if (options.has(name) && !options.has("--tokens") && !wants_offers(options))
             options.error(
                 name,
                 fmt::format("{} is for a whole training, and --tokens does not say how long it is", name),
@@ -95,7 +96,8 @@ void check_objective(const Request& request, Options& options) {
     if (request.search.objective == planner::Objective::time_to_train && !options.has("--tokens"))
         options.error("--objective", "time-to-train needs the length of the training",
                       "add --tokens, for example --tokens 2e12");
-    if (request.search.objective == planner::Objective::cost || options.has("--budget"))
+    const bool has_budget = options.has("--budget") && !wants_offers(options);
+    if (request.search.objective == planner::Objective::cost || has_budget)
         for (const cluster::InstanceType& instance : request.targets)
             if (!cluster::find_price(instance, "on-demand"))
                 options.error("--target",
@@ -105,7 +107,8 @@ void check_objective(const Request& request, Options& options) {
 
 // Of a family or pattern those are left out that cannot be asked.
 bool applies(const cluster::InstanceType& instance, const Options& options) {
-    const bool needs_price = options.has("--budget") || options.text("--objective").value_or("") == "cost";
+    const bool needs_price = (options.has("--budget") && !wants_offers(options)) ||
+                             options.text("--objective").value_or("") == "cost";
     return instance.device.has_concurrent_streams &&
            (!needs_price || cluster::find_price(instance, "on-demand")) &&
            (options.text("--nodes").value_or("1") == "1" || cluster::has_network(instance));
@@ -183,8 +186,9 @@ std::optional<Request> read_request(Options& options, core::Diagnostics& diagnos
     if (std::optional<std::string> model = options.text("--model")) request.model_reference = *model;
     else request.assumptions.push_back(fmt::format("model {} (no --model given)", default_model));
     request.sequence_length = options.integer("--seq-len", 1, 1 << 24);
-    if (std::optional<std::string> objective =
-            options.choice("--objective", {"speed", "memory", "cost", "time-to-train"}))
+    if (std::optional<std::string> objective = options.choice(
+            "--objective",
+            {"speed", "memory", "cost", "time-to-train", offer_objectives()[0], offer_objectives()[1]}))
         request.search.objective = *objective == "memory"          ? planner::Objective::memory
                                    : *objective == "cost"          ? planner::Objective::cost
                                    : *objective == "time-to-train" ? planner::Objective::time_to_train
@@ -192,7 +196,7 @@ std::optional<Request> read_request(Options& options, core::Diagnostics& diagnos
     request.search.tokens = read_tokens(options);
     if (std::optional<double> hours = options.real("--deadline", 0, 1e9))
         request.search.deadline = core::hours(*hours);
-    if (std::optional<double> budget = options.real("--budget", 0, 1e15))
+    if (std::optional<double> budget = options.real("--budget", 0, 1e15); budget && !wants_offers(options))
         request.search.budget = core::Dollars(*budget);
     check_objective(request, options);
     request.limits = read_limits(options);
@@ -317,7 +321,8 @@ OptionNames plan_options() {
                                      "--offload-bandwidth",
                                      "--calibration"},
                       .flags = {"--pareto", "--json", "--help"}};
-    names.with_value.insert(names.with_value.end(), limit_option_names().begin(), limit_option_names().end());
+    for (const std::vector<std::string>* more : {&limit_option_names(), &offer_option_names()})
+        names.with_value.insert(names.with_value.end(), more->begin(), more->end());
     return names;
 }
 

@@ -11,6 +11,7 @@
 #include "apps/command.h"
 #include "apps/options.h"
 #include "apps/smexec/smexec_job.h"
+#include "apps/smexec/smexec_tokens.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/errors.h"
@@ -27,6 +28,8 @@ namespace fs = std::filesystem;
 
 const char* const help =
     "Usage: smexec convert CHECKPOINT --plan PLAN.toml --out DIR [--from-step N] [--json]\n"
+    "       smexec convert TEXTS.jsonl --to tokens --tokenizer FILE.model|bytes --out FILE.bin [--field "
+    "text]\n"
     "\n"
     "Writes a checkpoint as another plan of the same model would have written it: other degrees of pipeline, "
     "data, tensor or expert parallelism, another partition,\n"
@@ -44,6 +47,13 @@ const char* const help =
     "FILE.safetensors or a folder that gets\n"
     "                       model.safetensors, and PLAN.toml any plan of the model\n"
     "  --from-step N        that of step N instead of the newest\n"
+    "\n"
+    "--to tokens makes training data of texts: the field \"text\" (--field) of each line's JSON, or a file "
+    "that "
+    "is no .jsonl as one text, by a model of\n"
+    "SentencePiece (tokenizer.model) or as bytes. FILE.bin has llm.c's header and 16 bits a token, or 32 "
+    "where "
+    "the vocabulary needs them.\n"
     "\n"
     "Example:\n"
     "  smexec convert checkpoints --plan tensor2.toml --out converted\n"
@@ -143,6 +153,7 @@ int run_smexec_convert(const std::vector<std::string>& arguments, std::ostream& 
         out << help;
         return good;
     }
+    if (asks_for_tokens(arguments)) return run_smexec_tokens(arguments, out, err);
     core::Diagnostics diagnostics;
     Options options(arguments, {{"--plan", "--out", "--from-step", "--to"}, {"--json", "--help"}},
                     diagnostics);

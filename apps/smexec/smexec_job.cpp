@@ -11,6 +11,7 @@
 #include "exec/cuda/device/device.h"
 #include "exec/cuda/profile/profile.h"
 #include "exec/cuda/runnable.h"
+#include "exec/data/shuffled.h"
 #include "exec/profile/profile.h"
 #include "exec/runtime/run.h"
 #include "exec/transport/exchange.h"
@@ -29,19 +30,83 @@ namespace {
 
 enum : exec::Tag { tag_agreement = 16, tag_verdict = 17 };
 
-std::string data_path(const ExecutionRequest& request, const schedule::PlanFile& file) {
-    if (request.data) return *request.data;
-    if (file.training.data.empty()) return {};
-    const std::filesystem::path path(file.training.data);
-    return path.is_absolute() ? path.string()
-                              : (std::filesystem::path(file.path).parent_path() / path).string();
+std::string beside_plan(const schedule::PlanFile& file, const std::string& name) {
+    const std::filesystem::path path(name);
+    return name.empty() || path.is_absolute()
+               ? name
+               : (std::filesystem::path(file.path).parent_path() / path).string();
 }
 
-core::SourceLocation data_place(const ExecutionRequest& request, const core::Value& document) {
-    if (request.data) return {"command line", 0, 0};
+// Of a key of [training], or of the option that takes its place.
+core::SourceLocation place_of(const std::optional<std::string>& option, const ExecutionRequest& request,
+                              const core::Value& document, const char* key) {
+    if (option) return {"command line", 0, 0};
     const core::Value* training = document.find("training");
-    const core::Value* data = training ? training->find("data") : nullptr;
-    return data ? data->location : core::SourceLocation{request.plan, 0, 0};
+    const core::Value* value = training ? training->find(key) : nullptr;
+    return value ? value->location : core::SourceLocation{request.plan, 0, 0};
+}
+
+std::shared_ptr<const exec::DataSource> load_training_data(const ExecutionRequest& request,
+                                                           const core::Value& document,
+                                                           const sim::Scenario& scenario,
+                                                           core::Diagnostics& diagnostics) {
+    const schedule::Training& training = scenario.file.training;
+    const core::SourceLocation place = place_of(request.data, request, document, "data");
+    std::shared_ptr<const exec::DataSource> data = exec::load_data(
+        request.data ? *request.data : beside_plan(scenario.file, training.data),
+        request.data ? "" : training.data_format, training.seed, scenario.graph, diagnostics, place);
+    if (!data || !training.shuffle_seed) return data;
+    if (data->samples()) return exec::shuffled(data, *training.shuffle_seed);
+    diagnostics.error(place_of(std::nullopt, request, document, "shuffle_seed"), "training.shuffle_seed",
+                      fmt::format("{} has no order that could be shuffled", data->describe()),
+                      "leave out shuffle_seed, or name a file with data");
+    return nullptr;
+}
+
+// Held-out data that a plan or the command line names.
+exec::EvaluationOptions load_evaluation(const ExecutionRequest& request, const core::Value& document,
+                                        const sim::Scenario& scenario, bool trains,
+                                        core::Diagnostics& diagnostics) {
+    const schedule::Training& training = scenario.file.training;
+    exec::EvaluationOptions result;
+    if (!request.eval_data && training.eval_data.empty() && training.eval_data_format.empty()) {
+        if (request.eval_every || request.eval_batches)
+            diagnostics.error({}, request.eval_every ? "--eval-every" : "--eval-batches",
+                              "there is no held-out data to evaluate on", "add --eval-data FILE");
+        return result;
+    }
+    const core::SourceLocation place = place_of(request.eval_data, request, document, "eval_data");
+    const auto refuse = [&](const std::string& message, const std::string& hint) {
+        diagnostics.error(place, "training.eval_data", message, hint);
+    };
+    if (request.on_gpu)
+        refuse("--backend cuda does not evaluate between steps",
+               "evaluate a checkpoint with a plan of schedule = \"forward-only\" and --data, or train on the "
+               "CPU");
+    if (!trains)
+        refuse("the plan trains nothing between whose steps it could evaluate",
+               "a plan that only evaluates takes its data by data or --data");
+    if (diagnostics.has_errors()) return result;
+    // Synthetic samples of another seed than the training's.
+    constexpr std::uint64_t held_out = 0x68656C64;
+    std::shared_ptr<const exec::DataSource> data = exec::load_data(
+        request.eval_data ? *request.eval_data : beside_plan(scenario.file, training.eval_data),
+        request.eval_data ? "" : training.eval_data_format, training.seed ^ held_out, scenario.graph,
+        diagnostics, place, "training.eval_data");
+    if (!data) return result;
+    const std::int64_t batch = scenario.file.plan.global_batch();
+    const std::optional<std::int64_t> samples = data->samples();
+    std::int64_t batches = request.eval_batches.value_or(training.eval_batches);
+    if (batches == 0 && !samples)
+        refuse(fmt::format("{} never ends, so it cannot be evaluated once as a whole", data->describe()),
+               "say on how many global batches with eval_batches");
+    if (batches == 0 && samples) batches = std::max<std::int64_t>(1, *samples / batch);
+    if (samples && batches * batch > *samples)
+        refuse(fmt::format("{} has {} samples, evaluation takes {} batches of {}", data->describe(), *samples,
+                           batches, batch),
+               "give more held-out data, or less eval_batches or a smaller batch");
+    return {std::move(data), static_cast<int>(request.eval_every.value_or(training.eval_every)),
+            static_cast<int>(batches)};
 }
 
 // What must be equal on all ranks, one thing a line: "what<TAB>value".
@@ -49,10 +114,14 @@ std::string identity_of(const ExecutionJob& job) {
     // The order is that of what explains most: another model makes another program.
     return fmt::format(
         "version\t{}\nmodel\t{}\nprogram\t{}\nseed\t{}\nsteps\t{}\ndata\t{}\ninitial weights\t{}\n"
-        "learning rate\t{}\nfirst step\t{}\n",
+        "learning rate\t{}\nheld-out data\t{}\nfirst step\t{}\n",
         version, job.program.model_hash, schedule::hash_of(job.program), job.scenario.file.training.seed,
         job.steps, job.data->identity(), job.initial ? job.initial->identity() : "seeded",
-        job.learning_rate.describe(), job.first_step);
+        job.learning_rate.describe(),
+        job.evaluation.data ? fmt::format("{} batches of {}, every {} steps", job.evaluation.batches,
+                                          job.evaluation.data->identity(), job.evaluation.every)
+                            : "none",
+        job.first_step);
 }
 
 // The first line that differs, in words; empty when none does.
@@ -101,7 +170,8 @@ void emulate(ExecutionJob& job, core::DataType type) {
     job.remarks.push_back(
         type == core::DataType::fp8
             ? "fp8 is emulated: what linear layers multiply is rounded to it, arithmetic is in fp32"
-            : "bf16 is emulated: arrays are stored in 16 bits, arithmetic is in fp32");
+            : fmt::format("{} is emulated: arrays are stored in 16 bits, arithmetic is in fp32",
+                          core::name_of(type)));
 }
 
 }  // namespace
@@ -144,9 +214,7 @@ std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int proces
     const schedule::Training& training = job.scenario.file.training;
     if (request.on_gpu) exec::cuda::check_runnable(plan, graph, exec::cuda::probe_device(), diagnostics);
     else exec::check_runnable(plan, graph, diagnostics);
-    job.data =
-        exec::load_data(data_path(request, job.scenario.file), request.data ? "" : training.data_format,
-                        training.seed, graph, diagnostics, data_place(request, *document));
+    job.data = load_training_data(request, *document, job.scenario, diagnostics);
     job.steps = static_cast<int>(request.steps.value_or(training.steps));
     job.learning_rate = {exec::learning_rate_kind(request.learning_rate), request.warmup_steps, job.steps};
     if (request.init) job.initial = exec::InitialWeights::open(*request.init, graph, diagnostics);
@@ -168,11 +236,14 @@ std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int proces
     const bool is_in_fp8 = plan.precision.compute == core::DataType::fp8;
     if (!request.on_gpu && (is_in_fp8 || plan.precision.compute == core::DataType::bf16))
         emulate(job, core::DataType::bf16);
+    if (!request.on_gpu && plan.precision.compute == core::DataType::fp16) emulate(job, core::DataType::fp16);
     if (!request.on_gpu && is_in_fp8) emulate(job, core::DataType::fp8);
     if (is_in_fp8) job.remarks.push_back(model::fp8_summary(graph, plan.cost_context()));
     const schedule::PipelineSchedule* const chosen = schedule::find_pipeline_schedule(plan.schedule);
-    check_folder(request, chosen && chosen->is_forward_only, job, diagnostics);
-    if (job.steps == 0 && chosen && chosen->is_forward_only)
+    const bool only_evaluates = chosen && chosen->is_forward_only;
+    check_folder(request, only_evaluates, job, diagnostics);
+    job.evaluation = load_evaluation(request, *document, job.scenario, !only_evaluates, diagnostics);
+    if (job.steps == 0 && only_evaluates)
         diagnostics.error({}, "--steps", "a plan that only evaluates writes no checkpoint of step 0",
                           "give a plan that trains, or perform a step");
     if (processes > 0 && processes != plan.layout.ranks())

@@ -23,6 +23,7 @@ struct ExecutionJob {
     sim::Scenario scenario;  // the partition is complete
     std::shared_ptr<const exec::DataSource> data;
     exec::LearningRateSchedule learning_rate;
+    exec::EvaluationOptions evaluation;
     std::shared_ptr<const exec::InitialWeights> initial;  // null: seeded values
     cluster::Cluster here;  // the machine that runs, whatever the plan was made for
     std::vector<std::string> remarks;

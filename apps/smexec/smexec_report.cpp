@@ -48,6 +48,17 @@ Rates rates_of(const ExecutionReport& report) {
     return rates;
 }
 
+core::Value evaluations_of(const exec::RunResult& result) {
+    core::Value list = core::Value::array();
+    for (const exec::Evaluated& one : result.evaluations) {
+        core::Value row = core::Value::table();
+        row["step"] = one.step;
+        row["loss"] = one.loss;
+        list.append(std::move(row));
+    }
+    return list;
+}
+
 core::Value document_of(const ExecutionReport& report) {
     const Rates rates = rates_of(report);
     core::Value value = core::Value::table();
@@ -68,6 +79,7 @@ core::Value document_of(const ExecutionReport& report) {
     }
     value["data"] = report.job.data->describe();
     value["losses"] = core::Value(report.result.losses);
+    if (report.job.evaluation.data) value["evaluations"] = evaluations_of(report.result);
     value["measured_step_s"] = core::Value::table();
     value["measured_step_s"]["median"] = report.times.median.value;
     value["measured_step_s"]["min"] = report.times.least.value;
@@ -94,6 +106,7 @@ core::Value document_of(const ExecutionReport& report) {
         value["check"] = core::Value::table();
         value["check"]["reference_losses"] = core::Value(report.checked->reference);
         value["check"]["max_relative_difference"] = report.checked->largest_difference;
+        if (!report.checked->bounds.empty()) value["check"]["bounds"] = core::Value(report.checked->bounds);
     }
     value["samples_per_s"] = rates.samples;
     value["tokens_per_s"] = rates.tokens;
@@ -102,6 +115,20 @@ core::Value document_of(const ExecutionReport& report) {
     if (report.comparison) value["comparison"] = exec::to_value(*report.comparison);
     value["remarks"] = core::Value(report.remarks);
     return value;
+}
+
+void write_check(const CheckedLosses& checked, std::string_view precision, std::ostream& out) {
+    const bool is_conditioned = !checked.bounds.empty();
+    out << fmt::format("\nreference: losses differ by at most {:.1e}, relative ({})\n",
+                       checked.largest_difference,
+                       checked.is_wrong() ? "TOO FAR"
+                       : is_conditioned   ? "as far as rounding takes this model"
+                                          : fmt::format("equal in {}", precision));
+    if (!is_conditioned || checked.is_wrong()) return;
+    out << fmt::format(
+        "the model magnifies rounding: rounded, the reference itself moves; losses are "
+        "checked to {:.1e} at the first step and to {:.1e} at the last\n",
+        checked.bounds.front(), checked.bounds.back());
 }
 
 void write_text(const ExecutionReport& report, std::ostream& out, std::ostream& err) {
@@ -125,6 +152,13 @@ void write_text(const ExecutionReport& report, std::ostream& out, std::ostream& 
         plan.layout.context > 1 ? fmt::format(" x context {}", plan.layout.context) : std::string(),
         plan.layout.tensor, schedule::schedule_label(plan.schedule), plan.micro_batches, plan.micro_batch);
     out << fmt::format("data: {}\nloss: {}\n", job.data->describe(), losses_line(result.losses));
+    if (!result.evaluations.empty())
+        out << fmt::format("held-out data: {}, {} batches; loss {:.6f} after step {}\n",
+                           job.evaluation.data->describe(), job.evaluation.batches,
+                           result.evaluations.back().loss, result.evaluations.back().step);
+    if (report.request.is_verbose)
+        for (const exec::Evaluated& one : result.evaluations)
+            out << fmt::format("  after step {:>4}  held-out loss {:.6f}\n", one.step, one.loss);
     if (report.request.is_verbose)
         for (std::size_t i = 0; i < result.losses.size(); ++i)
             out << fmt::format("  step {:>4}  loss {:.6f}  {}\n",
@@ -142,12 +176,7 @@ void write_text(const ExecutionReport& report, std::ostream& out, std::ostream& 
             "{} of them left out: others had the ranks' cores for more than 2% of their computing time\n",
             report.times.left_out);
     if (report.comparison) out << '\n' << exec::to_text(*report.comparison);
-    if (report.checked)
-        out << fmt::format("\nreference: losses differ by at most {:.1e}, relative ({})\n",
-                           report.checked->largest_difference,
-                           report.checked->is_wrong()
-                               ? "TOO FAR"
-                               : fmt::format("equal in {}", core::name_of(plan.precision.compute)));
+    if (report.checked) write_check(*report.checked, core::name_of(plan.precision.compute), out);
 }
 
 // A token whose experts are chosen otherwise has another output: its loss jumps, and no rounding of sums
@@ -164,9 +193,6 @@ std::string near_tie(const CheckedLosses& checked) {
 
 }  // namespace
 
-// A loss that is no number is not near to anything.
-bool CheckedLosses::is_wrong() const { return !(largest_difference <= allowed); }
-
 double ExecutionReport::error_percent() const {
     return 100 * (predicted->step_time.value - times.median.value) / times.median.value;
 }
@@ -182,9 +208,11 @@ void show_report(const ExecutionReport& report, std::ostream& out, std::ostream&
         err << fmt::format("the prediction is {:+.1f}% off, more than {}%\n", report.error_percent(),
                            *report.request.tolerance);
     if (report.checked && report.checked->is_wrong())
-        err << fmt::format("losses differ from the reference by {:.1e}, more than {:.0e}\n{}",
-                           report.checked->largest_difference, report.checked->allowed,
-                           near_tie(*report.checked));
+        err << fmt::format(
+            "losses differ from the reference by {:.1e}, more than {:.0e}{}\n{}",
+            report.checked->largest_difference, report.checked->allowed,
+            report.checked->bounds.empty() ? "" : " and more than rounding would take this model",
+            near_tie(*report.checked));
 }
 
 void show_interruption(const ExecutionRequest& request, const ExecutionJob& job,
@@ -203,6 +231,7 @@ void show_interruption(const ExecutionRequest& request, const ExecutionJob& job,
     value["first_step"] = job.first_step;
     value["steps"] = result.step_times.size();
     value["losses"] = core::Value(result.losses);
+    if (job.evaluation.data) value["evaluations"] = evaluations_of(result);
     value["checkpoint"] = place;
     out << core::to_json(value) << '\n';
 }

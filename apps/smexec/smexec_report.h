@@ -16,8 +16,10 @@ struct CheckedLosses {
     std::vector<double> reference;
     double largest_difference = 0;       // relative
     double allowed = 1e-5;               // by the precision of the products
+    std::vector<double> bounds;          // by step, where the model's conditioning was considered
+    bool has_wrong_step = false;         // farther apart than its bound, or than `allowed`
     std::vector<double> router_margins;  // exec::ReferenceResult
-    bool is_wrong() const;
+    bool is_wrong() const { return has_wrong_step; }
 };
 
 struct ExecutionReport {

@@ -14,11 +14,14 @@ namespace apps {
 struct ExecutionRequest {
     std::string plan, trace, ranks_from;
     std::string checkpoint;  // folder; empty = none
+    std::string metrics;     // file; empty = none
     std::optional<std::string> data, init;
     std::optional<std::int64_t> steps, every, from_step;
     std::optional<double> tolerance;
     std::string learning_rate;  // schedule; empty = constant
     std::int64_t warmup_steps = 0;
+    std::optional<std::string> eval_data;
+    std::optional<std::int64_t> eval_every, eval_batches;
     core::Seconds time_limit{120}, join_limit{30};
     std::optional<std::string> interface, token_file;
     bool on_gpu = false, captures_steps = false, measures_products = false;

@@ -13,6 +13,7 @@
 #include "apps/command.h"
 #include "apps/smexec/smexec_job.h"
 #include "apps/smexec/smexec_join.h"
+#include "apps/smexec/smexec_monitor.h"
 #include "apps/smexec/smexec_report.h"
 #include "apps/smexec/smexec_resume.h"
 #include "apps/smexec/termination.h"
@@ -67,6 +68,12 @@ const char* const help =
     "  --lr-scheduler-type NAME  constant, constant_with_warmup, linear or cosine, as transformers has them, "
     "over --steps; --warmup-steps N of\n"
     "                       them go up from 0. The plan's learning rate is the highest one\n"
+    "  --eval-data FILE     held-out data: its loss after every --eval-every N steps and the last one, on "
+    "--eval-batches N global batches (all that\n"
+    "                       it has); training is the same without it\n"
+    "  --metrics FILE       one JSON document a line as training goes on: steps, held-out losses, "
+    "checkpoints; "
+    "with --resume FILE is gone on with\n"
     "  --set-aside          later checkpoints in DIR, of a training that is not gone on with, are moved to "
     "DIR/set-aside-1; without it they are refused\n"
     "  --check              also train the slow single-rank reference and compare the losses (at most 1e-5 "
@@ -96,7 +103,41 @@ const char* const help =
 
 using exec::transport::World;
 
-enum : exec::Tag { tag_go = 20, tag_end = 21 };
+enum : exec::Tag { tag_go = 20, tag_end = 21, tag_observed = 22 };
+
+// Of a number's significand.
+int bits_of(core::DataType type) {
+    switch (type) {
+        case core::DataType::fp8: return 4;
+        case core::DataType::bf16: return 8;
+        case core::DataType::fp16:
+        case core::DataType::tf32: return 11;
+        case core::DataType::fp32:
+        case core::DataType::int64: break;
+    }
+    return 24;
+}
+
+double relative_difference(double loss, double reference) {
+    constexpr double least_loss = 1e-30;  // a loss of 0 has no relative difference
+    const double difference = std::abs(loss - reference) / std::max(least_loss, std::abs(reference));
+    return std::isfinite(difference) ? difference : std::numeric_limits<double>::infinity();
+}
+
+// Where losses are too far from the reference: would rounding alone, magnified by what the model does to it,
+// take the reference as far from itself?
+void consider_conditioning(const ExecutionJob& job, const exec::ReferenceOptions& reference,
+                           const std::vector<double>& exact, const std::vector<double>& losses,
+                           CheckedLosses& result) {
+    bool is_far = false;
+    for (std::size_t i = 0; i < losses.size(); ++i)
+        is_far = is_far || !(relative_difference(losses[i], result.reference[i]) <= result.allowed);
+    if (!is_far) return;
+    const std::vector<double> bounds = exec::rounding_bounds(
+        job.scenario.graph, job.plan(), job.data, reference, exact, bits_of(job.plan().precision.compute));
+    result.bounds.assign(bounds.begin() + job.first_step, bounds.end());
+    for (double& bound : result.bounds) bound = std::max(bound, result.allowed);
+}
 
 CheckedLosses check(const ExecutionJob& job, const exec::RunOptions& options,
                     const std::vector<double>& losses) {
@@ -121,14 +162,13 @@ CheckedLosses check(const ExecutionJob& job, const exec::RunOptions& options,
                                                           job.data, reference)
                        : exec::run_reference(job.scenario.graph, job.plan(), job.data, reference);
     result.reference.assign(all.losses.begin() + job.first_step, all.losses.end());
+    if (per_update == 0) consider_conditioning(job, reference, all.losses, losses, result);
     result.router_margins = all.router_margins;
-    constexpr double least_loss = 1e-30;  // a loss of 0 has no relative difference
     for (std::size_t i = 0; i < losses.size(); ++i) {
-        const double difference =
-            std::abs(losses[i] - result.reference[i]) / std::max(least_loss, std::abs(result.reference[i]));
-        result.largest_difference = std::isfinite(difference)
-                                        ? std::max(result.largest_difference, difference)
-                                        : std::numeric_limits<double>::infinity();
+        const double difference = relative_difference(losses[i], result.reference[i]);
+        result.largest_difference = std::max(result.largest_difference, difference);
+        result.has_wrong_step = result.has_wrong_step ||
+                                !(difference <= (result.bounds.empty() ? result.allowed : result.bounds[i]));
     }
     return result;
 }
@@ -179,6 +219,7 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
     if (world && request.compares && !request.on_gpu) measure_here(*job, *world);
     core::Diagnostics place;  // rank 0 alone writes, and its folder may be on its host alone
     if (is_first && !request.trace.empty()) check_output("--trace", request.trace, place);
+    if (is_first) check_metrics(request, *job, place);
     if (place.has_errors()) {
         code = show(place, request.as_json, out, err);
     } else if (const std::string excess = is_first && !request.on_gpu ? too_large(*job) : std::string();
@@ -198,6 +239,7 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
     options.resumed = job->resumed;
     options.initial = job->initial;
     options.learning_rate = job->learning_rate;
+    options.evaluation = job->evaluation;
     options.steps = job->steps - static_cast<int>(job->first_step);
     options.checkpoints = {request.checkpoint, static_cast<int>(request.every.value_or(0)), 2,
                            request.sets_aside, job->damaged_steps};
@@ -212,6 +254,12 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
         if (request.expert_room) settings.expert_room = *request.expert_room;
         options.make_backend = exec::cuda::gpu_backend(settings, world != nullptr);
     }
+    const bool shows_progress = is_first && has_terminal_for_progress(request);
+    options.is_observed = !request.metrics.empty() || shows_progress;
+    if (world) options.is_observed = world->number_of_first(tag_observed, options.is_observed ? 1 : 0) != 0;
+    std::shared_ptr<TrainingMonitor> monitor;
+    if (is_first && options.is_observed)
+        options.observer = monitor = TrainingMonitor::start(request, *job, shows_progress ? &err : nullptr);
     options.termination = [] { return TerminationWatch::wish(); };
     options.probes_speed = request.compares && !request.on_gpu;
     if (world && world->host_count() > 1) {
@@ -223,6 +271,7 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
         world ? exec::transport::run(job->program, job->scenario.graph, job->data, options, *world)
               : exec::run(job->program, job->scenario.graph, job->data, options);
     watch.reset();
+    if (monitor) monitor->end(*result);
     if (!is_first) return agreed(world, good);
     if (result->interruption) {
         show_interruption(request, *job, *result, out, err);

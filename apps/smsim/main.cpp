@@ -2,6 +2,7 @@
 #include "apps/command.h"
 #include "apps/smsim/calibrate/smsim_calibrate.h"
 #include "apps/smsim/calibrate/smsim_locate.h"
+#include "apps/smsim/published/smsim_published.h"
 #include "apps/smsim/smsim_campaign.h"
 #include "apps/smsim/smsim_compare.h"
 #include "apps/smsim/smsim_frameworks.h"
@@ -27,6 +28,7 @@ const char* const help =
     "       smsim compare A.toml B.toml [...]                        why the one is faster, key by key\n"
     "       smsim ablate SCENARIO.toml                               what each optimisation of a plan is "
     "worth\n"
+    "       smsim published CASES.toml                               our figures beside published ones\n"
     "       smsim model MODEL                                        parameters, FLOPs and layers of a "
     "model\n"
     "       smsim hardware [NAME]                                    hardware profiles with their sources\n"
@@ -61,6 +63,7 @@ int main(int argc, char** argv) {
                            {"campaign", "", apps::run_campaign_command},
                            {"compare", "", apps::run_compare_command},
                            {"ablate", "", apps::run_ablate_command},
+                           {"published", "", apps::run_published_command},
                            {"model", "", apps::run_model_command},
                            {"hardware", "", apps::run_hardware_command},
                            {"frameworks", "", apps::run_frameworks_command},

@@ -7,6 +7,7 @@
 #include "apps/command.h"
 #include "apps/options.h"
 #include "apps/smsim/job_scenario.h"
+#include "apps/smsim/plan_on_nodes.h"
 #include "cluster/topology.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
@@ -52,7 +53,8 @@ bool complete(jobs::Campaign& campaign, const JobScenario& task, core::Diagnosti
         return false;
     }
     std::optional<jobs::ResolvedJob> resolved =
-        jobs::resolve_job(*task.job, task.scenario, *table, diagnostics);
+        jobs::resolve_job(*task.job, task.scenario, *table, diagnostics,
+                          plan_on_nodes(task.scenario, task.job->simulation.threads));
     if (!resolved) return false;
     does_not_fit = resolved->does_not_fit;
     if (does_not_fit) return false;

@@ -30,11 +30,13 @@ const char* const compare_help =
     "  smsim compare scenarios/bert_large_p3.toml scenarios/bert_large_p3dn.toml\n";
 
 const char* const ablate_help =
-    "Usage: smsim ablate SCENARIO.toml [--set KEY=VALUE]... [--json]\n"
+    "Usage: smsim ablate SCENARIO.toml [--only NAME[,NAME...]] [--set KEY=VALUE]... [--json]\n"
     "\n"
     "What each optimisation of the plan is worth: every one switched off alone, and one after another from\n"
-    "none to all (attention, overlap, communication, schedule, recomputation, sharding, precision).\n"
+    "none to all (attention, overlap, communication, schedule, recomputation, sharding, precision, "
+    "framework).\n"
     "\n"
+    "  --only NAME,...      these alone, added in this order\n"
     "  --set KEY=VALUE      change a key of the scenario\n"
     "  --json               one JSON document: step_time_s, without[], added[]\n"
     "\n"
@@ -46,12 +48,14 @@ const char* const ablate_help =
 
 struct Request {
     std::vector<api::ScenarioSource> scenarios = {};
+    std::vector<std::string> only = {};
     bool wants_help = false;
 };
 
-Request read_arguments(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
-    Options options(arguments, {{"--set"}, {"--json", "--help"}}, diagnostics);
-    Request request{.wants_help = options.has("--help")};
+Request read_arguments(const std::vector<std::string>& arguments, const OptionNames& names,
+                       core::Diagnostics& diagnostics) {
+    Options options(arguments, names, diagnostics);
+    Request request{.only = options.list("--only"), .wants_help = options.has("--help")};
     for (const std::string& file : options.positional())
         request.scenarios.push_back({.path = file, .set = options.all("--set")});
     return request;
@@ -61,7 +65,7 @@ Request read_arguments(const std::vector<std::string>& arguments, core::Diagnost
 
 int run_compare_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
     core::Diagnostics diagnostics;
-    const Request request = read_arguments(arguments, diagnostics);
+    const Request request = read_arguments(arguments, {{"--set"}, {"--json", "--help"}}, diagnostics);
     if (request.wants_help) {
         out << compare_help;
         return good;
@@ -72,13 +76,14 @@ int run_compare_command(const std::vector<std::string>& arguments, std::ostream&
 
 int run_ablate_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
     core::Diagnostics diagnostics;
-    const Request request = read_arguments(arguments, diagnostics);
+    const Request request =
+        read_arguments(arguments, {{"--set", "--only"}, {"--json", "--help"}}, diagnostics);
     if (request.wants_help) {
         out << ablate_help;
         return good;
     }
     if (request.scenarios.size() == 1)
-        return show_reply(api::ablate(request.scenarios.front(), std::move(diagnostics)),
+        return show_reply(api::ablate(request.scenarios.front(), request.only, std::move(diagnostics)),
                           wants_json(arguments), out, err);
     diagnostics.error({}, "scenario", "one scenario is needed",
                       "smsim ablate SCENARIO.toml; smsim ablate --help shows an example");

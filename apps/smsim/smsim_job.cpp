@@ -8,6 +8,7 @@
 #include "apps/command.h"
 #include "apps/options.h"
 #include "apps/smsim/job_scenario.h"
+#include "apps/smsim/plan_on_nodes.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "jobs/gantt.h"
@@ -101,7 +102,8 @@ int run_job_command(const std::vector<std::string>& arguments, std::ostream& out
     if (!task || diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
     const jobs::Job& job = *task->job;
     const core::Value& table = *task->document.find("job");
-    std::optional<jobs::ResolvedJob> resolved = jobs::resolve_job(job, task->scenario, table, diagnostics);
+    std::optional<jobs::ResolvedJob> resolved = jobs::resolve_job(
+        job, task->scenario, table, diagnostics, plan_on_nodes(task->scenario, job.simulation.threads));
     if (!resolved) return show(diagnostics, as_json, out, err);
     if (resolved->does_not_fit)
         return refuse("the plan does not fit into memory: " + *resolved->does_not_fit,

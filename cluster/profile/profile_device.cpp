@@ -153,6 +153,9 @@ DeviceSpec read_device(const core::Value& table, const std::string& path, Profil
     device.clock_share = section.real("clock_share", {.least = 0.1, .greatest = 1}).value_or(1);
     device.multiprocessors =
         core::narrow<int>(section.integer("multiprocessors", {.least = 0, .greatest = 100000}).value_or(0));
+    // Held against the format here, read where it is needed (supply.h): a DeviceSpec does not hold it.
+    section.real("board_watts", {.least = 1, .greatest = 100000});
+    context.provenance.erase(path + ".board_watts");
     device.has_concurrent_streams = section.reader().boolean("concurrent_streams", true);
     device.has_gpudirect = section.boolean("gpudirect").value_or(false);
     if (const core::Value* precisions = section.reader().required_table("precision")) {

@@ -38,7 +38,8 @@ std::vector<Price> read_prices(core::TableReader& reader, ProfileContext& contex
     for (const core::Value& item : array->items()) {
         core::TableReader entry(item, "price[" + std::to_string(prices.size()) + "]", context.diagnostics);
         Price price;
-        price.kind = entry.required_choice("kind", {"on-demand", "spot", "sagemaker", "reserved"});
+        price.kind =
+            entry.required_choice("kind", {"on-demand", "spot", "sagemaker", "reserved", "capacity-block"});
         price.region = entry.string("region", "");
         price.rate =
             core::dollars_per_hour(entry.required_real("usd_per_hour", {.least = 0, .greatest = 1e6}));
@@ -55,6 +56,17 @@ std::vector<Price> read_prices(core::TableReader& reader, ProfileContext& contex
         prices.push_back(std::move(price));
     }
     return prices;
+}
+
+// [spot]: held against the format here, read where it is needed (supply.h).
+void check_spot(const core::Value& table, ProfileContext& context) {
+    ProfileSection section(table, "spot", context);
+    section.real("reclaimed_per_month_least", {.least = 0, .greatest = 1});
+    section.real("reclaimed_per_month_most", {.least = 0, .greatest = 1});
+    section.finish();
+    // An InstanceType does not hold them, nor where they come from.
+    for (const char* path : {"spot", "spot.reclaimed_per_month_least", "spot.reclaimed_per_month_most"})
+        context.provenance.erase(path);
 }
 
 // [network]: figures of the node; returns the number of cards, 0 when the section is absent.
@@ -232,6 +244,7 @@ std::optional<InstanceType> read_instance(const core::Value& document, const std
     if (const core::Value* transports = reader.optional_table("transport"))
         read_transports(*transports, instance, context);
     instance.prices = read_prices(reader, context);
+    if (const core::Value* spot = reader.optional_table("spot")) check_spot(*spot, context);
     const core::Value* topology = reader.required_table("topology");
     // A graph of a wrong number of devices would only repeat what is said already.
     if (topology && section && instance.devices > 0 && !own.has_errors())

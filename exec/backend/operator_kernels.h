@@ -19,6 +19,7 @@ struct MicroBatchPosition {
     std::vector<std::int64_t> samples;  // global numbers
     float loss_weight = 1;              // of the gradient that starts its backward
     std::int32_t segment = 0;           // of the sequence
+    bool is_training = true;            // false: nothing is dropped
 };
 
 // Keys and values of one attention operator for one segment of a sequence: rows of the segment's tokens,

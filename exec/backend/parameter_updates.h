@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "exec/backend/loss_scaling.h"
 #include "exec/tensor_view.h"
 #include "exec/transport/communicator.h"
 #include "model/model_fwd.h"
@@ -42,10 +44,15 @@ public:
     virtual void add_squares(ConstTensorView gradient);
     virtual void reduce_squares(const schedule::Instruction& instruction, const std::vector<int>& members,
                                 Tag tag);
+    // Of the last step, before clipping; of plans that clip, where the host knows it.
+    virtual std::optional<double> gradient_norm() const { return std::nullopt; }
     // A backend that scales losses is shown all gradients of the rank before the first of them is used: with
     // one that is no finite number on any rank, no rank updates anything.
     virtual bool checks_gradients() const { return false; }
     virtual void check_gradients(const std::vector<UpdateRange>&) {}
+    // Of a backend whose losses the rank scales. All ranks have the same.
+    virtual std::optional<LossScaling> loss_scaling() const { return std::nullopt; }
+    virtual void continue_with(const LossScaling&) {}
 };
 
 class StepLoss {

@@ -28,6 +28,8 @@ public:
     // backend that can perform the whole step by itself, as it was performed before, does so in begin_step
     // and says true: then nothing else is called but end_step.
     virtual bool begin_step(std::int64_t step) = 0;
+    // The same for a batch of held-out data, which only goes forward.
+    virtual bool begin_evaluation(std::int64_t batch) { return begin_step(batch); }
     virtual void begin(std::uint32_t instruction) = 0;
     virtual void end(std::uint32_t instruction) = 0;
     // Waits for the step; appends the times of its instructions, in list order.

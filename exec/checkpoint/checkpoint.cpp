@@ -68,6 +68,12 @@ core::Value to_value(const CheckpointManifest& manifest) {
     if (!manifest.data_identity.empty()) value["data_identity"] = manifest.data_identity;
     if (!manifest.recipe.empty()) value["recipe"] = manifest.recipe;
     if (!manifest.initial_weights.empty()) value["initial_weights"] = manifest.initial_weights;
+    if (manifest.loss_scaling) {
+        core::Value& scaling = value["loss_scaling"] = core::Value::table();
+        scaling["scale"] = double{manifest.loss_scaling->scale};
+        scaling["good_steps"] = manifest.loss_scaling->good_steps;
+        scaling["left_out"] = manifest.loss_scaling->left_out;
+    }
     value["files"] = core::Value::array();
     for (const CheckpointFile& file : manifest.files) {
         core::Value entry = core::Value::table();
@@ -89,6 +95,18 @@ template <class Number>
 bool read_number(const std::string& text, Number& number, int base) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, base);
     return error == std::errc() && end == text.data() + text.size();
+}
+
+std::optional<LossScaling> read_loss_scaling(core::TableReader& reader, core::Diagnostics& diagnostics) {
+    const core::Value* const table = reader.optional_table("loss_scaling");
+    if (!table) return std::nullopt;
+    core::TableReader of_scaling(*table, "loss_scaling", diagnostics);
+    LossScaling scaling;
+    scaling.scale = static_cast<float>(of_scaling.required_real("scale", {.least = 1e-30}));
+    scaling.good_steps = of_scaling.required_integer("good_steps", {.least = 0});
+    scaling.left_out = of_scaling.required_integer("left_out", {.least = 0});
+    of_scaling.finish();
+    return scaling;
 }
 
 std::optional<CheckpointManifest> read_manifest(const std::string& folder, std::string& failure) {
@@ -128,6 +146,7 @@ std::optional<CheckpointManifest> read_manifest(const std::string& folder, std::
         manifest.data_identity = reader.string("data_identity", "");
         manifest.recipe = reader.string("recipe", "");
         manifest.initial_weights = reader.string("initial_weights", "");
+        manifest.loss_scaling = read_loss_scaling(reader, diagnostics);
         if (const core::Value* losses = reader.required_array("losses"))
             for (const core::Value& loss : losses->items())
                 manifest.losses.push_back(loss.is_number() ? loss.number()

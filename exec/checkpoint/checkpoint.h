@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "core/diagnostics_fwd.h"
+#include "exec/backend/loss_scaling.h"
 #include "exec/checkpoint/rank_file.h"
 
 namespace exec {
@@ -33,8 +34,9 @@ struct CheckpointManifest {
     std::string recipe;  // recipe_of (training_state.h), of one plan after the other; empty in a manifest of
                          // version 1
     std::string initial_weights;  // InitialWeights::identity() of what was begun with; empty: seeded values
-    std::vector<double> losses;   // of all steps so far
-    std::vector<CheckpointFile> files;  // by rank
+    std::optional<LossScaling> loss_scaling;  // of plans in fp16
+    std::vector<double> losses;               // of all steps so far
+    std::vector<CheckpointFile> files;        // by rank
 };
 
 // What a rank is going to read: ranges of elements by array.

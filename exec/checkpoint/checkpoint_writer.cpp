@@ -93,10 +93,10 @@ void CheckpointWriter::work() {
 }
 
 void CheckpointWriter::save(std::int64_t step, const std::vector<BucketState>& buckets,
-                            const std::vector<double>& losses) {
+                            const std::vector<double>& losses, const std::optional<LossScaling>& scaling) {
     std::vector<StateRecord> records = records_of(program_, graph_, communicator_.rank(), buckets);
     commit();
-    pending_ = {step, losses};
+    pending_ = {step, losses, scaling};
     {
         const std::lock_guard lock(mutex_);
         records_ = std::move(records);
@@ -130,6 +130,7 @@ void CheckpointWriter::commit() {
     const std::vector<std::string> all = gather_texts(communicator_, tag_files, text);
     if (communicator_.rank() == 0) {
         CheckpointManifest manifest = manifest_of(program_, graph_, options_, data_, pending_->step);
+        manifest.loss_scaling = pending_->scaling;
         const std::size_t earlier = manifest.losses.size();
         for (const std::string& one : all) {
             std::istringstream words(one);
@@ -142,6 +143,7 @@ void CheckpointWriter::commit() {
         commit_checkpoint(options_.checkpoints.directory, manifest, options_.checkpoints.keep);
     }
     broadcast_text(communicator_, tag_committed, "");
+    committed_ = pending_->step;
     pending_.reset();
 }
 

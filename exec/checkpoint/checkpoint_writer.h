@@ -34,17 +34,20 @@ public:
 
     // Copies the state after `step` completed steps, commits the checkpoint before it, and begins to write.
     // `losses`: so far by step, empty where the rank knows none.
-    void save(std::int64_t step, const std::vector<BucketState>& buckets, const std::vector<double>& losses);
+    void save(std::int64_t step, const std::vector<BucketState>& buckets, const std::vector<double>& losses,
+              const std::optional<LossScaling>& scaling);
     // Before every step: commits when all ranks have written.
     void commit_if_written();
     // Waits for it. This and the others throw core::MachineError with path and the system's words when a file
     // could not be written.
     void commit();
+    std::optional<std::int64_t> committed() const { return committed_; }  // the newest step
 
 private:
     struct Pending {
         std::int64_t step = 0;
         std::vector<double> losses;
+        std::optional<LossScaling> scaling;
     };
     void work();
     bool is_written();
@@ -55,7 +58,8 @@ private:
     const RunOptions& options_;
     const DataSource& data_;
     std::optional<Pending> pending_;  // begun and not committed
-    std::uint64_t questions_ = 0;     // commit_if_written with something pending
+    std::optional<std::int64_t> committed_;
+    std::uint64_t questions_ = 0;  // commit_if_written with something pending
 
     std::mutex mutex_;  // for what follows
     std::condition_variable changed_;

@@ -10,10 +10,11 @@
 
 #include "core/errors.h"
 #include "core/index/integers.h"
-#include "exec/cpu/bfloat16.h"
 #include "exec/cpu/kernels.h"
+#include "exec/cpu/low_precision.h"
 #include "exec/cpu/rounded_operators.h"
 #include "exec/transport/collective.h"
+#include "exec/transport/exchange.h"
 #include "schedule/collective/rounds.h"
 
 namespace exec::cpu {
@@ -74,9 +75,7 @@ private:
     std::vector<std::unique_ptr<const OperatorKernels>> by_segment_;
 };
 
-bool computes_low(const schedule::Precision& precision) {
-    return precision.activations() == core::DataType::bf16;
-}
+bool computes_low(const schedule::Precision& precision) { return is_low(precision.activations()); }
 
 std::unique_ptr<const OperatorKernels> make_operators(const model::SegmentGraphs& graphs,
                                                       const schedule::Plan& plan,
@@ -95,17 +94,22 @@ std::unique_ptr<const OperatorKernels> make_operators(const model::SegmentGraphs
     return std::make_unique<OperatorsBySegment>(std::move(result));
 }
 
+// Gradients in fp16 begin at 6e-8: those of its activations are scaled whatever the buckets keep.
+bool scales_loss(const schedule::Program& program) {
+    return program.plan.precision.activations() == core::DataType::fp16 && schedule::trains(program);
+}
+
 // The array in fp32: itself, or a copy that is rounded back when the view ends.
 class WideView {
 public:
     WideView(const TensorView& array, bool writes) : array_(array), writes_(writes) {
-        if (array.type() != core::DataType::bf16) return;
+        if (!is_low(array.type())) return;
         copy_.resize(array.elements());
-        widen_bfloat16(array.elements(), array.as<std::uint16_t>(), copy_.data());
+        widen_low(array.type(), array.elements(), array.as<std::uint16_t>(), copy_.data());
     }
     ~WideView() {
         if (writes_ && !copy_.empty())
-            round_to_bfloat16(array_.elements(), copy_.data(), array_.as<std::uint16_t>());
+            round_to_low(array_.type(), array_.elements(), copy_.data(), array_.as<std::uint16_t>());
     }
     WideView(const WideView&) = delete;
     WideView& operator=(const WideView&) = delete;
@@ -119,13 +123,13 @@ private:
 
 // The elements in fp32: as they are stored, or in `copy`.
 const float* widened(const ConstTensorView& array, std::vector<float>& copy) {
-    if (array.type() != core::DataType::bf16) return array.floats();
+    if (!is_low(array.type())) return array.floats();
     copy.resize(array.elements());
-    widen_bfloat16(array.elements(), array.as<std::uint16_t>(), copy.data());
+    widen_low(array.type(), array.elements(), array.as<std::uint16_t>(), copy.data());
     return copy.data();
 }
 
-// Whole words: an array of an odd number of bf16 values ends inside one, and so does its block.
+// Whole words: an array of an odd number of 16-bit values ends inside one, and so does its block.
 std::span<float> words_of(Buffer& buffer) {
     return {buffer.span().data(), (buffer.bytes() + sizeof(float) - 1) / sizeof(float)};
 }
@@ -133,22 +137,19 @@ std::span<float> words_of(Buffer& buffer) {
 }  // namespace
 
 std::optional<core::Unsupported> CpuBackend::unsupported(const schedule::Precision& precision) {
-    const auto is_known = [](core::DataType type) {
-        return type == core::DataType::fp32 || type == core::DataType::bf16;
-    };
     for (const core::DataType type : {precision.activations(), precision.parameters, precision.gradients})
-        if (!is_known(type))
+        if (type != core::DataType::fp32 && !is_low(type))
             return core::Unsupported{fmt::format(
-                "the CPU backend computes in fp32, bf16 and fp8, the plan in {}", core::name_of(type))};
-    const bool is_low = precision.parameters == core::DataType::bf16;
-    if (is_low != computes_low(precision))
+                "the CPU backend computes in fp32, bf16, fp16 and fp8, the plan in {}", core::name_of(type))};
+    if (precision.parameters != precision.activations())
         return core::Unsupported{"the CPU backend reads parameters in the format that it computes in"};
-    if (is_low && !precision.has_master_parameters)
-        return core::Unsupported{"the CPU backend trains bf16 parameters with an fp32 copy only"};
-    if (!is_low && precision.has_master_parameters)
+    const bool is_in_16_bits = is_low(precision.parameters);
+    if (is_in_16_bits && !precision.has_master_parameters)
+        return core::Unsupported{"the CPU backend trains parameters of 16 bits with an fp32 copy only"};
+    if (!is_in_16_bits && precision.has_master_parameters)
         return core::Unsupported{"the CPU backend keeps no second copy of fp32 parameters"};
-    if (!is_low && precision.gradients != core::DataType::fp32)
-        return core::Unsupported{"the CPU backend keeps gradients of fp32 parameters in fp32"};
+    if (precision.gradients != core::DataType::fp32 && precision.gradients != precision.parameters)
+        return core::Unsupported{"the CPU backend keeps gradients in fp32 or in the parameters' format"};
     return std::nullopt;
 }
 
@@ -163,6 +164,7 @@ CpuBackend::CpuBackend(const schedule::Program& program, const model::SegmentGra
       operators_(make_operators(graphs, program.plan,
                                 schedule::coordinates_of(program.plan.layout, communicator.rank()),
                                 options.seed, schedule::trains(program))),
+      loss_scaling_(scales_loss(program) ? std::optional(LossScaling{}) : std::nullopt),
       side_(options.overlaps ? std::make_shared<SideStream>() : nullptr),
       blocks_(side_ ? std::shared_ptr<BlockSource>(std::make_shared<DeferredBlocks>(side_))
                     : std::make_shared<HostBlocks>()) {
@@ -214,8 +216,15 @@ void CpuBackend::find_needs(const model::ModelGraph& graph) {
     }
 }
 
+bool CpuBackend::begin_evaluation(std::int64_t batch) {
+    const bool is_performed = begin_step(batch);
+    is_evaluating_ = true;
+    return is_performed;
+}
+
 bool CpuBackend::begin_step(std::int64_t step) {
     step_ = step;
+    is_evaluating_ = has_checked_ = is_bad_ = false;
     loss_ = squares_ = 0;
     times_.clear();
     times_.reserve(list_.instructions.size());  // the side stream writes into it
@@ -259,6 +268,10 @@ void CpuBackend::end(std::uint32_t instruction) {
 
 void CpuBackend::end_step(std::vector<InstructionTime>& times) {
     if (side_) side_->wait_for(side_->newest());
+    if (loss_scaling_ && !is_evaluating_) {
+        if (!has_checked_) check_gradients({});  // a stage without parameters
+        loss_scaling_->end_step(!is_bad_);
+    }
     times.insert(times.end(), times_.begin(), times_.end());
 }
 
@@ -302,14 +315,13 @@ void CpuBackend::read_data(Buffer& into, core::DataType,
 }
 
 void CpuBackend::upload(std::span<const float> values, TensorView to) {
-    if (to.type() == core::DataType::bf16)
-        round_to_bfloat16(std::ssize(values), values.data(), to.as<std::uint16_t>());
+    if (is_low(to.type())) round_to_low(to.type(), std::ssize(values), values.data(), to.as<std::uint16_t>());
     else std::memcpy(to.floats(), values.data(), values.size_bytes());
 }
 
 void CpuBackend::download(ConstTensorView from, std::span<float> values) {
-    if (from.type() == core::DataType::bf16)
-        widen_bfloat16(std::ssize(values), from.as<std::uint16_t>(), values.data());
+    if (is_low(from.type()))
+        widen_low(from.type(), std::ssize(values), from.as<std::uint16_t>(), values.data());
     else std::memcpy(values.data(), from.floats(), values.size_bytes());
 }
 
@@ -331,18 +343,39 @@ AdamStep adam_step(const schedule::Optimizer& optimizer, std::int64_t step) {
 
 }  // namespace
 
-// float(limit / (norm + 1e-6)), at most 1: every rank has the same sum and so the same factor.
-float CpuBackend::clipping_factor(const schedule::Optimizer& optimizer) const {
+std::optional<double> CpuBackend::gradient_norm() const {
+    if (program_.plan.optimizer.gradient_clipping <= 0) return std::nullopt;
+    return std::sqrt(squares_) / loss_scale();
+}
+
+void CpuBackend::check_gradients(const std::vector<UpdateRange>& ranges) {
+    if (side_) side_->wait_for(side_->newest());  // all gradients have come
+    bool is_finite = true;
+    std::vector<float> copy;
+    for (const UpdateRange& range : ranges) {
+        const float* values = widened(range.gradient, copy);
+        for (std::int64_t i = 0; i < range.count; ++i) is_finite = is_finite && std::isfinite(values[i]);
+    }
+    // Numbers of barriers of their own.
+    constexpr std::uint64_t first_check = std::uint64_t{1} << 41;
+    is_bad_ = barrier(communicator_, first_check + step_, is_finite ? 0 : 1) != 0;
+    has_checked_ = true;
+}
+
+// What gradients are multiplied by: 1 / scale, and float(limit / (norm + 1e-6)), at most 1. Every rank has
+// the same sum and so the same factor.
+float CpuBackend::gradient_factor(const schedule::Optimizer& optimizer) const {
     const double factor =
-        optimizer.gradient_clipping > 0 ? optimizer.gradient_clipping / (std::sqrt(squares_) + 1e-6) : 1.0;
-    return factor < 1 ? static_cast<float>(factor) : 1.0f;
+        optimizer.gradient_clipping > 0 ? optimizer.gradient_clipping / (*gradient_norm() + 1e-6) : 1.0;
+    return (factor < 1 ? static_cast<float>(factor) : 1.0f) / loss_scale();
 }
 
 void CpuBackend::update(const schedule::Optimizer& optimizer, std::int64_t step,
                         const std::vector<UpdateRange>& ranges, ConstTensorView sums) {
     const Kernels& k = kernels();
-    AdamStep adam = adam_step(optimizer, step);
-    const float factor = clipping_factor(optimizer);
+    if (is_bad_) return;
+    AdamStep adam = adam_step(optimizer, step - left_out());
+    const float factor = gradient_factor(optimizer);
     for (const UpdateRange& range : ranges) {
         float *parameter = (range.master ? range.master : range.parameter).floats(),
               *first = range.first.floats(), *second = range.second.floats();
@@ -352,8 +385,8 @@ void CpuBackend::update(const schedule::Optimizer& optimizer, std::int64_t step,
             const float ratio = values > 0 && updates > 0 ? std::sqrt(values) / std::sqrt(updates) : 1.0f;
             k.lamb(range.count, adam, adam.learning_rate * ratio, parameter, first, second);
         } else {
-            WideView gradient(range.gradient, factor < 1);
-            if (factor < 1) k.scale(range.count, factor, gradient.data(), gradient.data());
+            WideView gradient(range.gradient, clips(factor));
+            if (factor != 1) k.scale(range.count, factor, gradient.data(), gradient.data());
             if (optimizer.kind == schedule::OptimizerKind::sgd)
                 k.sgd(range.count, adam.learning_rate, static_cast<float>(optimizer.momentum),
                       adam.weight_decay, gradient.data(), parameter, first);
@@ -366,12 +399,13 @@ void CpuBackend::update(const schedule::Optimizer& optimizer, std::int64_t step,
 void CpuBackend::take_update_norms(const schedule::Optimizer& optimizer, std::int64_t step,
                                    const std::vector<UpdateRange>& ranges, TensorView sums) {
     const Kernels& k = kernels();
-    AdamStep adam = adam_step(optimizer, step);
-    const float factor = clipping_factor(optimizer);
     std::fill_n(sums.floats(), sums.elements(), 0.0f);
+    if (is_bad_) return;
+    AdamStep adam = adam_step(optimizer, step - left_out());
+    const float factor = gradient_factor(optimizer);
     for (const UpdateRange& range : ranges) {
-        WideView gradient(range.gradient, factor < 1);
-        if (factor < 1) k.scale(range.count, factor, gradient.data(), gradient.data());
+        WideView gradient(range.gradient, clips(factor));
+        if (factor != 1) k.scale(range.count, factor, gradient.data(), gradient.data());
         adam.weight_decay = static_cast<float>(range.weight_decay);
         double squares[2] = {};
         k.lamb_norms(range.count, adam, gradient.data(),
@@ -451,7 +485,7 @@ void CpuBackend::exchange(const std::vector<int>& members, ConstTensorView from,
     const char* const source = from.octets();
     char* const target = to.octets();
     std::memcpy(target + first_received[self], source + first_sent[self], sent[self] * element);
-    // Messages are whole words: bf16 values that begin or end inside one travel in words of their own.
+    // Messages are whole words: 16-bit values that begin or end inside one travel in words of their own.
     const auto is_in_words = [](std::size_t first, std::size_t bytes) {
         return first % sizeof(float) == 0 && bytes % sizeof(float) == 0;
     };

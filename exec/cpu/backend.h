@@ -1,7 +1,7 @@
 // The backend of one rank on a processor: every call is done when it returns, in this thread, on host memory.
-// Arithmetic is in fp32; arrays of a plan in bf16 are stored in bf16. With RunOptions::overlaps the data
-// stream's instructions are left to a second thread; an instruction that touches what they work on waits for
-// them.
+// Arithmetic is in fp32; arrays of a plan in bf16 or fp16 are stored in it. With RunOptions::overlaps the
+// data stream's instructions are left to a second thread; an instruction that touches what they work on waits
+// for them.
 #pragma once
 
 #include <memory>
@@ -28,6 +28,7 @@ public:
     const OperatorKernels& operators() const override { return *operators_; }
 
     bool begin_step(std::int64_t step) override;
+    bool begin_evaluation(std::int64_t batch) override;
     void begin(std::uint32_t instruction) override;
     void end(std::uint32_t instruction) override;
     void end_step(std::vector<InstructionTime>& times) override;
@@ -51,6 +52,13 @@ public:
     void take_update_norms(const schedule::Optimizer& optimizer, std::int64_t step,
                            const std::vector<UpdateRange>& ranges, TensorView sums) override;
 
+    bool checks_gradients() const override { return loss_scaling_.has_value(); }
+    void check_gradients(const std::vector<UpdateRange>& ranges) override;
+    std::optional<LossScaling> loss_scaling() const override { return loss_scaling_; }
+    void continue_with(const LossScaling& scaling) override {
+        if (loss_scaling_) loss_scaling_ = scaling;
+    }
+    std::optional<double> gradient_norm() const override;
     void add_squares(ConstTensorView gradient) override;
     void reduce_squares(const schedule::Instruction& instruction, const std::vector<int>& members,
                         Tag tag) override;
@@ -86,7 +94,11 @@ private:
         if (is_aside_) side_->add(std::move(work));
         else work();
     }
-    float clipping_factor(const schedule::Optimizer& optimizer) const;
+    float gradient_factor(const schedule::Optimizer& optimizer) const;
+    float loss_scale() const { return loss_scaling_ ? loss_scaling_->scale : 1.0f; }
+    std::int64_t left_out() const { return loss_scaling_ ? loss_scaling_->left_out : 0; }
+    // Does a gradient that is multiplied by this stay so in its array? Without the scale it would leave fp16.
+    bool clips(float factor) const { return factor < 1 && !loss_scaling_; }
     void find_needs(const model::ModelGraph& graph);
     void perform_rounds(const schedule::Instruction& instruction, const std::vector<int>& members,
                         TensorView data, Tag tag);
@@ -97,13 +109,15 @@ private:
     Communicator& communicator_;
     const std::vector<std::string>& activities_;
     const std::unique_ptr<const OperatorKernels> operators_;
-    const std::shared_ptr<SideStream> side_;  // null: everything in one thread
+    std::optional<LossScaling> loss_scaling_;  // of plans in fp16
+    const std::shared_ptr<SideStream> side_;   // null: everything in one thread
     const std::shared_ptr<BlockSource> blocks_;
     bool is_aside_ = false;  // the instruction at work belongs to it
     std::vector<std::vector<std::uint32_t>>
         needs_;  // by instruction: those of the side stream that must be done before it
     std::vector<std::uint64_t> numbers_;  // by instruction of the side stream: its last piece of work
     std::int64_t step_ = 0;
+    bool is_evaluating_ = false, has_checked_ = false, is_bad_ = false;  // this step; its gradients
     double loss_ = 0, squares_ = 0;
     std::vector<InstructionTime> times_;
     Clock::time_point operator_begin_;

@@ -224,7 +224,7 @@ void Operators::dropout(model::OperatorId id, const Operands& x, const MicroBatc
     const Sizes y = sizes_of(tensor);
     const std::int64_t per_sample = rows_per_sample(tensor), width = graph_.tensor(tensor).shape.back();
     const std::int64_t first_column = y.columns < width ? tensor_rank_ * y.columns : 0;
-    if (!is_training_) {
+    if (!is_training_ || !place.is_training) {
         std::memcpy(x.output.floats(), x.inputs[0].floats(), (y.rows * y.columns) * sizeof(float));
         return;
     }

@@ -236,7 +236,7 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
         shape.query_row = columns;
     }
     std::vector<std::uint64_t> keys;
-    if (a.probability > 0 && is_training_) {
+    if (a.probability > 0 && is_training_ && place.is_training) {
         shape.dropout = static_cast<float>(a.probability);
         for (std::int64_t sample = 0; sample < shape.samples; ++sample)
             keys.push_back(random_key(id, place, sample));

@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "core/index/integers.h"
-#include "exec/cpu/bfloat16.h"
 #include "exec/cpu/kernels.h"
+#include "exec/cpu/low_precision.h"
 #include "exec/float8.h"
 #include "model/operators/fp8_products.h"
 #include "model/operators/rank_share.h"
@@ -31,6 +31,7 @@ RoundedOperators::RoundedOperators(const model::ModelGraph& graph, const model::
                                    bool is_training, int context_rank)
     : graph_(graph),
       context_(context),
+      type_(precision.activations()),
       operators_(graph, context, tensor_rank, seed, is_training, context_rank),
       is_in_fp8_(graph.operators.size(), 0) {
     for (std::size_t i = 0; precision.compute == core::DataType::fp8 && i < graph.operators.size(); ++i)
@@ -72,39 +73,39 @@ RoundedOperators::SavedContext RoundedOperators::saved_context_of(model::Operato
     return saved_context;
 }
 
-OpaqueView RoundedOperators::widen(SavedContext& saved_context, OpaqueView stored, bool reads) {
+OpaqueView RoundedOperators::widen(SavedContext& saved_context, OpaqueView stored, bool reads) const {
     if (!stored || saved_context.numbers == 0) return stored;
     saved_context.stored = stored.as<std::uint16_t>();
     const std::int64_t octets_words = (saved_context.octets + sizeof(float) - 1) / sizeof(float);
     std::vector<float>& wide = saved_context.wide;
     wide.resize(saved_context.numbers + octets_words);
     if (reads) {
-        widen_bfloat16(saved_context.numbers, saved_context.stored, wide.data());
+        widen_low(type_, saved_context.numbers, saved_context.stored, wide.data());
         std::memcpy(wide.data() + saved_context.numbers, saved_context.stored + saved_context.numbers,
                     saved_context.octets);
     }
     return OpaqueView(wide.data());
 }
 
-void RoundedOperators::round(const SavedContext& saved_context) {
+void RoundedOperators::round(const SavedContext& saved_context) const {
     if (!saved_context.stored) return;
-    round_to_bfloat16(saved_context.numbers, saved_context.wide.data(), saved_context.stored);
+    round_to_low(type_, saved_context.numbers, saved_context.wide.data(), saved_context.stored);
     std::memcpy(saved_context.stored + saved_context.numbers,
                 saved_context.wide.data() + saved_context.numbers, saved_context.octets);
 }
 
 TensorView RoundedOperators::widen(Array& array, const TensorView& stored, bool reads) {
-    if (!stored || stored.type() != core::DataType::bf16) return stored;
+    if (!stored || !is_low(stored.type())) return stored;
     array.stored = stored;
     array.wide.resize(stored.elements());
-    if (reads) widen_bfloat16(stored.elements(), stored.as<std::uint16_t>(), array.wide.data());
+    if (reads) widen_low(stored.type(), stored.elements(), stored.as<std::uint16_t>(), array.wide.data());
     return {array.wide.data(), core::DataType::fp32, stored.shape()};
 }
 
 ConstTensorView RoundedOperators::widen(std::vector<float>& copy, const ConstTensorView& stored) {
-    if (!stored || stored.type() != core::DataType::bf16) return stored;
+    if (!stored || !is_low(stored.type())) return stored;
     copy.resize(stored.elements());
-    widen_bfloat16(stored.elements(), stored.as<std::uint16_t>(), copy.data());
+    widen_low(stored.type(), stored.elements(), stored.as<std::uint16_t>(), copy.data());
     return {copy.data(), core::DataType::fp32, stored.shape()};
 }
 
@@ -113,14 +114,15 @@ KeyValues RoundedOperators::widen_rows(Array& array, const KeyValues& stored, st
     array.stored = stored.first;
     array.wide.resize(count);
     for (std::int64_t r = 0; r < rows; ++r)
-        widen_bfloat16(columns, stored.first.as<std::uint16_t>() + r * stored.stride,
-                       array.wide.data() + r * columns);
+        widen_low(stored.first.type(), columns, stored.first.as<std::uint16_t>() + r * stored.stride,
+                  array.wide.data() + r * columns);
     return {{array.wide.data(), core::DataType::fp32, count}, columns};
 }
 
 void RoundedOperators::round(const Array& array) {
     if (array.stored)
-        round_to_bfloat16(std::ssize(array.wide), array.wide.data(), array.stored.as<std::uint16_t>());
+        round_to_low(array.stored.type(), std::ssize(array.wide), array.wide.data(),
+                     array.stored.as<std::uint16_t>());
 }
 
 void RoundedOperators::widen_operands(model::OperatorId id, const Operands& operands, bool is_backward,

@@ -1,7 +1,7 @@
-// Operators of a plan in bf16 on a processor that computes in fp32. Inputs are widened to fp32, arithmetic
-// and sums are fp32, and outputs are rounded to bf16, as tensor cores with fp32 accumulation do. In fp8 plans
-// the arrays are bf16 too; the operands of linear layers are rounded to fp8 before they are multiplied
-// (exec/float8.h).
+// Operators of a plan in bf16 or fp16 on a processor that computes in fp32. Inputs are widened to fp32,
+// arithmetic and sums are fp32, and outputs are rounded to 16 bits, as tensor cores with fp32 accumulation
+// do. In fp8 plans the arrays are bf16 too; the operands of linear layers are rounded to fp8 before they are
+// multiplied (exec/float8.h).
 #pragma once
 
 #include <vector>
@@ -42,13 +42,13 @@ public:
                            TensorView dpacked) const override;
 
 private:
-    // An array that is bf16 in the rank's memory and fp32 while the operator works.
+    // An array of 16 bits in the rank's memory and fp32 while the operator works.
     struct Array {
         TensorView stored;
         std::vector<float> wide;
     };
     bool is_in_fp8(model::OperatorId op) const { return is_in_fp8_[op.index] != 0; }
-    // The fp32 copy of an array in bf16; with `reads` it begins with the stored values. Other arrays stay
+    // The fp32 copy of an array in 16 bits; with `reads` it begins with the stored values. Other arrays stay
     // as they are.
     static TensorView widen(Array& array, const TensorView& stored, bool reads);
     // The same of what is only read.
@@ -65,8 +65,8 @@ private:
         std::vector<float> wide;
     };
     SavedContext saved_context_of(model::OperatorId op, const Operands& operands) const;
-    static OpaqueView widen(SavedContext& saved_context, OpaqueView stored, bool reads);
-    static void round(const SavedContext& saved_context);
+    OpaqueView widen(SavedContext& saved_context, OpaqueView stored, bool reads) const;
+    void round(const SavedContext& saved_context) const;
     // Widened inputs, output, parameters and saved_context of an operator.
     struct WidenedOperands {
         std::vector<Array> inputs;
@@ -81,6 +81,7 @@ private:
 
     const model::ModelGraph& graph_;
     const model::CostContext context_;
+    const core::DataType type_;  // in which arrays are stored
     const Operators operators_;
     std::vector<char> is_in_fp8_;  // by operator
 };

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/index/integers.h"
+#include "core/random.h"
 #include "exec/backend.h"
 #include "exec/oracle/reference_operators.h"
 #include "exec/runtime/parameters.h"
@@ -114,12 +115,34 @@ ReferenceResult start_of(const model::ModelGraph& graph, const ReferenceOptions&
     return result;
 }
 
+// Data are what they are, and the greatest value of a pool is one of its values: backward looks for it.
+bool rounds(OperatorKind kind) { return kind != OperatorKind::input && kind != OperatorKind::max_pool; }
+
+// What rounding makes of the results of operators.
+class Rounding {
+public:
+    Rounding(int bits, std::uint64_t seed) : splitter_(std::ldexp(1.0, 53 - bits) + 1), random_(seed) {}
+    void apply(std::vector<double>& values) {
+        const double grid = 1 + random_.uniform();
+        for (double& value : values) {
+            // The upper part of T. J. Dekker's splitting, Numerische Mathematik 18 (1971).
+            const double scaled = value * grid, product = scaled * splitter_;
+            const double rounded = (product - (product - scaled)) / grid;
+            if (std::isfinite(rounded)) value = rounded;
+        }
+    }
+
+private:
+    const double splitter_;
+    core::Random random_;
+};
+
 // Forward and backward of one micro-batch: adds to the gradients, returns the loss times its weight.
 double run_micro_batch(const model::ModelGraph& graph, const schedule::Plan& plan, const InputReader& inputs,
                        std::uint64_t seed, int step, int replica, int k, double weight,
                        std::vector<std::vector<double>>& parameters,
                        std::vector<std::vector<double>>& gradients, bool evaluates = false,
-                       oracle::RouterMargins* router = nullptr) {
+                       oracle::RouterMargins* router = nullptr, Rounding* rounding = nullptr) {
     const auto operators = core::count_of(graph.operators);
     oracle::Context context{graph, plan.micro_batch, {}, {}, {}, &parameters, &gradients, {}, weight};
     context.router = router;
@@ -138,14 +161,23 @@ double run_micro_batch(const model::ModelGraph& graph, const schedule::Plan& pla
         for (const std::int64_t sample : samples)
             context.mask_keys[op].push_back(mask_key(seed, step, op, sample));
     read_data(context, inputs, samples);
-    for (std::int32_t op = 0; op < operators; ++op) oracle::forward(context, model::OperatorId(op));
+    for (std::int32_t op = 0; op < operators; ++op) {
+        oracle::forward(context, model::OperatorId(op));
+        if (rounding && rounds(graph.operators[op].kind))
+            rounding->apply(context.values[graph.operators[op].output.index]);
+    }
     double loss = 0;
     for (const model::Tensor& tensor : graph.tensors)
         if (tensor.consumers.empty() && !tensor.is_activation &&
             graph.op(tensor.producer).kind != OperatorKind::input)
             loss += context.values[&tensor - graph.tensors.data()][0];
     if (evaluates) return loss;
-    for (std::int32_t op = operators; op-- > 0;) oracle::backward(context, model::OperatorId(op));
+    for (std::int32_t op = operators; op-- > 0;) {
+        oracle::backward(context, model::OperatorId(op));
+        if (!rounding) continue;
+        for (const model::TensorId input : graph.operators[op].inputs)
+            rounding->apply(context.gradients[input.index]);
+    }
     return loss;
 }
 
@@ -163,6 +195,22 @@ void clear(std::vector<std::vector<double>>& gradients) {
     for (auto& gradient : gradients) std::fill(gradient.begin(), gradient.end(), 0.0);
 }
 
+void evaluate_held_out(const model::ModelGraph& graph, const schedule::Plan& plan,
+                       const ReferenceOptions& options, ReferenceResult& result) {
+    if (!options.held_out) return;
+    const InputReader inputs(graph, options.held_out);
+    const int replicas = plan.layout.replicas(),
+              micro_batches = options.held_out_batches * plan.micro_batches;
+    const double weight = 1.0 / (static_cast<double>(micro_batches) * replicas);
+    double loss = 0;
+    for (int batch = 0; batch < options.held_out_batches; ++batch)
+        for (int replica = 0; replica < replicas; ++replica)
+            for (int k = 0; k < plan.micro_batches; ++k)
+                loss += weight * run_micro_batch(graph, plan, inputs, options.seed, batch, replica, k, weight,
+                                                 result.parameters, result.gradients, true);
+    result.held_out_loss = loss;
+}
+
 }  // namespace
 
 ReferenceResult run_reference(const model::ModelGraph& graph, const schedule::Plan& plan,
@@ -171,6 +219,8 @@ ReferenceResult run_reference(const model::ModelGraph& graph, const schedule::Pl
     ReferenceResult result = start_of(graph, options);
     ReferenceOptimizer optimizer(graph, plan.optimizer, options.learning_rate);
     const double weight = 1.0 / (plan.micro_batches * plan.layout.replicas());
+    std::optional<Rounding> rounding;
+    if (options.rounded_bits > 0) rounding.emplace(options.rounded_bits, options.rounding_seed);
     for (int step = 0; step < options.steps; ++step) {
         optimizer.begin_step(step);
         clear(result.gradients);
@@ -179,9 +229,9 @@ ReferenceResult run_reference(const model::ModelGraph& graph, const schedule::Pl
         router.other_way_below = options.other_way_below;
         for (int replica = 0; replica < plan.layout.replicas(); ++replica)
             for (int k = 0; k < plan.micro_batches; ++k)
-                loss +=
-                    weight * run_micro_batch(graph, plan, inputs, options.seed, step, replica, k, weight,
-                                             result.parameters, result.gradients, options.evaluates, &router);
+                loss += weight * run_micro_batch(graph, plan, inputs, options.seed, step, replica, k, weight,
+                                                 result.parameters, result.gradients, options.evaluates,
+                                                 &router, rounding ? &*rounding : nullptr);
         result.losses.push_back(loss);
         if (router.least) result.router_margins.push_back(*router.least);
         if (options.evaluates) continue;
@@ -189,6 +239,7 @@ ReferenceResult run_reference(const model::ModelGraph& graph, const schedule::Pl
         for (std::size_t p = 0; p < result.parameters.size(); ++p)
             optimizer.update(step, p, result.parameters[p], result.gradients[p]);
     }
+    evaluate_held_out(graph, plan, options, result);
     return result;
 }
 
@@ -234,7 +285,31 @@ ReferenceResult run_asynchronous_reference(const model::ModelGraph& graph, const
         for (std::size_t p = 0; p < versions.size(); ++p) result.parameters[p] = versions[p].back();
         result.losses.push_back(loss);
     }
+    evaluate_held_out(graph, plan, options, result);
     return result;
+}
+
+std::vector<double> rounding_bounds(const model::ModelGraph& graph, const schedule::Plan& plan,
+                                    std::shared_ptr<const DataSource> data, const ReferenceOptions& options,
+                                    const std::vector<double>& exact, int bits) {
+    // A sum of some thousand products in lanes and blocks is off by more than one rounding (Higham, "Accuracy
+    // and Stability of Numerical Algorithms", 2nd edition, section 4.2), and results are sums.
+    constexpr int bits_lost_in_sums = 1;
+    // Of three draws from a distribution that is not known, for one that may lie beyond the largest of them.
+    constexpr double safety = 3;
+    std::vector<double> bounds(exact.size(), 0.0);
+    for (const std::uint64_t seed : {1, 2, 3}) {
+        ReferenceOptions rounded = options;
+        rounded.rounded_bits = bits - bits_lost_in_sums;
+        rounded.rounding_seed = seed;
+        const std::vector<double> losses = run_reference(graph, plan, data, rounded).losses;
+        double largest = 0;  // what was magnified once does not come back
+        for (std::size_t i = 0; i < exact.size(); ++i) {
+            largest = std::max(largest, std::abs(losses[i] - exact[i]) / std::abs(exact[i]));
+            bounds[i] = std::max(bounds[i], safety * largest);
+        }
+    }
+    return bounds;
 }
 
 double relative_difference(const std::vector<float>& a, const std::vector<double>& b) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "exec/data.h"
@@ -23,6 +24,12 @@ struct ReferenceOptions {
     double other_way_below = 0;
     std::shared_ptr<const InitialWeights> initial = {};  // null: seeded values
     LearningRateSchedule learning_rate = {};
+    std::shared_ptr<const DataSource> held_out = {};  // evaluated with the last parameters; null: none
+    int held_out_batches = 1;                         // of the plan's global batch, the first ones
+    // Every operator's result, forward and backward, is rounded to so many bits, on a grid that is drawn for
+    // each: what rounding does to a training. 0 = as exact as double precision is.
+    int rounded_bits = 0;
+    std::uint64_t rounding_seed = 1;
 };
 
 struct ReferenceResult {
@@ -32,6 +39,7 @@ struct ReferenceResult {
                                                   // (oracle::RouterMargins); infinite without mixtures
     std::vector<std::vector<double>> gradients;   // of the last step, by parameter
     std::vector<std::vector<double>> parameters;  // after it
+    std::optional<double> held_out_loss;          // with these parameters, mean over the batches
 };
 
 // The plan gives the batch (micro-batch, micro-batches, replicas) and the optimizer, nothing else.
@@ -47,6 +55,17 @@ ReferenceResult run_asynchronous_reference(const model::ModelGraph& graph, const
                                            int micro_batches_per_update,
                                            std::shared_ptr<const DataSource> data,
                                            const ReferenceOptions& options);
+
+// By how much the losses of a training may differ, relative and by step, because numbers have so many `bits`
+// (24 in fp32): a training may magnify the rounding of one step by its conditioning. A batch norm of few
+// values does: its result (x - mean) / sqrt(variance + epsilon) is off by what x is off times
+// 1 / sqrt(variance + epsilon), which is large against the result where the values are nearly equal, and the
+// next norm magnifies that again. `exact`: the losses of `options` themselves. Three trainings of the
+// reference are rounded; what they differ by at most, from the first step to each, is taken a few times.
+// Rounding, and no random noise: where values are equal, rounded ones are, and their norm is as small.
+std::vector<double> rounding_bounds(const model::ModelGraph& graph, const schedule::Plan& plan,
+                                    std::shared_ptr<const DataSource> data, const ReferenceOptions& options,
+                                    const std::vector<double>& exact, int bits);
 
 // Largest of |a - b| / max(|b|), over all elements.
 double relative_difference(const std::vector<float>& a, const std::vector<double>& b);

@@ -24,7 +24,6 @@
 #include "exec/runtime/solo_run.h"
 #include "exec/transport/collective.h"
 #include "model/operators/cost.h"
-#include "model/operators/rank_share.h"
 
 namespace exec {
 
@@ -340,17 +339,13 @@ PlanProfile profile_plan(const schedule::Program& program, const model::ModelGra
 
     if (!updates.empty())
         profile.update_bandwidth = core::BytesPerSecond(1 / std::max(1e-18, median(updates)));
-    // Messages as large as the plan's: partial sums of a micro-batch with tensor parallelism, keys and values
-    // with context parallelism, else buckets.
+    // Messages as large as the plan's: what ranks exchange of a micro-batch where they do (partial sums, keys
+    // and values, tokens of experts), else buckets.
     double message = largest;
-    if (plan.layout.tensor > 1)
-        for (const model::Operator& op : graph.operators)
-            if (op.kind == model::OperatorKind::parallel_exit)
-                message = model::tensor_bytes(graph, op.output, plan.cost_context()).value / 4;
-    if (plan.layout.context > 1)
-        for (const model::Operator& op : graph.operators)
-            if (op.kind == model::OperatorKind::attention)
-                message = model::gathered_key_bytes(graph, op, plan.cost_context()).value / 4;
+    for (const schedule::Instruction& instruction : program.classes[0].instructions)
+        if (instruction.kind == schedule::InstructionKind::collective &&
+            instruction.payload == schedule::PayloadKind::activation)
+            message = instruction.bytes.value / 4;
     constexpr double least_bytes = 4096,
                      most_bytes = 4194304;  // smaller ones are all latency, larger ones slow
     Exchange exchange =
@@ -372,7 +367,7 @@ void apply(const PlanProfile& profile, cluster::InstanceType& instance) {
         instance.device.memory_efficiency = 1;
     }
     instance.device.peak[core::DataType::fp32] = profile.product_rate;
-    for (const core::DataType emulated : {core::DataType::bf16, core::DataType::fp8})
+    for (const core::DataType emulated : {core::DataType::bf16, core::DataType::fp16, core::DataType::fp8})
         if (instance.device.peak.contains(emulated))
             instance.device.peak[emulated] = profile.product_rate;  // computed in fp32
     instance.device.kernel_launch = core::microseconds(1);

@@ -27,43 +27,6 @@ bool trains(const schedule::RankProgram& list) {
                        [](const Instruction& i) { return i.kind == InstructionKind::zero_gradients; });
 }
 
-bool reads_parameters(const model::Operator& op, ComputePhase phase) {
-    return phase != ComputePhase::backward_weight || model::weight_gradients_read_parameters(op);
-}
-
-// Nothing for parameters of other ranks.
-using BucketOfParameter = core::IndexedVector<model::ParameterId, std::optional<std::int32_t>>;
-
-// Gathered parameters live until the last computation that reads them before they are gathered anew.
-std::vector<std::vector<std::int32_t>> releases_of(const schedule::RankProgram& list,
-                                                   const model::ModelGraph& graph,
-                                                   const BucketOfParameter& bucket_of) {
-    std::vector<std::vector<std::int32_t>> result(list.instructions.size());
-    std::vector<std::optional<std::size_t>> last_reader(list.buckets.size());  // instruction
-    std::vector<char> is_gathered(list.buckets.size(), 0);
-    const auto release = [&](std::int32_t bucket) {
-        if (is_gathered[bucket] && last_reader[bucket]) result[*last_reader[bucket]].push_back(bucket);
-        last_reader[bucket].reset();
-    };
-    for (std::size_t i = 0; i < list.instructions.size(); ++i) {
-        const Instruction& instruction = list.instructions[i];
-        if (instruction.kind == InstructionKind::collective &&
-            instruction.payload == PayloadKind::parameter) {
-            release(*instruction.bucket);
-            is_gathered[*instruction.bucket] = 1;
-        }
-        if (instruction.kind != InstructionKind::compute) continue;
-        for (std::int32_t n = instruction.operators.begin; n < instruction.operators.end; ++n) {
-            const model::Operator& op = graph.operators[n];
-            if (!reads_parameters(op, instruction.phase)) continue;
-            for (const model::ParameterId parameter : op.parameters)
-                last_reader[bucket_of[parameter].value()] = i;
-        }
-    }
-    for (const std::int32_t bucket : core::indices(list.buckets)) release(bucket);
-    return result;
-}
-
 }  // namespace
 
 RankExecutor::RankExecutor(const schedule::Program& program, const model::SegmentGraphs& graphs,
@@ -72,18 +35,17 @@ RankExecutor::RankExecutor(const schedule::Program& program, const model::Segmen
     : program_(program),
       graph_(graphs[0]),
       context_(program.plan.cost_context()),
-      inputs_(inputs),
       options_(options),
       rank_(rank),
       backend_(backend),
-      stage_plans_(stage_plans),
+      pass_{&inputs, &stage_plans, options.sample_offset, true},
       list_(program.classes[program.class_of_rank[rank]]),
       coordinates_(schedule::coordinates_of(program.plan.layout, rank)),
       account_(std::make_shared<MemoryAccount>(fmt::format("rank {}", rank), backend.blocks())),
       parameter_positions_(graph_.parameters.size()),
+      bucket_of_(graph_.parameters.size()),
       micro_batches_(program.stages.size()),
       offload_(backend.make_offload_store(program.plan.offload, rank)) {
-    BucketOfParameter bucket_of(graph_.parameters.size());
     buckets_.reserve(list_.buckets.size());
     for (const std::int32_t b : core::indices(list_.buckets)) {
         const schedule::ParameterBucket& bucket = list_.buckets[b];
@@ -92,11 +54,12 @@ RankExecutor::RankExecutor(const schedule::Program& program, const model::Segmen
         for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
             const model::ParameterId parameter = bucket.parameters[i];
             parameter_positions_[parameter] = ParameterPosition{b, bucket.offsets[i]};
-            bucket_of[parameter] = b;
+            bucket_of_[parameter] = b;
         }
     }
     releases_.resize(list_.instructions.size());
-    if (program.plan.shards(Sharding::parameters)) releases_ = releases_of(list_, graph_, bucket_of);
+    if (program.plan.shards(Sharding::parameters))
+        releases_ = releases_of(list_, graph_, bucket_of_, std::vector<char>(list_.instructions.size(), 1));
     for (const std::int32_t s : core::indices(program.stages))
         if (is_here(s)) micro_batches_[s].resize(program.micro_batches);
     for (const TensorId id : graph_.tensors.ids()) {
@@ -221,17 +184,19 @@ RankExecutor::MicroBatch& RankExecutor::micro_batch(std::int32_t stage, std::int
     state.position.segment = program_.segment_of(index);
     state.position.step = step_;
     state.position.micro_batch = index;
+    state.position.is_training = pass_.is_training;
     state.loss_weight = 1.0f / (program_.micro_batches_of_update(index) * program_.plan.layout.data);
+    if (const std::optional<LossScaling> scaling = backend_.loss_scaling())
+        state.loss_weight *= scaling->scale;
     state.position.loss_weight = state.loss_weight;
     if (program_.micro_batches_per_update > 0)
         for (BucketState& bucket : buckets_) state.weights.push_back(bucket.version());
     const schedule::Plan& plan = program_.plan;
     for (int i = 0; i < plan.micro_batch; ++i)
-        state.position.samples.push_back(options_.sample_offset +
-                                         global_sample(step_, coordinates_.data / plan.layout.context,
-                                                       plan.layout.replicas(), program_.whole_micro_batches(),
-                                                       plan.micro_batch, program_.whole_micro_batch_of(index),
-                                                       i));
+        state.position.samples.push_back(
+            pass_.sample_offset + global_sample(step_, coordinates_.data / plan.layout.context,
+                                                plan.layout.replicas(), program_.whole_micro_batches(),
+                                                plan.micro_batch, program_.whole_micro_batch_of(index), i));
     return state;
 }
 
@@ -314,21 +279,21 @@ void RankExecutor::read_input(MicroBatch& state, const StagePlan& plan, TensorId
         const std::size_t passes = program_.passes_per_micro_batch(), segment = program_.segment_of(index);
         for (int i = 0; i < settings.micro_batch; ++i) {
             const std::int64_t sample =
-                options_.sample_offset + global_sample(step, coordinates_.data / layout.context,
-                                                       layout.replicas(), program_.whole_micro_batches(),
-                                                       settings.micro_batch,
-                                                       program_.whole_micro_batch_of(index), i);
+                pass_.sample_offset + global_sample(step, coordinates_.data / layout.context,
+                                                    layout.replicas(), program_.whole_micro_batches(),
+                                                    settings.micro_batch,
+                                                    program_.whole_micro_batch_of(index), i);
             if (!positions.empty()) {  // models of one sequence of tokens: all their inputs are ids
-                inputs_.read(id, sample, std::span(sequence));
+                pass_.inputs->read(id, sample, std::span(sequence));
                 for (const std::int32_t position : positions) *ids++ = sequence[position];
                 continue;
             }
             const auto read_into = [&](auto* all) {
                 using Element = std::remove_pointer_t<decltype(all)>;
                 const std::span<Element> into(all + i * count, count);
-                if (passes == 1) return inputs_.read(id, sample, into);
+                if (passes == 1) return pass_.inputs->read(id, sample, into);
                 std::vector<Element> whole(count * passes);
-                inputs_.read(id, sample, std::span<Element>(whole));
+                pass_.inputs->read(id, sample, std::span<Element>(whole));
                 std::copy_n(whole.data() + segment * count, count, into.begin());
             };
             if (graph_.tensor(id).type == core::DataType::int64) read_into(static_cast<std::int64_t*>(host));
@@ -482,7 +447,7 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
         const TensorView gradient_of_output = is_loss
                                                   ? TensorView(&state.loss_weight, core::DataType::fp32, 1)
                                                   : view_of(state, op, op.output, dy);
-        if (reads_parameters(op, phase))
+        if (phase != ComputePhase::backward_weight || model::weight_gradients_read_parameters(op))
             for (const model::ParameterId id : op.parameters) x.parameters.push_back(parameter(state, id));
         if (phase != ComputePhase::backward_weight) {
             std::vector<TensorView> dx;

@@ -10,6 +10,7 @@
 
 #include "exec/backend.h"
 #include "exec/data.h"
+#include "exec/evaluation/evaluation_list.h"
 #include "exec/runtime/bucket_state.h"
 #include "exec/runtime/memory.h"
 #include "exec/runtime/offload.h"
@@ -26,6 +27,12 @@ public:
     RankExecutor(const schedule::Program& program, const model::SegmentGraphs& graphs,
                  const InputReader& inputs, const RunOptions& options, int rank, Backend& backend,
                  const std::vector<StagePlan>& stage_plans);
+
+    // The mean loss over so many global batches of held-out data, whose first samples they are; nothing on
+    // ranks without the last stage. All ranks call between steps. The rank's own list is performed without
+    // what only training does: no backward, no exchange of gradients, no update; nothing is dropped, and no
+    // value that a later step reads changes. `plans`: by Program::row_of, of stages that go forward only.
+    std::optional<double> evaluate(const InputReader& data, int batches, const std::vector<StagePlan>& plans);
 
     // One step; its instruction times are appended to `times`.
     void step(std::int64_t step, std::vector<InstructionTime>& times);
@@ -72,6 +79,7 @@ private:
     };
 
     void perform(const schedule::Instruction& instruction);
+    void perform_evaluation();
     void check_gradients();
     std::vector<UpdateRange> updates_of(const schedule::Instruction& instruction);
     // Of all updates since training began, by the optimizer's count.
@@ -121,7 +129,7 @@ private:
     void take_over_activations(std::int32_t stage, std::int32_t micro_batch);
     void take_over_gradients(std::int32_t stage, std::int32_t micro_batch);
     const StagePlan& plan_of(std::int32_t stage, std::int32_t micro_batch) const {
-        return stage_plans_[program_.row_of(stage, micro_batch)];
+        return (*pass_.stage_plans)[program_.row_of(stage, micro_batch)];
     }
     void add_earlier_keys(const MicroBatch& state, std::int32_t stage, std::int32_t op, bool with_gradients,
                           Operands& operands);
@@ -143,11 +151,17 @@ private:
     const schedule::Program& program_;
     const model::ModelGraph& graph_;  // the first: all have tensors of one size
     const model::CostContext context_;
-    const InputReader& inputs_;
     const RunOptions& options_;
     const int rank_;
     Backend& backend_;
-    const std::vector<StagePlan>& stage_plans_;
+    // What passes through the stages: a step's samples, or held-out ones.
+    struct Pass {
+        const InputReader* inputs = nullptr;
+        const std::vector<StagePlan>* stage_plans = nullptr;
+        std::int64_t sample_offset = 0;
+        bool is_training = true;
+    };
+    Pass pass_;
     const schedule::RankProgram& list_;
     const schedule::RankCoordinates coordinates_;
     std::shared_ptr<MemoryAccount> account_;
@@ -159,8 +173,10 @@ private:
     };
     // Nothing for parameters of other ranks.
     core::IndexedVector<model::ParameterId, std::optional<ParameterPosition>> parameter_positions_;
+    BucketOfParameter bucket_of_;
     std::vector<std::vector<std::int32_t>>
         releases_;  // by instruction: buckets whose gathered parameters go after it
+    std::optional<EvaluationList> evaluation_;  // made by the first evaluation
     std::vector<std::vector<MicroBatch>>
         micro_batches_;  // [stage][micro-batch]; a segment of a sequence is a micro-batch of its own
     std::int64_t step_ = 0;

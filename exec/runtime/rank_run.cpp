@@ -11,6 +11,7 @@
 #include "exec/cpu/backend.h"
 #include "exec/cpu/cores.h"
 #include "exec/cpu/kernels.h"
+#include "exec/observation/step_reporter.h"
 #include "exec/transport/exchange.h"
 #include "model/segment.h"
 
@@ -18,8 +19,8 @@ namespace exec {
 
 using schedule::InstructionKind;
 
-RunPreparation prepare_run(const schedule::Program& program, const model::ModelGraph& graph) {
-    RunPreparation result{schedule::segment_graphs(program, graph), {}, {}};
+RunPreparation prepare_run(const schedule::Program& program, const model::ModelGraph& graph, bool evaluates) {
+    RunPreparation result{schedule::segment_graphs(program, graph), {}, {}, {}};
     std::vector<char> splits(program.stages.size(), 0), trains(program.stages.size(), 0);
     result.activities.resize(program.classes.size());
     for (const std::int32_t c : core::indices(program.classes))
@@ -35,6 +36,12 @@ RunPreparation prepare_run(const schedule::Program& program, const model::ModelG
     for (const std::int32_t s : core::indices(program.stages))
         for (const model::ModelGraph& segment : result.graphs)
             result.stage_plans.push_back(make_stage_plan(segment, program, s, !trains[s], splits[s]));
+    if (!evaluates) return result;
+    // Later parts of a sequence read what earlier ones save for backward.
+    result.evaluation_plans = result.stage_plans;
+    if (program.cuts_sequences()) return result;
+    for (const std::int32_t s : core::indices(program.stages))
+        result.evaluation_plans[s] = make_stage_plan(graph, program, s, true, false);
     return result;
 }
 
@@ -51,6 +58,39 @@ public:
 
 private:
     Communicator& communicator_;
+};
+
+double learning_rate_of(const schedule::Program& program, const RunOptions& options, std::int64_t step) {
+    return program.plan.optimizer.learning_rate * options.learning_rate.factor(step);
+}
+
+// Evaluation between steps.
+class HeldOut {
+public:
+    HeldOut(const model::ModelGraph& graph, const EvaluationOptions& options, Communicator& communicator,
+            const RunPreparation& preparation)
+        : options_(options),
+          communicator_(communicator),
+          preparation_(preparation),
+          inputs_(graph, options.data) {}
+
+    bool is_due(std::int64_t completed) const {
+        return options_.every > 0 && completed % options_.every == 0;
+    }
+    // 0 on ranks that do not know it.
+    double run(std::int64_t completed, RankExecutor& executor, std::vector<Evaluated>& results) {
+        const std::optional<double> loss =
+            executor.evaluate(inputs_, options_.batches, preparation_.evaluation_plans);
+        communicator_.set_activity(nullptr);
+        if (loss) results.push_back({completed, *loss});
+        return loss.value_or(0.0);
+    }
+
+private:
+    const EvaluationOptions& options_;
+    Communicator& communicator_;
+    const RunPreparation& preparation_;
+    const InputReader inputs_;
 };
 
 // Seconds of a product of 192 x 192 x 192: some 0.2 ms from the second-level cache.
@@ -97,6 +137,8 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
     RankExecutor executor(program, preparation.graphs, inputs, options, communicator.rank(), backend,
                           preparation.stage_plans);
     try {
+        if (options.resumed && options.resumed->manifest().loss_scaling)
+            backend.continue_with(*options.resumed->manifest().loss_scaling);
         if (options.resumed)
             restore(*options.resumed, program, graph, communicator.rank(), executor.buckets());
         else if (options.initial)
@@ -106,11 +148,16 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
             set_aside_damaged(checkpoints.directory, checkpoints.damaged_steps);
             if (checkpoints.sets_aside_later) set_aside_later(checkpoints.directory, options.first_step);
         }
+        std::optional<StepReporter> reporter;
+        if (options.is_observed) reporter.emplace(program, options, communicator);
         const auto save = [&](std::int64_t completed) {
             static const std::string activity = "writing a checkpoint";
             communicator.set_activity(&activity);
-            writer->save(completed, executor.buckets(), record.losses);
+            writer->save(completed, executor.buckets(), record.losses, backend.loss_scaling());
+            if (reporter) reporter->tell_checkpoint(writer->committed());
         };
+        std::optional<HeldOut> evaluation;
+        if (options.evaluation.data) evaluation.emplace(graph, options.evaluation, communicator, preparation);
         std::int64_t completed = options.first_step;
         std::optional<std::int64_t> saved;
         if (options.resumed) saved = completed;
@@ -124,6 +171,7 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
                 break;
             }
             if (writer) writer->commit_if_written();
+            if (reporter && writer) reporter->tell_checkpoint(writer->committed());
             if (options.probes_speed) record.probes.push_back(probe);
             record.begins.push_back(Clock::now());
             if (step + 1 == options.steps) executor.memory().start_samples(record.begins.back());
@@ -132,8 +180,20 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
             executor.step(options.first_step + step, record.steps.back());
             record.step_computing.push_back((backend.computing() - computing).value);
             record.step_on_core.push_back((backend.on_core() - on_core).value);
+            const Clock::time_point end = Clock::now();
             if (executor.loss()) record.losses.push_back(*executor.loss());
             ++completed;
+            StepReport report{
+                completed,
+                0,
+                learning_rate_of(program, options, completed - 1),
+                backend.gradient_norm(),
+                backend.loss_scaling(),
+                core::Seconds(std::chrono::duration<double>(end - record.begins.back()).count()),
+                {}};
+            if (evaluation && (step + 1 == options.steps || evaluation->is_due(completed)))
+                report.held_out_loss = evaluation->run(completed, executor, record.evaluations);
+            if (reporter) reporter->tell(report, executor.loss());
             if (writes_checkpoints && (step + 1 == options.steps ||
                                        (checkpoints.every > 0 && completed % checkpoints.every == 0))) {
                 save(completed);
@@ -145,6 +205,7 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
             save(completed);
         }
         if (writer) writer->commit();
+        if (reporter && writer) reporter->tell_checkpoint(writer->committed());
         barrier(communicator, options.steps);
     } catch (const std::exception& failure) {
         // While the arrays that others may be reading are still there.
@@ -200,8 +261,10 @@ RunResult assemble(const schedule::Program& program, std::vector<RankRecord> rec
     }
     // Without a loss collective there is one data-parallel replica; its tensor-parallel ranks know the same
     // loss.
-    for (const RankRecord& record : records)
+    for (const RankRecord& record : records) {
         if (result.losses.empty()) result.losses = record.losses;
+        if (result.evaluations.empty()) result.evaluations = record.evaluations;
+    }
     for (std::size_t step = 0; step < records[0].steps.size(); ++step) {
         StepConditions& conditions = result.conditions.emplace_back();
         double computing = 0, on_core = 0, probe = 0;

@@ -23,14 +23,17 @@ struct RunPreparation {
     model::SegmentGraphs graphs;                       // of what passes at once: schedule::segment_graphs
     std::vector<StagePlan> stage_plans;                // by Program::row_of
     std::vector<std::vector<std::string>> activities;  // by class and instruction: schedule::describe
+    std::vector<StagePlan> evaluation_plans;           // for RankExecutor::evaluate, when asked for
 };
-RunPreparation prepare_run(const schedule::Program& program, const model::ModelGraph& graph);
+RunPreparation prepare_run(const schedule::Program& program, const model::ModelGraph& graph,
+                           bool evaluates = false);
 
 // What one rank measured.
 struct RankRecord {
     std::vector<Clock::time_point> begins;            // of steps
     std::vector<std::vector<InstructionTime>> steps;  // by step, in list order
     std::vector<double> losses;                       // by step, on ranks that know them
+    std::vector<Evaluated> evaluations;               // likewise
     std::vector<schedule::MemorySample> samples;      // of the last step
     core::Bytes peak;
     std::array<core::Bytes, schedule::memory_kind_count> at_peak;

@@ -73,7 +73,7 @@ RunResult run(const schedule::Program& program, const model::ModelGraph& graph,
               std::shared_ptr<const DataSource> data, const RunOptions& options) {
     const int ranks = program.plan.layout.ranks();
     const InputReader inputs(graph, std::move(data));
-    const RunPreparation preparation = prepare_run(program, graph);
+    const RunPreparation preparation = prepare_run(program, graph, options.evaluation.data != nullptr);
 
     RunResult state;
     std::optional<StateCollector> collector;

@@ -33,6 +33,14 @@ struct CheckpointOptions {
     std::vector<std::int64_t> damaged_steps = {};  // set_aside_damaged
 };
 
+// Held-out data, on which parameters are evaluated between steps.
+struct EvaluationOptions {
+    std::shared_ptr<const DataSource> data;  // null: none
+    int every = 0;    // steps from the beginning of the training; also after the last one. 0 = only then
+    int batches = 1;  // of the plan's global batch, always the data's first ones
+};
+
+class RunObserver;
 class Backend;
 struct BackendRequest;
 // Makes the backend of one rank, in the rank's thread.
@@ -46,6 +54,7 @@ struct RunOptions {
     CheckpointOptions checkpoints;
     std::shared_ptr<const Checkpoint> resumed;      // where to begin; null = initial values
     std::shared_ptr<const InitialWeights> initial;  // those; null = seeded ones
+    EvaluationOptions evaluation;                   // by the CPU backend alone
     int warm_up_steps =
         0;  // performed and trained, but left out of the times (the first `warm_up_steps` of `steps`)
     std::uint64_t seed = 1234;
@@ -54,9 +63,11 @@ struct RunOptions {
     // Asked on every rank before every step, from any thread: the signal by which this process was told to
     // end. When any rank has one, all end at that step with a checkpoint.
     std::function<std::optional<int>()> termination;
-    int ranks_per_node = 0;  // for the choice of collectives; 0 = all ranks on one
-    bool overlaps = false;   // buckets are exchanged in a second thread of the rank while it computes; else
-                             // all is done in list order
+    bool is_observed = false;               // on every rank alike: rank 0 learns each step's loss
+    std::shared_ptr<RunObserver> observer;  // of an observed run, on rank 0
+    int ranks_per_node = 0;                 // for the choice of collectives; 0 = all ranks on one
+    bool overlaps = false;  // buckets are exchanged in a second thread of the rank while it computes; else
+                            // all is done in list order
     bool times_operators = false;
     bool probes_speed = false;  // before every step each rank times a product of a fixed size: how fast the
                                 // machine is just now
@@ -92,8 +103,15 @@ struct Interruption {
     std::int64_t completed = 0;  // steps of this run; those before it and these are in the checkpoint
 };
 
+// The loss on held-out data.
+struct Evaluated {
+    std::int64_t step = 0;  // so many are completed
+    double loss = 0;        // mean over the batches
+};
+
 struct RunResult {
     std::optional<Interruption> interruption;
+    std::vector<Evaluated> evaluations;
     std::vector<double> losses;                 // by step, mean over the global batch
     std::vector<core::Seconds> step_times;      // by step, warm-up included
     std::vector<schedule::Timeline> timelines;  // by step

@@ -8,6 +8,7 @@
 #include "exec/cpu/backend.h"
 #include "exec/cpu/operators.h"
 #include "exec/runtime/run.h"
+#include "schedule/pipeline/registry.h"
 
 namespace exec {
 
@@ -17,7 +18,13 @@ void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph,
         diagnostics.error({}, key, std::move(message), std::move(hint));
     };
     if (const auto unsupported = cpu::CpuBackend::unsupported(plan.precision))
-        refuse("plan.precision", unsupported->reason, "set precision = \"fp32\" or \"bf16\"");
+        refuse("plan.precision", unsupported->reason, "set precision = \"fp32\", \"bf16\" or \"fp16\"");
+    const schedule::PipelineSchedule* const order = schedule::find_pipeline_schedule(plan.schedule);
+    if (plan.precision.activations() == core::DataType::fp16 && order && order->is_asynchronous)
+        refuse("plan.precision",
+               fmt::format("{} updates several times a step, and the gradients of fp16 are checked once",
+                           plan.schedule),
+               "set precision = \"bf16\", or choose a schedule that updates once");
     if (plan.communication != "auto")
         refuse("plan.communication",
                fmt::format("communication = \"{}\" is for GPUs; ranks on CPUs exchange messages themselves",

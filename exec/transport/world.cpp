@@ -74,6 +74,7 @@ void visit_fields(const Visit& visit, Record& record) {
     visit(record.begins);
     for (auto& step : record.steps) visit(step);
     visit(record.losses);
+    visit(record.evaluations);
     visit(record.samples);
     visit(record.peak);
     visit(record.at_peak);
@@ -215,7 +216,7 @@ std::optional<RunResult> run(const schedule::Program& program, const model::Mode
     communicator.limit_messages(longest_message(program, options.steps));
     if (options.overlaps) communicator.set_spins(false);
     const InputReader inputs(graph, std::move(data));
-    const RunPreparation preparation = prepare_run(program, graph);
+    const RunPreparation preparation = prepare_run(program, graph, options.evaluation.data != nullptr);
     const std::vector<Clock::duration> differences = clock_differences(world);
     RankRecord own = run_rank(program, graph, inputs, options, communicator, preparation,
                               world.rank_on_host(), world.ranks_here());

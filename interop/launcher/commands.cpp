@@ -8,6 +8,41 @@
 
 namespace interop {
 
+namespace {
+
+// How often a job that goes on from its checkpoint is begun anew: enough for a hundred days of a day's time
+// limit each, and an end for a job that fails at its start every time.
+constexpr int most_restarts = 100;
+// From the signal to the time limit: a step and a checkpoint. Slurm may send it up to 60 s early.
+constexpr int seconds_of_notice = 120;
+// torch.distributed's default port, and how many above it jobs are spread over: jobs may share a node.
+constexpr int first_port = 29500, ports = 1000;
+
+// What Slurm does with a job that goes on from its checkpoint. The signal goes to the ranks alone: the batch
+// script waits for srun.
+std::string slurm_restart_options() {
+    return fmt::format("#SBATCH --requeue\n#SBATCH --open-mode=append\n#SBATCH --signal=TERM@{}\n",
+                       seconds_of_notice);
+}
+
+// Runs the step, and has it run again when it ended as one that goes on: exit code 4, or a rank that a signal
+// killed (128 and its number, the highest of all ranks' codes).
+std::string slurm_restarting_step(const std::string& step) {
+    return fmt::format(
+        "status=0\n{} || status=$?\n"
+        "if [ $status -eq 4 ] || [ $status -gt 128 ]; then\n"
+        "    [ \"${{SLURM_RESTART_COUNT:-0}}\" -ge {} ] || scontrol requeue \"$SLURM_JOB_ID\"\n"
+        "fi\nexit $status\n",
+        step, most_restarts);
+}
+
+// torch.distributed's env:// reads these, which Slurm calls by other names.
+std::string with_ranks_of_torch(const std::string& command) {
+    return "sh -c " + shell_quoted("export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID; " + command);
+}
+
+}  // namespace
+
 std::optional<Export> write_torchrun(const ExportSource& source, const ExportOptions& options,
                                      core::Diagnostics& diagnostics) {
     Expression e(source, "torchrun", diagnostics);
@@ -65,11 +100,18 @@ std::optional<Export> write_slurm(const ExportSource& source, const ExportOption
     if (!launch->is_local)
         text += fmt::format("#SBATCH --gpus-per-node={}\n", source.cluster.instance.devices);
     text += "#SBATCH --exclusive\n#SBATCH --distribution=block:block\n";
+    if (launch->resumes) text += slurm_restart_options();
     text += "set -eu\n" + efa_exports(source);
-    text +=
-        "export MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\nexport "
-        "MASTER_PORT=29500\n";
-    text += "srun --label " + launch->command + "\n";
+    text += fmt::format(
+        "export MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\n"
+        "export MASTER_PORT=$(({} + SLURM_JOB_ID % {}))\n",
+        first_port, ports);
+    if (launch->is_smexec)  // a secret of this start, by which ranks know each other
+        text += "export SMEXEC_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')\n";
+    else text += fmt::format("export WORLD_SIZE=$SLURM_NTASKS LOCAL_WORLD_SIZE={}\n", launch->processes);
+    const std::string step =
+        "srun --label " + (launch->is_smexec ? launch->command : with_ranks_of_torch(launch->command));
+    text += launch->resumes ? slurm_restarting_step(step) : step + "\n";
     return Export{text, {}, launch_notes(e, *launch)};
 }
 

@@ -6,10 +6,7 @@
 
 namespace interop {
 
-namespace {
-
-// For a POSIX shell.
-std::string quoted(const std::string& text) {
+std::string shell_quoted(const std::string& text) {
     if (!text.empty() &&
         text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-=:,+@") ==
             std::string::npos)
@@ -18,8 +15,6 @@ std::string quoted(const std::string& text) {
     for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
     return result + "'";
 }
-
-}  // namespace
 
 std::optional<Launch> prepare_launch(Expression& e, const ExportOptions& options, const char* ranks_from) {
     const ExportSource& source = e.source;
@@ -33,8 +28,15 @@ std::optional<Launch> prepare_launch(Expression& e, const ExportOptions& options
                  "make data_parallel x tensor_parallel x pipeline_parallel a multiple of cluster.nodes");
     launch.is_smexec = options.command.empty();
     if (launch.is_smexec) {
-        launch.command = fmt::format("smexec {} --backend {} --ranks-from {}", quoted(source.file.path),
+        launch.command = fmt::format("smexec {} --backend {} --ranks-from {}", shell_quoted(source.file.path),
                                      launch.is_local ? "cpu" : "cuda", ranks_from);
+        if (!options.checkpoint.empty()) {
+            launch.resumes = true;
+            launch.command += " --checkpoint " + shell_quoted(options.checkpoint);
+            if (options.checkpoint_every)
+                launch.command += fmt::format(" --every {}", *options.checkpoint_every);
+            launch.command += " --resume --no-compare";  // a start measures nothing for a prediction
+        }
     } else {
         launch.command = options.command;
         e.warn("", "a launcher carries no decision of the plan: the command must apply all of it",

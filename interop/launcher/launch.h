@@ -15,10 +15,14 @@ struct Launch {
     std::string command;
     bool is_smexec = true;
     bool is_local = false;
+    bool resumes = false;  // started again it goes on from its checkpoint
 };
 // Refuses ranks that do not fill the nodes evenly. `ranks_from`: how smexec learns its rank.
 std::optional<Launch> prepare_launch(Expression& e, const ExportOptions& options, const char* ranks_from);
 std::vector<std::string> launch_notes(const Expression& e, const Launch& launch);
+
+// As one word of a POSIX shell.
+std::string shell_quoted(const std::string& text);
 
 // NAME=VALUE of an instance with EFA; nothing of others.
 std::vector<std::string> efa_variables(const ExportSource& source);

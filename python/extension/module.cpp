@@ -92,9 +92,9 @@ nb::dict compare(const nb::list& scenarios) {
     return answer_without_lock([&] { return api::compare(sources); });
 }
 
-nb::dict ablate(const nb::tuple& scenario) {
+nb::dict ablate(const nb::tuple& scenario, const std::vector<std::string>& only) {
     const api::ScenarioSource source = source_of(scenario);
-    return answer_without_lock([&] { return api::ablate(source); });
+    return answer_without_lock([&] { return api::ablate(source, only); });
 }
 
 nb::dict plan(const Arguments& arguments, nb::object progress) {
@@ -146,7 +146,7 @@ NB_MODULE(_core, module) {
                nb::arg("html").none(), nb::arg("csv").none(), nb::arg("calibration").none(),
                nb::arg("explain"), nb::arg("unfolded"));
     module.def("compare", &compare, nb::arg("scenarios"));
-    module.def("ablate", &ablate, nb::arg("scenario"));
+    module.def("ablate", &ablate, nb::arg("scenario"), nb::arg("only") = std::vector<std::string>());
     module.def("plan", &plan, nb::arg("arguments"), nb::arg("progress").none());
     module.def("partition", &followed<&api::partition>, nb::arg("arguments"), nb::arg("progress").none());
     module.def("validate", &followed<&api::validate>, nb::arg("arguments"), nb::arg("progress").none());

@@ -179,6 +179,18 @@ std::string bytes_text(core::Bytes bytes) {
     return fmt::format("{}B", bytes.value);
 }
 
+void read_evaluation(core::TableReader& reader, Training& training) {
+    training.eval_data = reader.string("eval_data", "");
+    training.eval_data_format = reader.optional_choice("eval_data_format", data_formats()).value_or("");
+    training.eval_every = core::narrow<int>(reader.integer("eval_every", 0, not_negative));
+    training.eval_batches = core::narrow<int>(reader.integer("eval_batches", 0, not_negative));
+    if (!training.eval_data.empty() || !training.eval_data_format.empty()) return;
+    for (const char* key : {"eval_every", "eval_batches"})
+        if (reader.has(key))
+            reader.error(key, fmt::format("{} needs held-out data", key),
+                         "name it with eval_data, or leave this out");
+}
+
 core::Value training_value(const Training& training, const Optimizer& optimizer) {
     core::Value table = core::Value::table();
     table["optimizer"] = name_of(optimizer.kind);
@@ -193,10 +205,19 @@ core::Value training_value(const Training& training, const Optimizer& optimizer)
     table["steps"] = training.steps;
     if (!training.data.empty()) table["data"] = training.data;
     if (!training.data_format.empty()) table["data_format"] = training.data_format;
+    if (training.shuffle_seed) table["shuffle_seed"] = static_cast<std::int64_t>(*training.shuffle_seed);
+    if (!training.eval_data.empty()) table["eval_data"] = training.eval_data;
+    if (!training.eval_data_format.empty()) table["eval_data_format"] = training.eval_data_format;
+    if (training.eval_every > 0) table["eval_every"] = training.eval_every;
+    if (training.eval_batches > 0) table["eval_batches"] = training.eval_batches;
     return table;
 }
 
 }  // namespace
+
+std::vector<std::string> data_formats() {
+    return {"bytes", "tokens", "tokens32", "idx", "cifar10", "cifar100", "synthetic"};
+}
 
 Precision precision_named(core::DataType compute) {
     const core::DataType stored = compute == core::DataType::fp8    ? core::DataType::bf16
@@ -261,8 +282,9 @@ std::optional<Training> read_training(const core::Value& training_table, Plan& p
     training.seed = reader.integer("seed", training.seed, {.least = 0});
     training.steps = core::narrow<int>(reader.integer("steps", training.steps, positive));
     training.data = reader.string("data", training.data);
-    training.data_format = reader.optional_choice("data_format", {"bytes", "tokens", "idx", "synthetic"})
-                               .value_or(training.data_format);
+    training.data_format = reader.optional_choice("data_format", data_formats()).value_or("");
+    if (reader.has("shuffle_seed")) training.shuffle_seed = reader.integer("shuffle_seed", 0, {.least = 0});
+    read_evaluation(reader, training);
     reader.finish();
     if (diagnostics.error_count() > errors) return std::nullopt;
     return training;

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/diagnostics_fwd.h"
 #include "core/value.h"
@@ -24,11 +25,20 @@ namespace schedule {
 
 inline constexpr int plan_file_version = 1;
 
+// What a file of samples may be.
+std::vector<std::string> data_formats();
+
 struct Training {
     std::uint64_t seed = 1234;
     int steps = 20;
-    std::string data;         // path; empty = seeded synthetic data
-    std::string data_format;  // "bytes", "idx", "synthetic"; empty = by the model and the path
+    std::string data;                           // path; empty = seeded synthetic data
+    std::string data_format;                    // data_formats; empty = by the model and the path
+    std::optional<std::uint64_t> shuffle_seed;  // samples in an order drawn anew every epoch; none = the
+                                                // file's order
+    // Held-out data: as above, evaluated after every so many steps (0 = after the last alone) on so many
+    // global batches (0 = all whole ones that the data has). No data and no format = no evaluation.
+    std::string eval_data, eval_data_format;
+    int eval_every = 0, eval_batches = 0;
     bool operator==(const Training&) const = default;
 };
 
@@ -56,7 +66,7 @@ struct PlanFile {
 std::optional<Plan> read_plan(const core::Value& plan_table, const core::Value* training_table,
                               core::Diagnostics& diagnostics, int nodes = 1);
 // Keys: optimizer, learning_rate, momentum, beta1, beta2, epsilon, weight_decay (all into plan.optimizer),
-// seed, steps, data, data_format.
+// seed, steps, data, data_format, shuffle_seed, eval_data, eval_data_format, eval_every, eval_batches.
 std::optional<Training> read_training(const core::Value& training_table, Plan& plan,
                                       core::Diagnostics& diagnostics);
 // [plan] without the optimizer, which stands in [training].

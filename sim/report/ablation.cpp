@@ -1,10 +1,13 @@
 #include "sim/report/ablation.h"
 
+#include <algorithm>
+
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/plan_file.h"
+#include "sim/cost/framework/framework_catalogue.h"
 
 namespace sim {
 
@@ -97,6 +100,28 @@ Value row_value(const Ablation& ablation, const AblationRow& row) {
     return value;
 }
 
+// Those of `names` in their order; all without names.
+std::optional<std::vector<Optimisation>> choose(std::vector<Optimisation> all,
+                                                const std::vector<std::string>& names,
+                                                core::Diagnostics& diagnostics) {
+    if (names.empty()) return all;
+    std::vector<Optimisation> chosen;
+    for (const std::string& name : names) {
+        const auto found =
+            std::find_if(all.begin(), all.end(), [&](const Optimisation& one) { return one.name == name; });
+        if (found != all.end()) {
+            chosen.push_back(*found);
+            continue;
+        }
+        std::vector<std::string> known;
+        for (const Optimisation& one : all) known.push_back(one.name);
+        diagnostics.error({}, "--only", "the plan has no optimisation '" + name + "'",
+                          "it has: " + core::list_in_words(known));
+    }
+    if (chosen.size() < names.size()) return std::nullopt;
+    return chosen;
+}
+
 }  // namespace
 
 std::vector<Optimisation> optimisations_of(const schedule::Plan& plan) {
@@ -139,14 +164,20 @@ std::vector<Optimisation> optimisations_of(const schedule::Plan& plan) {
     if (plan.precision.compute == core::DataType::fp8)
         found.push_back({"fp8", "fp8", "bf16", {{"plan.precision", "bf16"}}});
     else add(plan.precision.compute != core::DataType::fp32, "precision", "precision", "fp32", "fp32");
+    if (!plan.framework.empty())
+        if (const std::optional<std::string>& parent = framework_profile(plan.framework).extends)
+            found.push_back({"framework", plan.framework, *parent, {{"plan.framework", *parent}}});
     return found;
 }
 
 std::optional<Ablation> ablate(const Value& document, const schedule::Plan& plan,
-                               const PredictAblated& predict, core::Diagnostics& diagnostics) {
+                               const PredictAblated& predict, core::Diagnostics& diagnostics,
+                               const std::vector<std::string>& only) {
+    std::optional<std::vector<Optimisation>> chosen = choose(optimisations_of(plan), only, diagnostics);
+    if (!chosen) return std::nullopt;
     const std::optional<AblatedStep> full = predict(document, diagnostics);
     if (!full) return std::nullopt;
-    Ablation ablation{*full, optimisations_of(plan), {}, {}};
+    Ablation ablation{*full, std::move(*chosen), {}, {}};
     const std::size_t count = ablation.optimisations.size();
     for (std::size_t i = 0; i < count; ++i) {
         Value changed = document;

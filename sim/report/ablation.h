@@ -22,7 +22,7 @@ struct Optimisation {
 };
 
 // In the order in which they are added: kernels, overlap, communication, schedule, memory, sharding,
-// precision.
+// precision, what the training code has that the one it extends has not.
 std::vector<Optimisation> optimisations_of(const schedule::Plan& plan);
 
 struct AblatedStep {
@@ -47,9 +47,11 @@ struct Ablation {
     std::vector<AblationRow> added;    // none, then one more each
 };
 
-// Nothing when the scenario as it is has no prediction.
+// Nothing when the scenario as it is has no prediction. `only`: names of optimisations, in the order in which
+// they are added; empty: all. A name that the plan does not have is a diagnostic.
 std::optional<Ablation> ablate(const core::Value& document, const schedule::Plan& plan,
-                               const PredictAblated& predict, core::Diagnostics& diagnostics);
+                               const PredictAblated& predict, core::Diagnostics& diagnostics,
+                               const std::vector<std::string>& only = {});
 
 std::string text_of(const Ablation& ablation);
 // `step_time_s, fits, peak_memory_gib, without[] {name, from, to, step_time_s, slowdown, ...}, added[]`.

@@ -21,9 +21,12 @@ using core::Value;
 
 constexpr std::array sections = {"model", "cluster", "plan", "training"};
 // Keys of [training] that say what is learned, not what a step does.
-constexpr std::array idle_keys = {"training.steps",       "training.seed",   "training.data",
-                                  "training.data_format", "training.beta1",  "training.learning_rate",
-                                  "training.beta2",       "training.epsilon"};
+constexpr std::array idle_keys = {
+    "training.shuffle_seed", "training.eval_data",     "training.eval_data_format",
+    "training.eval_every",   "training.eval_batches",  "training.steps",
+    "training.seed",         "training.data",          "training.data_format",
+    "training.beta1",        "training.learning_rate", "training.beta2",
+    "training.epsilon"};
 
 bool is_same(const Value& a, const Value& b) { return core::to_json(a) == core::to_json(b); }
 

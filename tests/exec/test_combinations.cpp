@@ -60,9 +60,10 @@ schedule::Plan random_plan(core::Random& random) {
     plan.offload = one_of(random, {Offload::none, Offload::none, Offload::host, Offload::disk});
     plan.offload_bandwidth = core::gigabytes_per_second(1);
     plan.activation_loading_horizon = one_of(random, {1, 3, 8});
-    if (random.below(4) == 0)
-        plan.precision = {core::DataType::bf16, core::DataType::bf16,
-                          one_of(random, {core::DataType::bf16, core::DataType::fp32}), true};
+    if (random.below(4) == 0) {
+        const core::DataType low = one_of(random, {core::DataType::bf16, core::DataType::fp16});
+        plan.precision = {low, low, one_of(random, {low, core::DataType::fp32}), true};
+    }
     return plan;
 }
 

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "core/random.h"
-#include "exec/cpu/bfloat16.h"
+#include "exec/cpu/low_precision.h"
 #include "exec/cpu/rounded_operators.h"
 #include "exec/float8.h"
 #include "model/operators/fp8_products.h"
@@ -243,12 +243,13 @@ TEST_CASE(
         std::vector<std::uint16_t> values(static_cast<std::size_t>(count));
         std::vector<float> numbers(values.size());
         for (float& number : numbers) number = static_cast<float>(size * random.normal());
-        exec::cpu::round_to_bfloat16(count, numbers.data(), values.data());
+        exec::cpu::round_to_low(core::DataType::bf16, count, numbers.data(), values.data());
         return values;
     };
     const auto wide = [](const std::vector<std::uint16_t>& values) {
         std::vector<float> numbers(values.size());
-        exec::cpu::widen_bfloat16(static_cast<std::int64_t>(values.size()), values.data(), numbers.data());
+        exec::cpu::widen_low(core::DataType::bf16, static_cast<std::int64_t>(values.size()), values.data(),
+                             numbers.data());
         return numbers;
     };
     const auto in_fp8 = [&](Float8 format, const std::vector<std::uint16_t>& values) {

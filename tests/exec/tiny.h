@@ -85,8 +85,17 @@ inline std::shared_ptr<const exec::DataSource> data_of(const model::ModelGraph& 
     return data;
 }
 
+// Of another seed than data_of.
+inline std::shared_ptr<const exec::DataSource> held_out_data_of(const model::ModelGraph& graph) {
+    core::Diagnostics diagnostics;
+    auto data = exec::load_data("", "", 8, graph, diagnostics);
+    REQUIRE(data);
+    return data;
+}
+
 struct Comparison {
     double losses = 0, gradients = 0, parameters = 0, copies = 0;
+    double held_out = 0;  // after every step on two batches; of backends that evaluate
     std::string worst;
     exec::RunResult run;
 };
@@ -101,13 +110,24 @@ inline Comparison compare(const schedule::Plan& plan, const model::ModelGraph& g
     options.keeps_state = true;
     options.make_backend = make_backend;
     options.time_limit = core::seconds(20);
+    exec::ReferenceOptions reference_options{steps, options.seed, !schedule::trains(program)};
+    if (schedule::trains(program) && !make_backend) {
+        reference_options.held_out = held_out_data_of(graph);
+        reference_options.held_out_batches = 2;
+        options.evaluation = {reference_options.held_out, 1, 2};
+    }
     Comparison result;
     result.run = exec::run(program, graph, data, options);
     const exec::ReferenceResult reference =
         program.micro_batches_per_update > 0
             ? exec::run_asynchronous_reference(graph, program.plan, program.micro_batches_per_update, data,
-                                               {steps, options.seed})
-            : exec::run_reference(graph, plan, data, {steps, options.seed, !schedule::trains(program)});
+                                               reference_options)
+            : exec::run_reference(graph, plan, data, reference_options);
+    if (reference.held_out_loss) {
+        REQUIRE(result.run.evaluations.size() == static_cast<std::size_t>(steps));
+        CHECK(result.run.evaluations.back().step == steps);
+        result.held_out = std::abs(result.run.evaluations.back().loss / *reference.held_out_loss - 1);
+    }
     REQUIRE(result.run.losses.size() == reference.losses.size());
     for (std::size_t i = 0; i < reference.losses.size(); ++i)
         result.losses = std::max(result.losses, std::abs(result.run.losses[i] - reference.losses[i]) /
@@ -129,6 +149,7 @@ inline Comparison compare(const schedule::Plan& plan, const model::ModelGraph& g
 inline void check_equal(const Comparison& comparison, double tolerance = 1e-5) {
     INFO("worst gradient: " << comparison.worst);
     CHECK(comparison.losses < tolerance);
+    CHECK(comparison.held_out < tolerance);
     CHECK(comparison.gradients < tolerance);
     CHECK(comparison.copies == 0);
 }

@@ -183,6 +183,42 @@ TEST_CASE("a launcher starts smexec with the plan on every rank") {
                              "smexec plan.toml --backend cuda --ranks-from env\n") != std::string::npos);
 }
 
+TEST_CASE("a Slurm job that keeps checkpoints is requeued when it ends as one that goes on") {
+    auto source = source_with("data_parallel = 16\n");
+    source.file.path = "plan.toml";
+    interop::ExportOptions options;
+    options.checkpoint = "my states";
+    options.checkpoint_every = 100;
+    core::Diagnostics diagnostics;
+    const auto written = interop::find_exchange_target("slurm")->write(source, options, diagnostics);
+    REQUIRE(written);
+    INFO(written->text);
+    // The order is sbatch's: what stands behind the first command is no option any more.
+    const std::size_t first_command = written->text.find("set -eu\n");
+    for (const char* option : {"--requeue\n", "--open-mode=append\n", "--signal=TERM@120\n", "--nodes=2\n"})
+        CHECK(written->text.find(std::string("#SBATCH ") + option) < first_command);
+    CHECK(written->text.find("smexec plan.toml --backend cuda --ranks-from env --checkpoint 'my states' "
+                             "--every 100 --resume --no-compare || status=$?\n") != std::string::npos);
+    CHECK(written->text.find("scontrol requeue \"$SLURM_JOB_ID\"") != std::string::npos);
+
+    const auto once = exported(source, "slurm", diagnostics);
+    REQUIRE(once);
+    CHECK(once->text.find("requeue") == std::string::npos);
+}
+
+TEST_CASE("another command finds torch's ranks in a Slurm job") {
+    const auto source = source_with("data_parallel = 16\n");
+    interop::ExportOptions options;
+    options.command = "python3 train.py --name 'a b'";
+    core::Diagnostics diagnostics;
+    const auto written = interop::find_exchange_target("slurm")->write(source, options, diagnostics);
+    REQUIRE(written);
+    CHECK(written->text.find("srun --label sh -c 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID; "
+                             "python3 train.py --name '\\''a b'\\'''\n") != std::string::npos);
+    CHECK(written->text.find("export WORLD_SIZE=$SLURM_NTASKS LOCAL_WORLD_SIZE=8\n") != std::string::npos);
+    CHECK(written->text.find("SMEXEC") == std::string::npos);
+}
+
 TEST_CASE("the announcement's estimator is read although its distribution has lost its name") {
     core::Diagnostics diagnostics;
     const auto read =

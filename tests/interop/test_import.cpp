@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "cluster/profile/load.h"
 #include "core/diagnostics.h"
 #include "interop/exchange.h"
 #include "model/load.h"
@@ -257,4 +258,49 @@ TEST_CASE("a resolved torchtitan configuration is a plan, and what it has beyond
             "torchtitan", "cpu_offload");
     refused(begin + R"("activation_checkpoint": "none", "accumulation": 1, "news": true})", "torchtitan",
             "news");
+}
+
+TEST_CASE("SMDDP's dictionary becomes a plan of replicas, and the same dictionary again") {
+    const auto read = [](const std::string& text, core::Diagnostics& diagnostics) {
+        return interop::find_exchange_target("sagemaker-smddp")
+            ->read(text, "file",
+                   {.model = "bert-large", .instance = "p3dn.24xlarge", .nodes = 2, .micro_batch = 8},
+                   diagnostics);
+    };
+    core::Diagnostics diagnostics;
+    // As the SDK's documentation writes it, with Python's True.
+    const std::string text =
+        "distribution={'smdistributed': {'dataparallel': {'enabled': True, 'custom_mpi_options': "
+        "'-verbose'}}}";
+    const auto file = read(text, diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(file);
+    CHECK(file->plan.layout.data == 16);
+    CHECK(file->plan.layout.ranks() == 16);
+    CHECK(file->plan.communication == "smddp");
+    CHECK(file->plan.sharding == schedule::Sharding::none);
+    const auto sharded = read("{\"torch_distributed\": {\"enabled\": true}}", diagnostics);
+    REQUIRE(sharded);
+    CHECK(sharded->plan.sharding == schedule::Sharding::parameters);
+    CHECK_FALSE(diagnostics.has_errors());
+    for (const char* other : {"{\"smdistributed\": {\"dataparallel\": {\"enabled\": false}}}",
+                              "{\"smdistributed\": {\"modelparallel\": {\"enabled\": true}}}"}) {
+        core::Diagnostics refusal;
+        CHECK_FALSE(read(other, refusal));
+        CHECK(refusal.has_errors());
+    }
+    // And out again.
+    interop::ExportSource source;
+    source.file = *file;
+    source.graph = *model::load_model(file->model, {}, diagnostics);
+    source.cluster = *cluster::load_cluster(file->cluster, diagnostics);
+    const interop::ExchangeTarget& target = *interop::find_exchange_target("sagemaker-smddp");
+    const auto written = target.write(source, {}, diagnostics);
+    REQUIRE(written);
+    const auto again = read(written->text, diagnostics);
+    REQUIRE(again);
+    CHECK(again->plan.layout == file->plan.layout);
+    source.file.plan.layout = {.data = 8, .tensor = 2};
+    core::Diagnostics refusal;
+    CHECK_FALSE(target.write(source, {}, refusal));
 }

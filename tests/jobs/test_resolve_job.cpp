@@ -207,6 +207,55 @@ TEST_CASE("an elastic plan on fewer nodes keeps its batch: the busiest replica h
     }
 }
 
+TEST_CASE("with new plans on fewer nodes the better of both counts, and losing nodes is no gain") {
+    // Four nodes of eight devices; pipeline 2 x tensor 8 needs two nodes for a replica, so that of three
+    // nodes one idles unless there is a new plan.
+    const Read input =
+        read("steps = 10\n",
+             "data_parallel = 2\ntensor_parallel = 4\npipeline_parallel = 4\nmicro_batch = 1\n", 4);
+    core::Diagnostics diagnostics;
+    const core::Seconds full = seconds(10);
+    const double predicted = evaluated(input.scenario, input.scenario.file.plan).step_time.value;
+    const auto kept = jobs::step_of_nodes(input.scenario, full, 1, diagnostics);
+    const auto steps_with = [&](const jobs::PlanOnNodes& replan) {
+        std::vector<std::string> told;
+        auto steps = jobs::replanned_step_of_nodes(input.scenario, full, 1, replan, told, diagnostics);
+        CHECK(told.empty() == (steps == kept));
+        return steps;
+    };
+    // No plan: as without. A given step time of 10 s is `predicted` times 10 / predicted.
+    CHECK(steps_with([](int) { return std::nullopt; }) == kept);
+    const auto three = steps_with([&](int nodes) -> std::optional<jobs::ReducedPlan> {
+        if (nodes != 3) return std::nullopt;
+        return jobs::ReducedPlan{seconds(1.3 * predicted), "three"};
+    });
+    REQUIRE(three[3].has_value());
+    CHECK(three[3]->value == Approx(13));
+    CHECK(three[2] == kept[2]);
+    CHECK(three[4] == full);
+    // A plan for one node is one for three of which two idle, where no other is better.
+    const auto one = steps_with([&](int nodes) -> std::optional<jobs::ReducedPlan> {
+        if (nodes != 1) return std::nullopt;
+        return jobs::ReducedPlan{seconds(1.1 * predicted), "one"};
+    });
+    for (const int n : {1, 2, 3}) CHECK(one[std::size_t(n)]->value == Approx(11));
+    // One that beats the whole cluster's counts as equal.
+    const auto better =
+        steps_with([&](int) { return std::optional(jobs::ReducedPlan{seconds(0.5 * predicted), "better"}); });
+    for (const int n : {1, 2, 3}) CHECK(*better[std::size_t(n)] == full);
+    CHECK_FALSE(diagnostics.has_errors());
+}
+
+TEST_CASE("a command without a search refuses new plans on fewer nodes") {
+    const Read input = read(
+        "steps = 10\n[job.failures]\nnode_mtbf = \"10d\"\n[job.elastic]\nreplace = \"1h\"\nleast_nodes = "
+        "1\nreplan = "
+        "true\n");
+    core::Diagnostics diagnostics;
+    CHECK_FALSE(jobs::resolve_job(input.job, input.scenario, input.table, diagnostics).has_value());
+    CHECK(diagnostics.has_errors());
+}
+
 TEST_CASE("going on with fewer nodes is sooner done than waiting, unless nodes are back at once") {
     jobs::JobModel rigid = jobs_test::model_of({20'000, 10, 200, 360, 30, 300, 4});
     jobs::JobModel elastic = rigid;

@@ -123,7 +123,17 @@ TEST_CASE("writing a plan file and reading it again changes nothing") {
         file.training = {.seed = random.next() >> 1,
                          .steps = 1 + any(100),
                          .data = any(2) ? "a b.txt" : "",
-                         .data_format = any(2) ? "bytes" : ""};
+                         .data_format = any(2) ? "bytes" : "",
+                         .shuffle_seed = {},
+                         .eval_data = {},
+                         .eval_data_format = {}};
+        if (any(2)) file.training.shuffle_seed = random.next() >> 1;
+        if (any(2)) {
+            file.training.eval_data = "held out.bin";
+            file.training.eval_data_format = any(2) ? "tokens32" : "";
+            file.training.eval_every = any(100);
+            file.training.eval_batches = any(100);
+        }
         file.provenance = core::Value::table();
         file.provenance["tool"] = "smplan";
 

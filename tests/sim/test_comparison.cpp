@@ -148,3 +148,52 @@ TEST_CASE("an ablation switches off what the plan has, and adding all of it give
     CHECK_FALSE(ablation->added.front().optimisation.has_value());
     CHECK(ablation->added.back().result->step == ablation->full.step);
 }
+
+TEST_CASE("parts of a comparison do not depend on the order of keys in the files") {
+    const auto step = [](const core::Value& document, core::Diagnostics&) {
+        const double x = number(document, "x"), y = number(document, "y"), z = number(document, "z");
+        return std::optional(core::seconds(x * y + y * y * z + x / z));
+    };
+    core::Diagnostics diagnostics;
+    const core::Value b = tree("[plan]\nx = 3\ny = 2\nz = 7\n");
+    const auto first = sim::compare(tree("[plan]\nx = 1\ny = 1\nz = 1\n"), b, step, diagnostics);
+    for (const char* other : {"[plan]\nz = 1\ny = 1\nx = 1\n", "[plan]\ny = 1\nx = 1\nz = 1\n"}) {
+        const auto second = sim::compare(tree(other), b, step, diagnostics);
+        REQUIRE(first.has_value());
+        REQUIRE(second.has_value());
+        for (const char* key : {"plan.x", "plan.y", "plan.z"})
+            CHECK(part_of(*second, key) == Approx(part_of(*first, key)).epsilon(1e-12));
+        CHECK(sum_of(*second) == Approx((second->b - second->a).value).epsilon(1e-12));
+    }
+}
+
+TEST_CASE("an ablation of some optimisations adds these alone, in the order that is asked for") {
+    schedule::Plan plan;
+    plan.layout.data = 8;
+    plan.communication = "smddp";
+    plan.sharding = schedule::Sharding::parameters;
+    plan.shard_degree = 4;
+    plan.framework = "transformer-engine";
+    const core::Value document =
+        tree("[plan]\ncommunication = \"smddp\"\nshard_degree = 4\nframework = \"transformer-engine\"\n");
+    // 100 s without any; SMDDP saves 1, hybrid sharding 10, the framework's kernels 20.
+    const auto predict = [](const core::Value& changed, core::Diagnostics&) {
+        const core::Value& table = *changed.find("plan");
+        double step = 100;
+        if (table.find("communication")->string() == "smddp") step -= 1;
+        if (table.find("shard_degree") != nullptr) step -= 10;
+        if (table.find("framework")->string() == "transformer-engine") step -= 20;
+        return std::optional(sim::AblatedStep{core::seconds(step), core::Bytes(1), true});
+    };
+    core::Diagnostics diagnostics;
+    const auto ablation = sim::ablate(document, plan, predict, diagnostics,
+                                      {"communication library", "hybrid sharding", "framework"});
+    REQUIRE(ablation.has_value());
+    REQUIRE(ablation->added.size() == 4);
+    const double steps[] = {100, 99, 89, 69};
+    for (std::size_t i = 0; i < 4; ++i) CHECK(ablation->added[i].result->step == core::seconds(steps[i]));
+    // What the code has beyond the one that it extends.
+    CHECK(ablation->optimisations.back().to == "pytorch-fsdp");
+    CHECK_FALSE(sim::ablate(document, plan, predict, diagnostics, {"no such thing"}).has_value());
+    CHECK(diagnostics.has_errors());
+}

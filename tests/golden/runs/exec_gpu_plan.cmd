@@ -1,1 +1,1 @@
-smexec scenarios/bert_large_p3.toml
+smexec tests/golden/runs/nccl_plan.toml

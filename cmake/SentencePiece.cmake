@@ -1,0 +1,13 @@
+# Finds SentencePiece without requiring it (libsentencepiece-dev). Sets HAS_SENTENCEPIECE, SENTENCEPIECE_INCLUDE_DIR and SENTENCEPIECE_LIBRARY.
+set(SMSIM_SENTENCEPIECE AUTO CACHE STRING "texts become tokens by SentencePiece's models: AUTO (when the library is found), ON or OFF")
+set_property(CACHE SMSIM_SENTENCEPIECE PROPERTY STRINGS AUTO ON OFF)
+set(HAS_SENTENCEPIECE FALSE)
+if(NOT SMSIM_SENTENCEPIECE STREQUAL "OFF")
+  find_path(SENTENCEPIECE_INCLUDE_DIR sentencepiece_processor.h)
+  find_library(SENTENCEPIECE_LIBRARY sentencepiece)
+  if(SENTENCEPIECE_INCLUDE_DIR AND SENTENCEPIECE_LIBRARY)
+    set(HAS_SENTENCEPIECE TRUE)
+  elseif(SMSIM_SENTENCEPIECE STREQUAL "ON")
+    message(FATAL_ERROR "SMSIM_SENTENCEPIECE=ON, but sentencepiece was not found: install libsentencepiece-dev")
+  endif()
+endif()
