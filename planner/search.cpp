@@ -170,7 +170,8 @@ private:
         return is_stopped() || (request_.time_limit && work_.spent() > *request_.time_limit * share);
     }
     bool is_stopped() const { return request_.is_stopped && request_.is_stopped(); }
-    void tell_progress(double least) const;
+    // `least` is the bound of what is left, where it is known.
+    void tell_progress(std::optional<double> least) const;
     void count_work(const schedule::Plan& plan, const std::optional<sim::Evaluation>& evaluation) const {
         work_.add(1, per_simulation);
         work_.add(plan.layout.ranks(), per_simulated_rank);
@@ -711,14 +712,14 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
     if (result_.plans.size() > request_.keep) result_.plans.resize(request_.keep);
 }
 
-void Search::tell_progress(double least) const {
+void Search::tell_progress(std::optional<double> least) const {
     if (!request_.progress) return;
     std::size_t rejected = 0;
     for (const auto& [reason, count] : result_.account.rejected) rejected += count;
     SearchProgress at{.space = result_.account.space,
                       .looked_at = result_.account.evaluated + result_.account.pruned + rejected,
                       .seconds = elapsed()};
-    if (std::isfinite(least)) at.lower_bound = least;
+    if (least && std::isfinite(*least)) at.lower_bound = least;
     if (!result_.plans.empty()) at.best_value = best_value();
     request_.progress(at);
 }
@@ -873,7 +874,10 @@ void Search::probe(std::size_t group, core::Diagnostics& diagnostics) {
 void Search::probe_usual_plans(core::Diagnostics& diagnostics) {
     if (!request_.uses_bounds || request_.objective == Objective::memory) return;
     for (const std::size_t group : usual_groups())
-        if (!is_late(share_of_probes) || result_.plans.empty()) probe(group, diagnostics);
+        if (!is_stopped() && (!is_late(share_of_probes) || result_.plans.empty())) {
+            probe(group, diagnostics);
+            tell_progress(std::nullopt);
+        }
     while (!result_.plans.empty()) {
         const double before = best_value();
         const RankedPlan& best = result_.plans.front();
@@ -889,6 +893,7 @@ void Search::probe_usual_plans(core::Diagnostics& diagnostics) {
         for (const std::size_t group : neighbours_of(*own)) {
             if (is_late(share_of_probes)) return;
             probe(group, diagnostics);
+            tell_progress(std::nullopt);
             if (best_value() < before) break;
         }
         if (best_value() >= before) return;
