@@ -6,6 +6,9 @@ include(GNUInstallDirs)
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)
 
 install(TARGETS smsim smplan smexec RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT tools)
+if(HAS_SENTENCEPIECE)  # where smexec looks for it: exec/data/tokenizer/sentencepiece.cpp
+  install(TARGETS smsim_sentencepiece LIBRARY DESTINATION lib/smsim COMPONENT tools)
+endif()
 # To DESTINATION/share/smsim.
 function(install_data destination component)
   foreach(folder hardware_profiles framework_profiles)
@@ -36,6 +39,9 @@ endforeach()
 # The tools in the environment's bin with their data in its share; the extension with its data beside it.
 if(SKBUILD)
   install(TARGETS smsim smplan smexec RUNTIME DESTINATION "${SKBUILD_SCRIPTS_DIR}" COMPONENT python)
+  if(HAS_SENTENCEPIECE)
+    install(TARGETS smsim_sentencepiece LIBRARY DESTINATION "${SKBUILD_DATA_DIR}/lib/smsim" COMPONENT python)
+  endif()
   install_data("${SKBUILD_DATA_DIR}/share/smsim" python)
   install(TARGETS python_extension LIBRARY DESTINATION smsim COMPONENT python)
   install_data(smsim/share/smsim python)
