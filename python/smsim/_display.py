@@ -110,6 +110,7 @@ def prediction_html(prediction) -> str:
 
 
 def plans_html(result) -> str:
+    of_offer = [("purchase", "bought"), ("hours_mean", "hours, mean"), ("usd_mean", "USD, mean"), ("risk", "risk")] if result.offers else []
     rows = [
         [
             plan.rank,
@@ -124,14 +125,15 @@ def plans_html(result) -> str:
             f"{plan.peak_memory_gib:.2f} GiB",
             plan.usd_per_hour,
             plan.bound_by,
+            *(getattr(plan, key) for key, _ in of_offer),
         ]
-        for plan in result.plans or result.front
+        for plan in result.rows
     ]
     search = result.search
     said = f"{search.space:,} plans, {search.evaluated:,} simulated"
     said += ", the first proven best" if search.proven_optimal else ""
     said += ", stopped before the end" if result.interrupted else ""
-    header = ["#", "target", "TP / PP / DP", "schedule", "sharding", "batch", "recompute", "step", "MFU", "peak", "USD/h", "bound by"]
+    header = ["#", "target", "TP / PP / DP", "schedule", "sharding", "batch", "recompute", "step", "MFU", "peak", "USD/h", "bound by", *(title for _, title in of_offer)]
     return (
         f"<div><b>{escape(result.model)}</b>, global batch {number(result.global_batch)}{table(header, rows)}"
         f"<small>{escape(said)}</small>{details('assumptions', result.assumptions)}{warnings_html(result)}</div>"

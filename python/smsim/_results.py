@@ -221,19 +221,21 @@ class SearchAccount(Document):
 class PlanResult(Answer):
     """The best plans, best first, and the account of the search. ``interrupted``: it was stopped (Ctrl-C, or a
     progress function that returned False) and these are the best so far. ``front`` instead of ``plans`` where
-    the front of time, cost and memory was asked for."""
+    the front of time, cost and memory was asked for; ``offers`` where ``objective`` is "expected-cost" or
+    "expected-time": plans as they can be bought, with ``purchase``, ``hours_mean``, ``usd_mean``, ``risk``, ..."""
 
     model: str = ""
     global_batch: int = 0
     plans: Tuple[Plan, ...] = ()
     front: Tuple[Plan, ...] = ()
+    offers: Tuple[Plan, ...] = ()
     search: SearchAccount = field(default_factory=SearchAccount)
     assumptions: Tuple[str, ...] = ()
     interrupted: bool = field(default=False, compare=False)
 
     @classmethod
     def _converted(cls, name: str, value: Any) -> Any:
-        if name in ("plans", "front"):
+        if name in ("plans", "front", "offers"):
             return tuple(Plan._of(entry) for entry in value)
         if name == "search":
             return SearchAccount._of(value)
@@ -241,11 +243,16 @@ class PlanResult(Answer):
 
     @property
     def best(self) -> Plan:
-        return (self.plans or self.front)[0]
+        return self.rows[0]
+
+    @property
+    def rows(self) -> Tuple[Plan, ...]:
+        """What was asked for: the plans, the front or the offers."""
+        return self.plans or self.front or self.offers
 
     def to_frame(self):
-        """One row a plan."""
-        return frame([plan.to_dict() for plan in self.plans or self.front])
+        """One row a plan, or an offer."""
+        return frame([plan.to_dict() for plan in self.rows])
 
     def _repr_html_(self) -> str:
         return _display.plans_html(self)

@@ -104,6 +104,20 @@ def test_searches_in_two_threads_are_as_alone(found):
     assert [timeless(answer.to_dict()) for answer in answers] == [timeless(found.to_dict())] * 2
 
 
+def test_offers_are_the_commands(tool):
+    question = {**QUESTION, "tokens": "30B", "objective": "expected-cost"}
+    answer = smsim.plan(**question)
+    want = tool("smplan", *(f"--{key.replace('_', '-')}={value}" for key, value in question.items()))
+    assert answer.to_dict() == want
+    # On one cluster, bought in several ways: cheapest first.
+    assert len(answer.offers) > 1 and answer.best is answer.offers[0]
+    assert [offer.usd_mean for offer in answer.offers] == sorted(offer.usd_mean for offer in answer.offers)
+    assert len({offer.purchase for offer in answer.offers}) == len(answer.offers)
+    assert answer.best.purchase in answer._repr_html_()
+    with pytest.raises(smsim.NoPlanError):
+        smsim.plan(**question, finish_by="1h")
+
+
 def test_nothing_fits_is_an_error_of_its_own():
     with pytest.raises(smsim.NoPlanError) as caught:
         smsim.plan("llama-2-70b", "p3.2xlarge", nodes=1, global_batch=1, offload="none")
