@@ -65,7 +65,7 @@ std::optional<PriceOfKind> parse_price(const std::string& text) {
 }
 
 void read_prices(Options& options, OfferRequest& request) {
-    for (const std::string& text : options.all("--price")) {
+    for (const std::string& text : options.list("--price")) {
         const std::optional<PriceOfKind> price = parse_price(text);
         if (!price) {
             options.error("--price",

@@ -114,6 +114,10 @@ def test_offers_are_the_commands(tool):
     assert [offer.usd_mean for offer in answer.offers] == sorted(offer.usd_mean for offer in answer.offers)
     assert len({offer.purchase for offer in answer.offers}) == len(answer.offers)
     assert answer.best.purchase in answer._repr_html_()
+    # At the same price of a node every way to buy costs the same an hour.
+    ways = ["on-demand", "reserved"]
+    priced = smsim.plan(**question, purchase=ways, price=[f"p3.16xlarge:{way}=10" for way in ways])
+    assert {offer.purchase: offer.usd_per_hour for offer in priced.offers} == {way: 10 for way in ways}
     with pytest.raises(smsim.NoPlanError):
         smsim.plan(**question, finish_by="1h")
 
