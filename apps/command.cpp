@@ -4,21 +4,17 @@
 #include <exception>
 #include <iostream>
 #include <new>
+#include <optional>
 #include <system_error>
 
 #include <fmt/core.h>
 
+#include "apps/manual.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/value.h"
 
-#ifndef SMSIM_VERSION
-#error "SMSIM_VERSION comes from CMake's project version"
-#endif
-
 namespace apps {
-
-const char* const version = SMSIM_VERSION;
 
 bool wants_json(const std::vector<std::string>& arguments) {
     for (const std::string& argument : arguments)
@@ -32,14 +28,6 @@ int show(const core::Diagnostics& diagnostics, bool as_json, std::ostream& out, 
     return diagnostics.has_errors() ? wrong_input : good;
 }
 
-void check_output(const std::string& option, const std::string& path, core::Diagnostics& diagnostics) {
-    if (const std::optional<std::string> failure = core::writing_failure(path))
-        diagnostics.error(
-            {}, option,
-            fmt::format("{} {}: cannot be written: {}", option, core::in_quotes(path, 300), *failure),
-            "name a file in a folder that you may write");
-}
-
 int write_outputs(const std::vector<OutputFile>& files, std::ostream& err) {
     try {
         for (const OutputFile& file : files) core::write_file_atomically(file.path, file.content);
@@ -48,6 +36,26 @@ int write_outputs(const std::vector<OutputFile>& files, std::ostream& err) {
         err << "error: " << failure.what() << '\n';
         return machine_failure;
     }
+}
+
+int show_reply(const api::Reply& reply, bool as_json, std::ostream& out, std::ostream& err) {
+    const ExitCode code = reply.outcome == api::Outcome::good      ? good
+                          : reply.outcome == api::Outcome::no_plan ? no_plan
+                                                                   : wrong_input;
+    if (reply.document.is_null()) {
+        show(reply.diagnostics, as_json, out, err);
+        return code;
+    }
+    const bool are_in_document =
+        reply.document.find("warnings") != nullptr || reply.document.find("errors") != nullptr;
+    if (!as_json || !are_in_document) err << core::format(reply.diagnostics);
+    if (as_json) out << core::to_json(reply.document) << '\n';
+    else out << reply.text;
+    const int written = write_outputs(reply.files, err);
+    if (written != good) return written;
+    if (!as_json)
+        for (const OutputFile& file : reply.files) out << file.said;
+    return code;
 }
 
 namespace {
@@ -68,6 +76,12 @@ int dispatch(const Tool& tool, const std::vector<std::string>& arguments) {
         std::cerr << tool.help;
         return wrong_input;
     }
+    // For packages: smsim --generate man|bash|zsh|fish.
+    if (arguments.size() == 2 && arguments[0] == "--generate")
+        if (const std::optional<std::string> text = manual_of(tool, arguments[1])) {
+            std::cout << *text;
+            return good;
+        }
     const auto is_help = [](const std::string& argument) { return argument == "--help" || argument == "-h"; };
     const auto command = std::find_if(tool.subcommands.begin(), tool.subcommands.end(),
                                       [&](const Subcommand& c) { return c.name == arguments[0]; });
@@ -77,7 +91,7 @@ int dispatch(const Tool& tool, const std::vector<std::string>& arguments) {
     // for the text of the command.
     for (const std::string& argument : arguments) {
         if (argument == "--version") {
-            std::cout << tool.name << ' ' << version << '\n';
+            std::cout << tool.name << ' ' << version << " (" << api::commit << ")\n";
             return good;
         }
         if (!is_help(argument)) continue;

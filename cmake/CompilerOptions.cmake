@@ -47,8 +47,12 @@ find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # pch_defines,time_macros: without them nothing that reads a precompiled header is cached. Depend mode: g++ names the
   # headers of a file as it compiles it, so that ccache need not preprocess each file a first time.
-  set(CMAKE_CXX_COMPILER_LAUNCHER
-      /usr/bin/env CCACHE_DEPEND=1 CCACHE_SLOPPINESS=pch_defines,time_macros "${CCACHE_PROGRAM}")
+  set(ccache_settings CCACHE_DEPEND=1 CCACHE_SLOPPINESS=pch_defines,time_macros)
+  # Objects of another checkout serve too: paths are relative.
+  if(NOT DEFINED ENV{CCACHE_BASEDIR})
+    list(APPEND ccache_settings "CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}" CCACHE_NOHASHDIR=1)
+  endif()
+  set(CMAKE_CXX_COMPILER_LAUNCHER /usr/bin/env ${ccache_settings} "${CCACHE_PROGRAM}")
 endif()
 find_program(MOLD_PROGRAM mold)
 if(MOLD_PROGRAM)

@@ -8,8 +8,13 @@
 namespace core {
 
 void Diagnostics::error(SourceLocation location, std::string key, std::string message, std::string hint) {
-    entries_.push_back(
-        {Severity::error, std::move(location), std::move(key), std::move(message), std::move(hint)});
+    error(Diagnostic{Severity::error, std::move(location), std::move(key), std::move(message),
+                     std::move(hint)});
+}
+
+void Diagnostics::error(Diagnostic diagnostic) {
+    diagnostic.severity = Severity::error;
+    entries_.push_back(std::move(diagnostic));
     ++error_count_;
 }
 

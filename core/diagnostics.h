@@ -19,8 +19,11 @@ struct Diagnostic {
     SourceLocation location;
     std::string
         key;  // dotted path of the key, e.g. "plan.tensor_parallel"; empty when it concerns the whole file
-    std::string message;  // names key, value and what is wrong with it
-    std::string hint;     // what is allowed, what to do
+    std::string message;     // names key, value and what is wrong with it
+    std::string hint;        // what is allowed, what to do
+    std::string value = {};  // as given; empty where the key is missing or has none of its own
+    // What may stand there, each in words; empty where the hint alone says it.
+    std::vector<std::string> allowed = {};
 };
 
 // Collects; never throws, never prints. A pass runs to its end, the caller stops at a checkpoint when
@@ -28,6 +31,7 @@ struct Diagnostic {
 class Diagnostics {
 public:
     void error(SourceLocation location, std::string key, std::string message, std::string hint = {});
+    void error(Diagnostic diagnostic);  // whose severity is error
     void warning(SourceLocation location, std::string key, std::string message, std::string hint = {});
     void append(const Diagnostics& other);
 

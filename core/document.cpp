@@ -122,6 +122,8 @@ Value to_value(const Diagnostics& diagnostics) {
         one["key"] = entry.key;
         one["message"] = entry.message;
         one["hint"] = entry.hint;
+        if (!entry.value.empty()) one["value"] = entry.value;
+        if (!entry.allowed.empty()) one["allowed"] = entry.allowed;
         (entry.severity == Severity::error ? errors : warnings).append(std::move(one));
     }
     Value document = Value::table();

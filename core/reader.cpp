@@ -71,6 +71,13 @@ std::string join(const std::string& path, std::string_view key) {
     return path.empty() ? name : path + "." + name;
 }
 
+// What is wrong with a value that is there.
+void refuse(const Value& value, const std::string& path, std::string message, std::string hint,
+            std::vector<std::string> allowed, Diagnostics& diagnostics) {
+    diagnostics.error({Severity::error, value.location, path, std::move(message), std::move(hint),
+                       shown(value), std::move(allowed)});
+}
+
 std::optional<std::int64_t> read_integer(const Value& value, const std::string& path, IntegerRange range,
                                          Diagnostics& diagnostics) {
     if (value.kind() != Value::Kind::integer) {
@@ -78,8 +85,8 @@ std::optional<std::int64_t> read_integer(const Value& value, const std::string& 
         if (value.kind() == Value::Kind::real && std::fabs(value.number()) < greatest_exact_integer &&
             value.number() == std::trunc(value.number()))
             hint = "write it without a point: " + std::to_string(static_cast<std::int64_t>(value.number()));
-        diagnostics.error(value.location, path, with_kind(path, value) + ", but an integer is expected",
-                          hint);
+        refuse(value, path, with_kind(path, value) + ", but an integer is expected", hint, {in_words(range)},
+               diagnostics);
         return std::nullopt;
     }
     const std::int64_t number = value.integer();
@@ -87,8 +94,8 @@ std::optional<std::int64_t> read_integer(const Value& value, const std::string& 
         const std::string limit = number < range.least
                                       ? "below the least allowed, " + std::to_string(range.least)
                                       : "above the greatest allowed, " + std::to_string(range.greatest);
-        diagnostics.error(value.location, path, path + " = " + std::to_string(number) + " is " + limit,
-                          "give " + in_words(range));
+        refuse(value, path, path + " = " + std::to_string(number) + " is " + limit, "give " + in_words(range),
+               {in_words(range)}, diagnostics);
         return std::nullopt;
     }
     return number;
@@ -97,22 +104,22 @@ std::optional<std::int64_t> read_integer(const Value& value, const std::string& 
 std::optional<double> read_real(const Value& value, const std::string& path, RealRange range,
                                 Diagnostics& diagnostics) {
     if (!value.is_number()) {
-        diagnostics.error(value.location, path, with_kind(path, value) + ", but a number is expected",
-                          "give " + in_words(range));
+        refuse(value, path, with_kind(path, value) + ", but a number is expected", "give " + in_words(range),
+               {in_words(range)}, diagnostics);
         return std::nullopt;
     }
     const double number = value.number();
     if (!std::isfinite(number)) {
-        diagnostics.error(value.location, path, path + " = " + shown(number) + " must be a finite number",
-                          "give " + in_words(range));
+        refuse(value, path, path + " = " + shown(number) + " must be a finite number",
+               "give " + in_words(range), {in_words(range)}, diagnostics);
         return std::nullopt;
     }
     if (number < range.least || number > range.greatest) {
         const std::string limit = number < range.least
                                       ? "below the least allowed, " + shown(range.least)
                                       : "above the greatest allowed, " + shown(range.greatest);
-        diagnostics.error(value.location, path, path + " = " + shown(value) + " is " + limit,
-                          "give " + in_words(range));
+        refuse(value, path, path + " = " + shown(value) + " is " + limit, "give " + in_words(range),
+               {in_words(range)}, diagnostics);
         return std::nullopt;
     }
     return number;
@@ -121,8 +128,8 @@ std::optional<double> read_real(const Value& value, const std::string& path, Rea
 std::optional<std::string> read_string(const Value& value, const std::string& path,
                                        Diagnostics& diagnostics) {
     if (value.is_string()) return value.string();
-    diagnostics.error(value.location, path, with_kind(path, value) + ", but a string is expected",
-                      "put the text in double quotes");
+    refuse(value, path, with_kind(path, value) + ", but a string is expected",
+           "put the text in double quotes", {"a string"}, diagnostics);
     return std::nullopt;
 }
 
@@ -133,26 +140,25 @@ std::optional<Q> read_quantity(const Value& value, const std::string& path,
     const std::string hint = "write the number with its unit: \"" + std::string(example) +
                              "\" (units: " + std::string(units) + ")";
     if (value.is_number()) {
-        diagnostics.error(
-            value.location, path,
-            path + " = " + shown(value) + " has no unit, but " + std::string(noun) + " is expected",
-            "write the unit: \"" + std::string(example) + "\"");
+        refuse(value, path,
+               path + " = " + shown(value) + " has no unit, but " + std::string(noun) + " is expected",
+               "write the unit: \"" + std::string(example) + "\"", {std::string(noun)}, diagnostics);
         return std::nullopt;
     }
     if (!value.is_string()) {
-        diagnostics.error(value.location, path,
-                          with_kind(path, value) + ", but " + std::string(noun) + " is expected", hint);
+        refuse(value, path, with_kind(path, value) + ", but " + std::string(noun) + " is expected", hint,
+               {std::string(noun)}, diagnostics);
         return std::nullopt;
     }
     const std::optional<Q> quantity = parse(value.string());
     if (!quantity) {
-        diagnostics.error(value.location, path, path + " = " + shown(value) + " is not " + std::string(noun),
-                          hint);
+        refuse(value, path, path + " = " + shown(value) + " is not " + std::string(noun), hint,
+               {std::string(noun)}, diagnostics);
         return std::nullopt;
     }
     if (quantity->value < 0) {
-        diagnostics.error(value.location, path, path + " = " + shown(value) + " is negative",
-                          "give zero or more");
+        refuse(value, path, path + " = " + shown(value) + " is negative", "give zero or more",
+               {std::string(noun)}, diagnostics);
         return std::nullopt;
     }
     return quantity;
@@ -210,8 +216,8 @@ void TableReader::missing(std::string_view key, std::string_view what) {
 
 void TableReader::wrong_kind(std::string_view key, const Value& value, std::string_view wanted) {
     const std::string path = path_of(key);
-    diagnostics_.error(value.location, path,
-                       with_kind(path, value) + ", but " + with_article(wanted) + " is expected");
+    refuse(value, path, with_kind(path, value) + ", but " + with_article(wanted) + " is expected", {},
+           {with_article(wanted)}, diagnostics_);
 }
 
 std::optional<std::int64_t> TableReader::optional_integer(std::string_view key, IntegerRange range) {
@@ -231,8 +237,8 @@ std::optional<bool> TableReader::optional_boolean(std::string_view key) {
     if (!value) return std::nullopt;
     if (value->kind() == Value::Kind::boolean) return value->boolean();
     const std::string path = path_of(key);
-    diagnostics_.error(value->location, path, with_kind(path, *value) + ", but a boolean is expected",
-                       "write true or false");
+    refuse(*value, path, with_kind(path, *value) + ", but a boolean is expected", "write true or false",
+           {"true", "false"}, diagnostics_);
     return std::nullopt;
 }
 
@@ -249,9 +255,11 @@ std::optional<std::string> TableReader::optional_choice(std::string_view key,
     for (const std::string& choice : allowed)
         if (*text == choice) return text;
     const std::string nearest = did_you_mean(*text, allowed);
-    error(key, path_of(key) + " = " + in_quotes(*text) + " is not one of the allowed values",
-          (nearest.empty() ? "" : "did you mean " + in_quotes(nearest) + "? ") + std::string("use ") +
-              list_in_words(allowed));
+    refuse(*ask(key), path_of(key),
+           path_of(key) + " = " + in_quotes(*text) + " is not one of the allowed values",
+           (nearest.empty() ? "" : "did you mean " + in_quotes(nearest) + "? ") + std::string("use ") +
+               list_in_words(allowed),
+           allowed, diagnostics_);
     return std::nullopt;
 }
 
@@ -389,7 +397,9 @@ const Value* TableReader::required_array(std::string_view key) {
 }
 
 void TableReader::error(std::string_view key, std::string message, std::string hint) {
-    diagnostics_.error(location_of(key), path_of(key), std::move(message), std::move(hint));
+    const Value* value = table_->find(key);
+    diagnostics_.error({Severity::error, location_of(key), path_of(key), std::move(message), std::move(hint),
+                        value && !value->is_table() && !value->is_array() ? shown(*value) : std::string()});
 }
 
 void TableReader::warning(std::string_view key, std::string message, std::string hint) {
@@ -410,7 +420,9 @@ void TableReader::finish() {
         const std::string hint = !nearest.empty() ? "did you mean " + in_quotes(nearest) + "?"
                                  : known.empty()  ? "no key is known here"
                                                   : "known keys: " + list_in_words(known);
-        diagnostics_.error(location, path_of(key), "unknown key " + in_quotes(path_of(key), 120), hint);
+        diagnostics_.error({Severity::error, location, path_of(key),
+                            "unknown key " + in_quotes(path_of(key), 120), hint,
+                            value.is_table() || value.is_array() ? std::string() : shown(value), known});
     }
     if (unknown > most_unknown_keys_reported)
         diagnostics_.error(

@@ -167,8 +167,11 @@ private:
     bool is_late() const { return is_late(1); }
     // Has this share of the limit been worked?
     bool is_late(double share) const {
-        return request_.time_limit && work_.spent() > *request_.time_limit * share;
+        return is_stopped() || (request_.time_limit && work_.spent() > *request_.time_limit * share);
     }
+    bool is_stopped() const { return request_.is_stopped && request_.is_stopped(); }
+    // `least` is the bound of what is left, where it is known.
+    void tell_progress(std::optional<double> least) const;
     void count_work(const schedule::Plan& plan, const std::optional<sim::Evaluation>& evaluation) const {
         work_.add(1, per_simulation);
         work_.add(plan.layout.ranks(), per_simulated_rank);
@@ -706,11 +709,24 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
     if (result_.plans.size() > request_.keep) result_.plans.resize(request_.keep);
 }
 
+void Search::tell_progress(std::optional<double> least) const {
+    if (!request_.progress) return;
+    std::size_t rejected = 0;
+    for (const auto& [reason, count] : result_.account.rejected) rejected += count;
+    SearchProgress at{.space = result_.account.space,
+                      .looked_at = result_.account.evaluated + result_.account.pruned + rejected,
+                      .seconds = elapsed()};
+    if (least && std::isfinite(*least)) at.lower_bound = least;
+    if (!result_.plans.empty()) at.best_value = best_value();
+    request_.progress(at);
+}
+
 // `share` of the limit is for everything up to the end of these waves.
 void Search::search_waves(core::Diagnostics& diagnostics, double share) {
     while (const std::optional<double> least = least_bound()) {
         const bool is_over = is_late(share);
-        if (is_beaten(*least) || (is_over && !result_.plans.empty())) return;
+        if (is_beaten(*least) || (is_over && !result_.plans.empty()) || is_stopped()) return;
+        tell_progress(*least);
         if (const std::vector<std::size_t> opened = next_families(); !opened.empty()) {
             open_families(opened);
             continue;
@@ -855,7 +871,10 @@ void Search::probe(std::size_t group, core::Diagnostics& diagnostics) {
 void Search::probe_usual_plans(core::Diagnostics& diagnostics) {
     if (!request_.uses_bounds || request_.objective == Objective::memory) return;
     for (const std::size_t group : usual_groups())
-        if (!is_late(share_of_probes) || result_.plans.empty()) probe(group, diagnostics);
+        if (!is_stopped() && (!is_late(share_of_probes) || result_.plans.empty())) {
+            probe(group, diagnostics);
+            tell_progress(std::nullopt);
+        }
     while (!result_.plans.empty()) {
         const double before = best_value();
         const RankedPlan& best = result_.plans.front();
@@ -871,6 +890,7 @@ void Search::probe_usual_plans(core::Diagnostics& diagnostics) {
         for (const std::size_t group : neighbours_of(*own)) {
             if (is_late(share_of_probes)) return;
             probe(group, diagnostics);
+            tell_progress(std::nullopt);
             if (best_value() < before) break;
         }
         if (best_value() >= before) return;
@@ -1083,7 +1103,8 @@ void Search::look_for_shortfall() {
 
 void Search::search_orders(core::Diagnostics& diagnostics) {
     std::vector<RankedPlan>& plans = result_.plans;
-    for (RankedPlan& ranked : plans) search_order(ranked, diagnostics);
+    for (RankedPlan& ranked : plans)
+        if (!is_stopped()) search_order(ranked, diagnostics);
     std::stable_sort(plans.begin(), plans.end(), is_better);
     // Plans that differed in their schedule alone may have come to one order.
     plans.erase(std::unique(plans.begin(), plans.end(),

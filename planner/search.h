@@ -2,6 +2,7 @@
 // simulation, and an account of every candidate.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -18,6 +19,13 @@
 #include "sim/evaluate.h"
 
 namespace planner {
+
+// How far a search is.
+struct SearchProgress {
+    std::size_t space = 0, looked_at = 0;  // plans; those looked at were simulated or excluded
+    std::optional<double> best_value = {}, lower_bound = {};  // of the objective
+    core::Seconds seconds = {};                               // since it began
+};
 
 enum class Objective {
     speed,          // least step time
@@ -56,6 +64,10 @@ struct SearchRequest {
     PlanLimits limits = {};
     bool keeps_front = false;      // SearchResult::front
     bool searches_orders = false;  // of the ranked plans, each with an order of its own where that is better
+    // Called between passes, from the thread that called the search.
+    std::function<void(const SearchProgress&)> progress = {};
+    // True ends the search as its time limit does, also where there is no plan yet. From any thread.
+    std::function<bool()> is_stopped = {};
 };
 
 struct RankedPlan {

@@ -114,8 +114,13 @@ std::optional<Split> split_assignment(std::string_view text, const std::string& 
 }  // namespace
 
 std::optional<Value> load_scenario_document(const std::string& path, core::Diagnostics& diagnostics) {
-    std::optional<Value> document = core::load_document(path, diagnostics);
-    if (!document) return std::nullopt;
+    const std::optional<Value> document = core::load_document(path, diagnostics);
+    return document ? resolve_scenario_document(*document, path, diagnostics) : std::nullopt;
+}
+
+std::optional<Value> resolve_scenario_document(const Value& given, const std::string& path,
+                                               core::Diagnostics& diagnostics) {
+    std::optional<Value> document = given;
     if (!document->is_table()) {
         diagnostics.error(document->location, "", "a scenario is a table of keys", "see docs/formats.md");
         return std::nullopt;

@@ -33,6 +33,9 @@ struct Scenario {
 
 // The scenario's tree with its plan reference resolved and its what-if overrides applied.
 std::optional<core::Value> load_scenario_document(const std::string& path, core::Diagnostics& diagnostics);
+// The same of a tree that is no file, or read already; `path` is what its references are relative to.
+std::optional<core::Value> resolve_scenario_document(const core::Value& document, const std::string& path,
+                                                     core::Diagnostics& diagnostics);
 
 // "plan.micro_batch=4": a dotted key and a value in TOML syntax; text that is no TOML value is a string
 // (cluster.instance=p4d.24xlarge).

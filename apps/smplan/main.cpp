@@ -1,11 +1,11 @@
 // smplan: the best plan of the whole space, why it is best, and what binds; and partitions of any graph with
 // a proof.
 #include "apps/command.h"
-#include "apps/smplan/plan/certificate.h"
 #include "apps/smplan/smplan_export.h"
 #include "apps/smplan/smplan_order.h"
 #include "apps/smplan/smplan_partition.h"
 #include "apps/smplan/smplan_plan.h"
+#include "apps/smplan/smplan_verify.h"
 #include "apps/smplan/why_not/smplan_why_not.h"
 
 namespace {

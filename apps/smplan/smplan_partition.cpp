@@ -1,448 +1,98 @@
 #include "apps/smplan/smplan_partition.h"
 
-#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
-#include <filesystem>
 #include <ostream>
 
 #include <fmt/core.h>
 
+#include "api/partition/partition_command.h"
 #include "apps/command.h"
-#include "apps/smplan/partition_answer.h"
-#include "apps/smplan/partition_decision.h"
-#include "apps/smplan/partition_options.h"
-#include "apps/smplan/partition_report.h"
-#include "cluster/node.h"
-#include "cluster/profile/load.h"
-#include "core/diagnostics.h"
-#include "core/document.h"
-#include "model/load.h"
-#include "partition/baseline/baseline_placement.h"
-#include "partition/hierarchical/hierarchical_check.h"
-#include "partition/reader/costed_graph.h"
-#include "partition/reader/dnn_partitioning.h"
-#include "partition/reader/pipedream.h"
-#include "partition/reader/piper.h"
-#include "partition/replicated/replicated_check.h"
-#include "planner/search_space.h"
-#include "sim/cost/compute.h"
+#include "core/units.h"
 
 namespace apps {
 
 namespace {
 
-double peak_rss_mib() {
-    rusage usage{};
-    getrusage(RUSAGE_SELF, &usage);
-    return static_cast<double>(usage.ru_maxrss) / 1024.0;  // Linux gives KiB
+const char* const partition_help =
+    "Usage: smplan partition --graph FILE [--format FORMAT] [--devices K] [--cpus L] [--memory BYTES] "
+    "[--micro-batches N]\n"
+    "                        [--bandwidth B...] [--non-contiguous] [--algorithm A] [--time-limit S] [...] "
+    "[--json]\n"
+    "\n"
+    "Places any graph on devices so that the largest stage load is least, and proves it: exact search with a "
+    "lower bound.\n"
+    "\n"
+    "  --graph FILE       the graph; for models also a catalogue name or config.json\n"
+    "  --format FORMAT    dnn-partitioning, pipedream, piper, onnx or toml (a costed graph, or a model); "
+    "default: by content\n"
+    "  --devices K        accelerators (default: the file's); pipedream: workers, of several levels of "
+    "bandwidth innermost first, 4x4\n"
+    "  --cpus L           CPU devices (dnn-partitioning and costed graphs; default: the file's)\n"
+    "  --memory BYTES     of one accelerator, as a number or \"16GiB\" (default: the file's, or the "
+    "target's)\n"
+    "  --micro-batches N  of a step: stage s of p keeps activations of min(N, p - s) (piper: in a batch; "
+    "default: the file's, models 1)\n"
+    "  --bandwidth B...   bytes per second, as a number or \"25GiB/s\" (piper, costed graphs; pipedream: one "
+    "a level, default 1e9)\n"
+    "  --non-contiguous   stages need not be contiguous: local search, with a lower bound\n"
+    "  --algorithm A      exact (default), or a baseline: smp_tree (SageMaker SMP v1), chain, multilevel (as "
+    "METIS)\n"
+    "  --optimize O       speed or memory: SMP's memory_weight 0.2 or 0.8; --memory-weight W sets it (0: "
+    "time alone, 1: memory alone)\n"
+    "  --time-limit S     stop after S seconds with the best so far and its gap\n"
+    "\n"
+    "Models (onnx, toml, config.json, catalogue names), priced as smsim prices them:\n"
+    "  --target INSTANCE  instance type or measured profile (smexec profile --model); default p3.16xlarge\n"
+    "  --granularity G    unit (default: layers, what smsim and smexec run), module (leaves with parameters) "
+    "or operator\n"
+    "  --tied T           together (tied parameters on one device) or copied (default: gradients summed)\n"
+    "  --micro-batch B    samples (default 1); --seq-len S; --allow-unknown (operators without a mapping "
+    "cost their bytes)\n"
+    "\n"
+    "Decisions:\n"
+    "  --out FILE               save the decision with the graph's hash: a plan takes a model's as partition "
+    "= \"FILE\"\n"
+    "  --load-partition FILE    judge a saved or hand-made decision instead of searching; refused when the "
+    "graph changed\n"
+    "  --default-partition N    stage of what the loaded decision does not name\n"
+    "  --devices-per-instance N for the cut report (default: the target's, else all on one)\n"
+    "  --dot FILE, --svg FILE   the graph with its assignment\n"
+    "  --json                   one JSON document on stdout\n"
+    "\n"
+    "Exit code 3 when no placement exists, with the reason.\n"
+    "\n"
+    "Example:\n"
+    "  smplan partition --graph resnet50.onnx --target p3.16xlarge --devices 8 --micro-batch 32 "
+    "--micro-batches 8 --out partition.toml\n";
+
+// A bar with bound and gap while it is searched.
+void show_bar(const api::Progress& at, std::ostream& err) {
+    constexpr int width = 30;
+    const double bound = at.lower_bound.value_or(0);
+    const double share = at.best && *at.best > 0 ? bound / *at.best : 0;
+    const int filled = static_cast<int>(std::clamp(share, 0.0, 1.0) * width);
+    err << fmt::format("\r\033[K[{}{}] bound {} of {}, gap {:.2f} %, {:.1f} s", std::string(filled, '#'),
+                       std::string(width - filled, '.'), core::format(core::Seconds(bound)),
+                       at.best ? core::format(core::Seconds(*at.best)) : "?", 100 * (1 - share), at.seconds)
+        << std::flush;
 }
-
-// A problem of any format whose answer is a PlacementResult, with what only models have.
-struct Placeable {
-    partition::PlacementProblem problem;
-    partition::ModuleTree tree;
-    std::string hash, granularity;
-    std::vector<std::string> assumptions;
-    std::optional<model::ModelGraph> graph;
-    std::optional<partition::ModelPlacement> placement;
-    std::optional<int> devices_per_instance;  // none: all on one
-    PlacementUnit unit = PlacementUnit::seconds;
-};
-
-class PartitionCommand {
-public:
-    PartitionCommand(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics, bool as_json)
-        : arguments_(arguments),
-          diagnostics_(diagnostics),
-          as_json_(as_json),
-          request_(read_partition_request(arguments, diagnostics)) {}
-
-    const std::string& path() const { return request_.path; }
-    // What may help where there is no placement.
-    std::string remedy(const PartitionAnswer& answer) const {
-        if (request_.algorithm != PartitionAlgorithm::exact)
-            return "leave --algorithm out: the exact search finds a placement if there is one";
-        if (!answer.is_proven_infeasible)
-            return "a longer --time-limit, or more or larger devices (--devices, --memory)";
-        const bool has_cpus = format_ == "dnn-partitioning" || format_ == "toml";
-        return std::string("more or larger devices (--devices, --memory)") +
-               (has_cpus ? ", or a CPU (--cpus)" : "");
-    }
-    bool is_loaded() const { return request_.load.has_value(); }  // a decision is judged, nothing searched
-
-    std::optional<PartitionAnswer> run() {
-        if (diagnostics_.has_errors()) return std::nullopt;
-        if (!find_format()) return std::nullopt;
-        refuse_foreign_options(arguments_, format_ == "toml" ? "toml" : format_, diagnostics_);
-        if (request_.device_counts.size() > 1 && format_ != "pipedream")
-            diagnostics_.error({}, "--devices", "only the pipedream format has levels of devices",
-                               "give one number");
-        if (diagnostics_.has_errors()) return std::nullopt;
-        if (format_ == "pipedream") return place_pipedream();
-        if (format_ == "piper") return place_piper();
-        std::optional<Placeable> placeable = format_ == "model"  ? read_model()
-                                             : format_ == "toml" ? read_costed()
-                                                                 : read_dnn();
-        if (!placeable || diagnostics_.has_errors()) return std::nullopt;
-        return place(*placeable);
-    }
-
-private:
-    bool read_text() {
-        if (text_) return true;
-        text_ = core::read_file(request_.path, diagnostics_, {}, "--graph");
-        return text_.has_value();
-    }
-    // dnn-partitioning, pipedream, piper, toml (a costed graph) or model.
-    bool find_format() {
-        format_ = request_.format;
-        const bool is_model_file =
-            request_.path.ends_with(".onnx") || !std::filesystem::is_regular_file(request_.path);
-        if (format_ == "onnx" ||
-            (format_.empty() && is_model_file && !std::filesystem::path(request_.path).has_extension()) ||
-            (format_.empty() && request_.path.ends_with(".onnx"))) {
-            format_ = "model";
-            return true;
-        }
-        if (!read_text()) return false;
-        if (format_ == "toml" || (format_.empty() && request_.path.ends_with(".toml"))) {
-            document_ = core::parse_toml(*text_, request_.path, diagnostics_);
-            if (!document_) return false;
-            if (document_->find("instance") && document_->find("device")) {
-                diagnostics_.error(
-                    {.file = request_.path}, "--graph",
-                    fmt::format("{} is a hardware profile, not a graph", core::in_quotes(request_.path)),
-                    "the model is the graph, the profile its target: --graph MODEL --target " +
-                        request_.path);
-                return false;
-            }
-            format_ = document_->find("node") ? "toml" : "model";
-            return true;
-        }
-        if (format_.empty() && partition::looks_like_pipedream(*text_)) format_ = "pipedream";
-        if (format_ == "pipedream") return true;
-        // Graphs are read as JSON whatever the file is called.
-        document_ = core::parse_json(*text_, request_.path, diagnostics_);
-        if (!document_) return false;
-        if (format_.empty())
-            format_ = document_->find("mbsInBatch")   ? "piper"
-                      : document_->find("model_type") ? "model"
-                                                      : "dnn-partitioning";
-        return true;
-    }
-
-    std::optional<PartitionAnswer> place_pipedream() {
-        std::optional<partition::HierarchicalProblem> problem =
-            partition::read_pipedream(*text_, request_.path, diagnostics_);
-        std::vector<partition::BandwidthLevel> levels = bandwidth_levels(request_, diagnostics_);
-        if (!problem || diagnostics_.has_errors()) return std::nullopt;
-        problem->levels = std::move(levels);
-        if (request_.memory) problem->memory_limit = *request_.memory;
-        partition::HierarchicalOptions search;
-        search.time_limit = request_.time_limit;
-        search.progress = progress_bar(as_json_);
-        return place_or_judge(*problem, [&] { return partition::place_hierarchical(*problem, search); }, "s");
-    }
-
-    std::optional<PartitionAnswer> place_piper() {
-        std::optional<partition::ReplicatedProblem> problem = partition::read_piper(*document_, diagnostics_);
-        if (!request_.device_counts.empty() && request_.device_counts.front() < 1)
-            diagnostics_.error({}, "--devices", "--devices must be at least 1");
-        if (!problem || diagnostics_.has_errors()) return std::nullopt;
-        if (!request_.device_counts.empty()) problem->devices = request_.device_counts.front();
-        if (request_.memory) problem->memory_limit = *request_.memory;
-        if (request_.micro_batches) problem->micro_batches = *request_.micro_batches;
-        if (!request_.bandwidths.empty()) problem->bandwidth = request_.bandwidths.front();
-        partition::ReplicatedOptions search;
-        search.time_limit = request_.time_limit;
-        search.progress = progress_bar(as_json_);
-        return place_or_judge(
-            *problem, [&] { return partition::place_replicated(*problem, search); }, "s per sample");
-    }
-
-    // Replicated stages, searched or loaded, with all that is asked for beside them.
-    template <class Problem, class Search>
-    std::optional<PartitionAnswer> place_or_judge(const Problem& problem, Search search, const char* unit) {
-        decltype(search()) result;
-        if (request_.load) {
-            const std::optional<schedule::PartitionFile> file =
-                schedule::load_partition_file(*request_.load, diagnostics_, {}, "--load-partition");
-            if (!file) return std::nullopt;
-            auto loaded = apply_decision(*file, *request_.load, problem, diagnostics_);
-            if (!loaded) return std::nullopt;
-            result = std::move(*loaded);
-        } else {
-            result = search();
-            clear_progress_bar(as_json_);
-        }
-        PartitionAnswer answer = answer_of(problem, result);
-        if (!result.is_feasible) return answer;
-        answer.document["graph_hash"] = partition::hash_of(problem);
-        if (request_.out) {
-            schedule::PartitionFile file = decision_of(problem, result);
-            file.graph_hash = partition::hash_of(problem);
-            file.objective = result.objective.value;
-            file.lower_bound = result.lower_bound.value;
-            file.unit = unit;
-            save(std::move(file), answer);
-            answer.saved = fmt::format("  saved to {}\n", *request_.out);
-        }
-        add_picture(picture_of(problem, result), request_, answer.files);
-        return answer;
-    }
-
-    std::optional<Placeable> read_dnn() {
-        std::optional<partition::PlacementProblem> problem =
-            partition::read_dnn_partitioning(*document_, diagnostics_, request_.is_contiguous);
-        if (!problem) return std::nullopt;
-        return placeable_of(std::move(*problem), PlacementUnit::milliseconds);
-    }
-    std::optional<Placeable> read_costed() {
-        partition::CostedGraphOverrides overrides{.bandwidth = {}, .is_contiguous = request_.is_contiguous};
-        if (!request_.bandwidths.empty()) overrides.bandwidth = request_.bandwidths.front();
-        std::optional<partition::PlacementProblem> problem =
-            partition::read_costed_graph(*document_, diagnostics_, overrides);
-        if (!problem) return std::nullopt;
-        for (const char* kind : {"--devices", "--cpus", "--memory"})
-            if (!problem->devices.empty() &&
-                ((kind == std::string("--devices") && !request_.device_counts.empty()) ||
-                 (kind == std::string("--cpus") && request_.cpus) ||
-                 (kind == std::string("--memory") && request_.memory)))
-                diagnostics_.error({}, kind,
-                                   fmt::format("{} has no meaning where the graph lists its devices", kind),
-                                   "change the [[device]] tables");
-        return placeable_of(std::move(*problem), PlacementUnit::seconds);
-    }
-    std::optional<Placeable> placeable_of(partition::PlacementProblem problem, PlacementUnit unit) {
-        Placeable result;
-        result.unit = unit;
-        if (!request_.device_counts.empty()) problem.accelerators = request_.device_counts.front();
-        if (request_.cpus) problem.cpus = *request_.cpus;
-        if (request_.memory) problem.memory_limit = *request_.memory;
-        if (request_.micro_batches) problem.micro_batches = *request_.micro_batches;
-        result.hash = partition::hash_of(problem);
-        result.tree = partition::flat_tree(problem);
-        result.problem = std::move(problem);
-        return result;
-    }
-
-    std::optional<Placeable> read_model() {
-        model::LoadOptions load;
-        load.sequence_length = request_.sequence_length;
-        load.allow_unknown = request_.allow_unknown;
-        Placeable result;
-        result.graph = model::load_model(request_.path, load, diagnostics_, {}, "--graph");
-        const std::optional<cluster::InstanceType> instance =
-            cluster::load_instance(request_.target, diagnostics_, {}, "--target");
-        if (!result.graph || !instance) return std::nullopt;
-        const int devices =
-            request_.device_counts.empty() ? instance->devices : request_.device_counts.front();
-        if (devices < 1) {
-            diagnostics_.error({}, "--devices", "--devices must be at least 1");
-            return std::nullopt;
-        }
-        cluster::Cluster cluster;
-        cluster.instance = *instance;
-        cluster.nodes = (devices + instance->devices - 1) / instance->devices;
-        if (cluster.nodes > 1 && !cluster::has_network(*instance)) {
-            diagnostics_.error({}, "--devices",
-                               fmt::format("{} has no network: it cannot be more than one node, {} devices "
-                                           "are more than the {} devices of one",
-                                           instance->name, devices, instance->devices),
-                               fmt::format("use at most --devices {}", instance->devices));
-            return std::nullopt;
-        }
-        schedule::Plan plan = planner::default_plan(instance->device);
-        plan.micro_batch = request_.micro_batch;
-        plan.micro_batches = request_.micro_batches.value_or(1);
-        // The base plan whose kernels the device has: flash attention, else fused softmax, else plain.
-        for (model::AttentionImplementation attention :
-             {plan.attention, model::AttentionImplementation::fused_softmax,
-              model::AttentionImplementation::unfused}) {
-            plan.attention = attention;
-            core::Diagnostics problems;
-            if (sim::ComputeCost::make(*result.graph, instance->device, plan, problems)) break;
-        }
-        const partition::TiedParameters tied = request_.tied.value_or(
-            request_.is_contiguous ? partition::TiedParameters::copied : partition::TiedParameters::together);
-        result.placement = partition::model_placement(*result.graph, cluster, plan, devices,
-                                                      request_.granularity, tied, diagnostics_);
-        if (!result.placement) return std::nullopt;
-        result.problem = result.placement->problem;
-        if (request_.memory) result.problem.memory_limit = *request_.memory;
-        result.tree = partition::module_tree(*result.graph, *result.placement);
-        result.assumptions = result.graph->assumptions;
-        result.assumptions.insert(result.assumptions.end(), result.placement->assumptions.begin(),
-                                  result.placement->assumptions.end());
-        result.assumptions.push_back(fmt::format("{} compute on {}, {} with fp32 state",
-                                                 core::name_of(plan.precision.compute), instance->name,
-                                                 schedule::name_of(plan.optimizer.kind)));
-        result.hash = model::hash_of(*result.graph);
-        result.granularity = request_.granularity == partition::Granularity::unit     ? "unit"
-                             : request_.granularity == partition::Granularity::module ? "module"
-                                                                                      : "operator";
-        result.devices_per_instance = instance->devices;
-        return result;
-    }
-
-    std::vector<partition::PlacedStage> baseline(const Placeable& placeable) const {
-        switch (request_.algorithm) {
-            case PartitionAlgorithm::smp_tree:
-                return partition::place_smp_tree(placeable.problem, placeable.tree,
-                                                 request_.memory_weight.value_or(0.8));
-            case PartitionAlgorithm::chain: return partition::place_chain(placeable.problem);
-            case PartitionAlgorithm::multilevel: return partition::place_multilevel(placeable.problem);
-            case PartitionAlgorithm::exact: break;
-        }
-        return {};
-    }
-
-    partition::PlacementResult solve(const Placeable& placeable) {
-        const partition::PlacementOptions options{
-            .time_limit = request_.time_limit, .threads = 0, .progress = progress_bar(as_json_)};
-        partition::PlacementResult result;
-        if (request_.algorithm != PartitionAlgorithm::exact) {
-            result.stages = baseline(placeable);
-            result.is_feasible = partition::is_valid_placement(placeable.problem, result.stages);
-            result.reason = "the baseline's stages do not respect memory or order";
-        } else if (request_.memory_weight) {
-            const partition::PlacementProblem weighed =
-                partition::weighed(placeable.problem, *request_.memory_weight);
-            result = request_.is_contiguous ? partition::place_contiguous(weighed, options)
-                                            : partition::place_anywhere(weighed, options);
-            for (partition::PlacedStage& stage : result.stages)
-                stage = partition::stage_of(placeable.problem, stage.items, stage.device_class);
-            partition::settle_memory(placeable.problem, result.stages);
-            weighed_objective_ = result.objective.value;
-            result.is_proven_optimal = false;  // of the weighed objective, which is told beside
-        } else {
-            result = request_.is_contiguous ? partition::place_contiguous(placeable.problem, options)
-                                            : partition::place_anywhere(placeable.problem, options);
-        }
-        if (result.is_feasible &&
-            (request_.algorithm != PartitionAlgorithm::exact || request_.memory_weight)) {
-            result.objective = partition::largest_load(placeable.problem, result.stages);
-            result.lower_bound =
-                std::min(result.objective, partition::placement_lower_bound(placeable.problem));
-        }
-        clear_progress_bar(as_json_);
-        return result;
-    }
-
-    std::optional<PartitionAnswer> place(Placeable& placeable) {
-        partition::PlacementResult result;
-        if (request_.load) {
-            const std::optional<schedule::PartitionFile> file =
-                schedule::load_partition_file(*request_.load, diagnostics_, {}, "--load-partition");
-            if (!file) return std::nullopt;
-            std::optional<partition::PlacementResult> loaded =
-                apply_decision(*file, *request_.load, placeable.hash, request_.default_partition,
-                               placeable.problem, diagnostics_);
-            if (!loaded) return std::nullopt;
-            result = std::move(*loaded);
-        } else {
-            result = solve(placeable);
-        }
-        PartitionAnswer answer = answer_of(placeable.problem, result, request_.is_contiguous, placeable.unit);
-        if (!result.is_feasible) return answer;
-        if (weighed_objective_) answer.document["weighed_objective"] = *weighed_objective_;
-        add_cut_report(
-            placeable.problem, result,
-            request_.devices_per_instance ? request_.devices_per_instance : placeable.devices_per_instance,
-            answer);
-        answer.document["graph_hash"] = placeable.hash;
-        if (placeable.graph) {
-            const std::vector<std::int32_t> first =
-                partition::first_units_of(*placeable.graph, *placeable.placement, result.stages);
-            if (!first.empty()) answer.document["first_units"] = first;
-            core::Value assumptions = core::Value::array();
-            for (const std::string& assumption : placeable.assumptions) {
-                assumptions.append(assumption);
-                answer.text += "  assumed: " + assumption + "\n";
-            }
-            answer.document["assumptions"] = std::move(assumptions);
-        }
-        if (request_.out) save(placeable, result, answer);
-        add_picture(picture_of(placeable.problem, result), request_, answer.files);
-        return answer;
-    }
-
-    void save(schedule::PartitionFile file, PartitionAnswer& answer) const {
-        file.graph = request_.path;
-        file.algorithm = request_.load                                          ? "given"
-                         : request_.algorithm == PartitionAlgorithm::smp_tree   ? "smp_tree"
-                         : request_.algorithm == PartitionAlgorithm::chain      ? "chain"
-                         : request_.algorithm == PartitionAlgorithm::multilevel ? "multilevel"
-                                                                                : "exact";
-        answer.files.push_back({*request_.out, schedule::write_partition_file(file)});
-    }
-    void save(const Placeable& placeable, const partition::PlacementResult& result, PartitionAnswer& answer) {
-        schedule::PartitionFile file = decision_of(placeable.problem, result);
-        file.graph_hash = placeable.hash;
-        file.granularity = placeable.granularity;
-        const double scale = placeable.unit == PlacementUnit::milliseconds ? 1e3 : 1;
-        file.objective = result.objective.value * scale;
-        file.lower_bound = result.lower_bound.value * scale;
-        file.unit = placeable.unit == PlacementUnit::milliseconds ? "ms" : "s";
-        if (placeable.graph)
-            file.first_units =
-                partition::first_units_of(*placeable.graph, *placeable.placement, result.stages);
-        const bool runs = !file.first_units.empty();
-        save(std::move(file), answer);
-        answer.saved = fmt::format(
-            "  saved to {}{}\n", *request_.out,
-            !runs && placeable.graph ? " (stages are not whole units: smsim and smexec cannot run it)" : "");
-    }
-
-    const std::vector<std::string>& arguments_;
-    core::Diagnostics& diagnostics_;
-    bool as_json_;
-    PartitionRequest request_;
-    std::string format_;
-    std::optional<std::string> text_;
-    std::optional<core::Value> document_;
-    std::optional<double> weighed_objective_;
-};
 
 }  // namespace
 
 int run_partition_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
-    const auto begin = std::chrono::steady_clock::now();
     const bool as_json = wants_json(arguments);
     if (std::find(arguments.begin(), arguments.end(), "--help") != arguments.end()) {
         out << partition_help;
         return good;
     }
-    core::Diagnostics diagnostics;
-    PartitionCommand command(arguments, diagnostics, as_json);
-    std::optional<PartitionAnswer> answer = command.run();
-    if (!answer || diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
-    if (!answer->is_feasible) {
-        core::Diagnostics reason;
-        if (command.is_loaded())
-            reason.error({.file = command.path()}, "--load-partition",
-                         "the decision is no placement: " + answer->reason,
-                         "change it, or leave it out to search anew");
-        else
-            reason.error({.file = command.path()}, "--devices", "no placement: " + answer->reason,
-                         command.remedy(*answer));
-        show(reason, as_json, out, err);
-        return no_plan;
-    }
-    double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    if (as_json) {
-        answer->document["seconds"] = seconds;
-        answer->document["peak_rss_mib"] = peak_rss_mib();
-        out << core::to_json(answer->document) << '\n';
-    } else {
-        show(diagnostics, false, out, err);
-        out << answer->text << fmt::format("{:.3f} s, {:.0f} MiB\n", seconds, peak_rss_mib());
-    }
-    const int code = write_outputs(answer->files, err);
-    if (code == good && !as_json) out << answer->saved;
-    return code;
+    const bool has_bar = !as_json && ::isatty(STDERR_FILENO) != 0;
+    api::Watch watch;
+    if (has_bar) watch.progress = [&err](const api::Progress& at) { show_bar(at, err); };
+    const api::Reply reply = api::partition(arguments, watch);
+    if (has_bar) err << "\r\033[K" << std::flush;
+    return show_reply(reply, as_json, out, err);
 }
 
 }  // namespace apps

@@ -1,23 +1,9 @@
 #include "apps/smplan/smplan_plan.h"
 
-#include <algorithm>
-#include <optional>
 #include <ostream>
 
-#include <fmt/core.h>
-
+#include "api/plan/plan_command.h"
 #include "apps/command.h"
-#include "apps/options.h"
-#include "apps/smplan/offers/show_offers.h"
-#include "apps/smplan/plan/answer.h"
-#include "apps/smplan/plan/best_of_each.h"
-#include "apps/smplan/plan/certificate.h"
-#include "apps/smplan/plan/front.h"
-#include "apps/smplan/plan/no_plan.h"
-#include "apps/smplan/plan/question.h"
-#include "core/diagnostics.h"
-#include "core/document.h"
-#include "planner/search.h"
 
 namespace apps {
 
@@ -104,149 +90,13 @@ const char* const plan_help =
     "Example:\n"
     "  smplan --target p4d.24xlarge --nodes 16 --model llama-2-70b --global-batch 512 --out plan.toml\n";
 
-namespace {
-
-// The same clusters, searched with every value of what the options keep plans to.
-std::optional<CostOfLimits> cost_of_limits(const Request& request, const model::ModelGraph& graph,
-                                           const std::vector<planner::Target>& targets,
-                                           const planner::RankedPlan& best) {
-    if (request.limits.is_empty()) return std::nullopt;
-    core::Diagnostics unneeded;
-    Request free = request;
-    free.limits = {};
-    std::vector<planner::Target> all;
-    const auto is_known = [&](const planner::Target& target) {
-        return std::any_of(all.begin(), all.end(), [&](const planner::Target& other) {
-            return other.cluster.instance.name == target.cluster.instance.name &&
-                   other.cluster.nodes == target.cluster.nodes;
-        });
-    };
-    for (const planner::Target& target : targets)
-        if (!is_known(target))
-            for (planner::Target& other :
-                 targets_on(free, graph, target.cluster.instance, target.cluster.nodes, unneeded))
-                all.push_back(std::move(other));
-    planner::SearchRequest search = request.search;
-    search.limits = {};
-    search.searches_orders = false;
-    search.keep = 1;
-    planner::SearchResult result = planner::search_plans(graph, all, search, unneeded);
-    if (result.plans.empty()) return std::nullopt;
-    CostOfLimits cost{std::move(result.plans.front()), 0, result.account.is_proven_optimal};
-    cost.pct = 100 * (best.value - cost.best.value) / cost.best.value;
-    return cost;
-}
-
-// What is written beside the answer; machine_failure where it cannot be.
-int write_files(const Answer& answer, const std::vector<std::string>& arguments, bool as_json,
-                std::ostream& out, std::ostream& err) {
-    const auto& [request, graph, targets] = answer.question;
-    const planner::RankedPlan& best = answer.result.plans.front();
-    std::vector<OutputFile> files;
-    if (request.out_path)
-        files.push_back(
-            {*request.out_path, plan_text(request, graph, best, targets[best.candidate], *request.out_path)});
-    if (request.certificate_path)
-        files.push_back(
-            {*request.certificate_path, core::to_json(certificate_of(request, graph, answer.result, targets,
-                                                                     arguments, answer.intervals)) +
-                                            "\n"});
-    if (files.empty()) return good;
-    const int code = write_outputs(files, err);
-    if (code == good && !as_json)
-        for (const OutputFile& file : files)
-            out << fmt::format("  {} written to {}\n",
-                               request.out_path && file.path == *request.out_path ? "plan" : "certificate",
-                               file.path);
-    return code;
-}
-
-Answer solve(Question question) {
-    Answer answer{.question = std::move(question)};
-    auto& [request, graph, targets] = answer.question;
-    answer.result = planner::search_plans(graph, targets, request.search, answer.diagnostics);
-    planner::SearchResult& result = answer.result;
-    if (result.plans.empty()) {
-        answer.diagnostics = why_no_plan(request, graph, targets, result, answer.diagnostics);
-        return answer;
-    }
-    answer.limits = cost_of_limits(request, graph, targets, result.plans.front());
-    answer.intervals = judge(result, graph, targets, request.posterior(), request.search.threads);
-    for (const planner::RankedPlan& ranked : result.plans)
-        if (ranked.order) request.assumptions.push_back(*ranked.order);
-    if (request.search.searches_orders)
-        request.assumptions.emplace_back("bounds, and what is proven by them, are of registered schedules");
-    return answer;
-}
-
-int show_answer(const Answer& answer, bool as_json, std::ostream& out, std::ostream& err) {
-    const auto& [request, graph, targets] = answer.question;
-    if (answer.result.plans.empty()) {
-        show(answer.diagnostics, as_json, out, err);
-        return no_plan;
-    }
-    if (as_json) {
-        out << core::to_json(
-                   document_of(request, graph, answer.result, targets, answer.intervals, answer.limits))
-            << '\n';
-        return good;
-    }
-    show(answer.diagnostics, false, out, err);
-    print(request, graph, answer.result, targets, answer.intervals, out);
-    if (answer.limits) out << "  " << text_of(*answer.limits, request.limits) << '\n';
-    return good;
-}
-
-}  // namespace
-
 int run_plan_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
-    const bool as_json = wants_json(arguments);
-    core::Diagnostics diagnostics;
-    Options options(arguments, plan_options(), diagnostics);
-    if (options.has("--help")) {
-        out << plan_help;
-        return good;
-    }
-    const std::vector<Runner> runners = read_runners(options);
-    if (runners.size() > 1 && options.has("--certificate"))
-        options.error("--certificate", "a certificate is of one search, and --for names several tools",
-                      "name one of them");
-    const std::optional<OfferRequest> offers = read_offer_request(options, diagnostics);
-    if (wants_offers(options) && runners.size() > 1)
-        options.error("--for", "expected cost and time are of one tool's plans, and --for names several",
-                      "name one of them");
-    if (options.has("--pareto") && !wants_offers(options))
-        for (const char* name : {"--objective", "--top", "--out", "--certificate"})
-            if (options.has(name))
-                options.error(name,
-                              fmt::format("{} is of one best plan, and --pareto asks for a front", name),
-                              "leave one of them out");
-    if (runners.size() > 1 && options.has("--pareto"))
-        options.error("--pareto", "a front is of one tool's plans, and --for names several",
-                      "name one of them");
-    std::vector<std::optional<Runner>> asked(runners.begin(), runners.end());
-    if (asked.empty()) asked.emplace_back();
-    std::vector<Question> questions;
-    for (const std::optional<Runner>& runner : asked) {
-        std::optional<Question> question = read_question(options, runner, diagnostics, asked.size());
-        if (!question || diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
-        questions.push_back(std::move(*question));
-    }
-    if (offers) {
-        show(diagnostics, false, out, err);
-        return show_offers(questions.front(), *offers, as_json, out, err);
-    }
-    if (options.has("--pareto")) {
-        show(diagnostics, false, out, err);
-        return show_front(questions.front(), as_json, out, err);
-    }
-    std::vector<Answer> answers;
-    for (Question& question : questions) answers.push_back(solve(std::move(question)));
-    show(diagnostics, false, out, err);
-    const int code = answers.size() == 1 ? show_answer(answers.front(), as_json, out, err)
-                                         : show_best_of_each(answers, as_json, out, err);
-    if (code != good) return code;
-    return write_files(answers[best_of(answers)], arguments, as_json, out, err);
+    for (const std::string& argument : arguments)
+        if (argument == "--help") {
+            out << plan_help;
+            return good;
+        }
+    return show_reply(api::plan(arguments, {}), wants_json(arguments), out, err);
 }
 
 }  // namespace apps

@@ -1,6 +1,6 @@
 #include "apps/smsim/job_scenario.h"
 
-#include "apps/smsim/searched_order.h"
+#include "api/searched_order.h"
 #include "core/diagnostics.h"
 
 namespace apps {
@@ -17,7 +17,7 @@ std::optional<JobScenario> read_job_scenario(const std::string& path, const std:
     if (const core::Value* table = document->find("job")) job = jobs::read_job(*table, diagnostics);
     if (!scenario || diagnostics.has_errors()) return std::nullopt;
     std::string explanation;
-    if (!search_order(*scenario, diagnostics, explanation)) return std::nullopt;
+    if (!api::search_order(*scenario, diagnostics, explanation)) return std::nullopt;
     return JobScenario{std::move(*document), std::move(*scenario), std::move(job)};
 }
 

@@ -4,13 +4,12 @@
 
 #include <fmt/core.h>
 
+#include "api/hardware.h"
 #include "apps/command.h"
 #include "apps/lint.h"
 #include "apps/options.h"
-#include "cluster/describe.h"
 #include "cluster/profile/load.h"
 #include "core/diagnostics.h"
-#include "core/document.h"
 
 namespace apps {
 
@@ -52,22 +51,7 @@ int run_hardware_command(const std::vector<std::string>& arguments, std::ostream
                    as_json, out);
         return good;
     }
-    if (!name.empty()) {
-        const auto instance = cluster::load_instance(name, diagnostics, {}, "NAME");
-        if (const int code = show(diagnostics, as_json, out, err); code != good || !instance)
-            return code == good ? internal_failure : code;
-        if (as_json) out << core::to_json(cluster::describe_to_value(*instance)) << '\n';
-        else out << cluster::describe(*instance);
-        return good;
-    }
-    std::vector<cluster::InstanceType> instances;
-    for (const std::string& known : cluster::instance_names())
-        if (auto instance = cluster::load_instance(known, diagnostics))
-            instances.push_back(std::move(*instance));
-    if (const int code = show(diagnostics, as_json, out, err); code != good) return code;
-    if (as_json) out << core::to_json(cluster::list_to_value(instances)) << '\n';
-    else out << cluster::describe_list(instances);
-    return good;
+    return show_reply(api::hardware(name), as_json, out, err);
 }
 
 }  // namespace apps

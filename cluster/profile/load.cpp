@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <utility>
 
 #include "cluster/build_topology.h"
 #include "cluster/profile/local_machine.h"
 #include "cluster/profile/profile_reader.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
+#include "core/system/installed_data.h"
 
 namespace cluster {
 
@@ -42,12 +44,11 @@ std::vector<std::string> data_directories(const char* environment_variable, cons
     std::vector<std::string> candidates;
     if (const char* directory = std::getenv(environment_variable); directory && *directory)
         candidates.emplace_back(directory);
-    std::error_code failure;
-    const fs::path program = fs::read_symlink("/proc/self/exe", failure);
-    if (!failure)
-        candidates.push_back((program.parent_path() / "../share/smsim" / folder).lexically_normal().string());
+    for (std::string& installed : core::installed_data(folder)) candidates.push_back(std::move(installed));
     candidates.push_back((fs::path(SOURCE_DIR) / folder).string());
     // A build folder that was moved with its sources: the first folder above the program that holds profiles.
+    std::error_code failure;
+    const fs::path program = fs::read_symlink("/proc/self/exe", failure);
     for (fs::path above = program.parent_path(); above.has_relative_path(); above = above.parent_path())
         candidates.push_back((above / folder).string());
     std::vector<std::string> found;

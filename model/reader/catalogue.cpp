@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "core/document.h"
+#include "core/system/installed_data.h"
 #include "model/load.h"
 
 namespace model {
@@ -70,12 +71,8 @@ bool has_alias(const core::Value& entry, const std::string& name) {
 std::string catalogue_directory() {
     if (const char* chosen = std::getenv("SMSIM_MODEL_CATALOG"); chosen && *chosen) return chosen;
     std::error_code failure;
-    const fs::path tool = fs::read_symlink("/proc/self/exe", failure);
-    if (!failure)
-        if (const fs::path installed =
-                tool.parent_path().parent_path() / "share" / "smsim" / "model" / "catalog";
-            fs::is_directory(installed, failure))
-            return installed.string();
+    for (const std::string& installed : core::installed_data("model/catalog"))
+        if (fs::is_directory(installed, failure)) return installed;
     if (const fs::path source = fs::path(SOURCE_DIR) / "model" / "catalog"; fs::is_directory(source, failure))
         return source.string();
     return {};

@@ -4,7 +4,7 @@ set -u
 cd "$1" || exit 2
 export LC_ALL=C
 
-folders="core model cluster schedule sim partition validation jobs interop planner exec apps tests bench"
+folders="core model cluster schedule sim partition validation jobs interop planner exec api apps python tests bench"
 
 existing=""
 for folder in $folders; do
@@ -29,7 +29,9 @@ breaches=$(find $existing -path tests/architecture -prune -o -type f \( -name '*
         allowed["interop"] = "core model cluster schedule interop"
         allowed["planner"] = "core model cluster schedule sim partition planner"
         allowed["exec"] = "core model cluster schedule exec"
-        allowed["apps"] = "core model cluster schedule sim partition validation jobs interop planner exec apps"
+        allowed["api"] = "core model cluster schedule sim partition validation jobs interop planner exec api"
+        allowed["apps"] = allowed["api"] " apps"
+        allowed["python"] = "core api python"
         allowed["bench"] = allowed["apps"] " bench"
         allowed["tests"] = allowed["apps"] " tests"
         heavy = "^(toml\\+\\+/|toml\\.hpp|nlohmann/|boost/graph|boost/program_options|Eigen/|unsupported/Eigen|mpi\\.h|cuda|cublas|cudnn|nccl|fmt/ranges|onnx/|google/protobuf|openssl/)"

@@ -5,7 +5,7 @@
 
 #include <fmt/core.h>
 
-#include "apps/smplan/plan/answer.h"
+#include "api/plan/answer.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "model/model_graph.h"
@@ -138,7 +138,7 @@ core::Value memory_value(const planner::MissingMemory& missing) {
 
 core::Value plan_value(const planner::RankedPlan& plan, const planner::Target& target,
                        const sim::PredictionIntervals& intervals) {
-    core::Value row = row_of(plan, 1, target, intervals);
+    core::Value row = api::row_of(plan, 1, target, intervals);
     std::erase_if(row.members(),
                   [](const auto& member) { return member.first == "rank" || member.first == "why"; });
     row["fits"] = plan.evaluation.fits;
@@ -208,7 +208,7 @@ core::Value document_of(const WhyNotAnswer& answer, const model::ModelGraph& gra
         document["decisive"] =
             why.decisive ? core::Value(fields_of(why.changes[*why.decisive])) : core::Value();
     }
-    document["search"] = account_of(answer.account, planner::Objective::speed);
+    document["search"] = api::account_of(answer.account, planner::Objective::speed);
     return document;
 }
 

@@ -7,13 +7,13 @@
 
 #include <fmt/core.h>
 
+#include "api/exchange.h"
+#include "api/plan/answer.h"
+#include "api/plan/plan_limits.h"
+#include "api/plan/question.h"
+#include "api/plan/runners.h"
 #include "apps/command.h"
 #include "apps/options.h"
-#include "apps/smplan/plan/answer.h"
-#include "apps/smplan/plan/question.h"
-#include "apps/smplan/plan/runners.h"
-#include "apps/smplan/plan_limits.h"
-#include "apps/smplan/smplan_export.h"
 #include "apps/smplan/why_not/report.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
@@ -61,7 +61,7 @@ const char* const why_not_help =
     "  smplan why-not scenarios/llama2_70b_p4d.toml\n";
 
 struct WhyNotRequest {
-    std::optional<Runner> runner;
+    std::optional<api::Runner> runner;
     std::vector<core::DataType> precisions;
     std::optional<sim::Posterior> calibration;
     int threads = 1;
@@ -72,11 +72,11 @@ struct WhyNotRequest {
 
 WhyNotRequest read_request(Options& options, core::Diagnostics& diagnostics) {
     WhyNotRequest request;
-    const std::vector<Runner> runners = read_runners(options);
+    const std::vector<api::Runner> runners = api::read_runners(options);
     if (runners.size() > 1)
         options.error("--for", "--for names several tools", "compare with the best plan of one of them");
     if (!runners.empty()) request.runner = runners.front();
-    request.precisions = read_precisions(options);
+    request.precisions = api::read_precisions(options);
     request.threads = core::narrow<int>(
         options.integer("--threads", 1, 1024).value_or(std::max(1u, std::thread::hardware_concurrency())));
     constexpr double default_limit = 15;
@@ -94,7 +94,7 @@ struct AskedPlan {
 // Errors of another tool's words are of its file, those of its plan of what became of it.
 std::optional<AskedPlan> read_plan_document(Options& options, core::Diagnostics& diagnostics) {
     if (options.has("--from")) {
-        const std::optional<schedule::PlanFile> file = read_other_tool(options, diagnostics);
+        const std::optional<schedule::PlanFile> file = api::read_other_tool(options, diagnostics);
         if (!file) return std::nullopt;
         const std::string& name = options.positional().front();
         std::optional<core::Value> document =
@@ -102,7 +102,7 @@ std::optional<AskedPlan> read_plan_document(Options& options, core::Diagnostics&
         if (!document) return std::nullopt;
         return AskedPlan{name, std::move(*document)};
     }
-    for (const std::string& name : import_option_names())
+    for (const std::string& name : api::import_option_names())
         if (options.has(name))
             options.error(name, name + " is for another tool's file", "add --from TARGET, or leave it out");
     const std::string name =
@@ -142,7 +142,7 @@ std::vector<planner::Target> targets_of(const WhyNotRequest& request, const sim:
                                         core::Diagnostics& diagnostics) {
     const auto base_with = [&](std::optional<core::DataType> precision) {
         schedule::Plan base =
-            base_plan(scenario.graph, scenario.cluster.instance.device, precision, diagnostics);
+            api::base_plan(scenario.graph, scenario.cluster.instance.device, precision, diagnostics);
         base.optimizer = scenario.file.plan.optimizer;
         base.framework = scenario.file.plan.framework;
         base.fused_cross_entropy = scenario.file.plan.fused_cross_entropy;
@@ -150,8 +150,8 @@ std::vector<planner::Target> targets_of(const WhyNotRequest& request, const sim:
         return base;
     };
     if (request.runner)
-        return targets_for(*request.runner, scenario.graph, scenario.cluster, base_with(std::nullopt),
-                           request.precisions);
+        return api::targets_for(*request.runner, scenario.graph, scenario.cluster, base_with(std::nullopt),
+                                request.precisions);
     std::vector<planner::Target> targets;
     for (const core::DataType precision : request.precisions)
         targets.push_back({scenario.cluster, base_with(precision)});
@@ -168,7 +168,8 @@ planner::SearchResult search(const WhyNotRequest& request, const sim::Scenario& 
     question.time_limit = request.time_limit;
     question.constants = request.posterior().cost_constants();
     if (request.runner && !targets.empty())
-        question.offload = offload_of(*request.runner, targets.front(), scenario.graph, question.offload);
+        question.offload =
+            api::offload_of(*request.runner, targets.front(), scenario.graph, question.offload);
     return planner::search_plans(scenario.graph, targets, question, diagnostics);
 }
 
@@ -203,8 +204,8 @@ int run_why_not_command(const std::vector<std::string>& arguments, std::ostream&
     core::Diagnostics diagnostics;
     OptionNames names{.with_value = {"--for", "--precision", "--time-limit", "--threads", "--calibration"},
                       .flags = {"--json", "--help"}};
-    names.with_value.insert(names.with_value.end(), import_option_names().begin(),
-                            import_option_names().end());
+    names.with_value.insert(names.with_value.end(), api::import_option_names().begin(),
+                            api::import_option_names().end());
     Options options(arguments, names, diagnostics);
     if (options.has("--help")) {
         out << why_not_help;
@@ -239,7 +240,8 @@ int run_why_not_command(const std::vector<std::string>& arguments, std::ostream&
     planner::SearchResult result = search(request, *scenario, targets, searched);
     answer.account = result.account;
     if (!result.plans.empty()) {
-        answer.best_intervals = judge(result, scenario->graph, targets, posterior, request.threads).front();
+        answer.best_intervals =
+            api::judge(result, scenario->graph, targets, posterior, request.threads).front();
         answer.best = std::move(result.plans.front());
     }
     if (answer.plan && answer.best) {

@@ -3,9 +3,9 @@
 #include <optional>
 #include <ostream>
 
+#include "api/searched_order.h"
 #include "apps/command.h"
 #include "apps/options.h"
-#include "apps/smsim/searched_order.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "sim/report/comparison.h"
@@ -66,7 +66,7 @@ int run_locate_command(const std::vector<std::string>& arguments, std::ostream& 
     if (const std::optional<std::string> text = core::read_file(file, diagnostics))
         if (const auto trace = core::parse_json(*text, file, diagnostics))
             measured = validation::read_kineto_trace(*trace, file, diagnostics);
-    if (!scenario || !measured || !search_order(*scenario, diagnostics, order))
+    if (!scenario || !measured || !api::search_order(*scenario, diagnostics, order))
         return show(diagnostics, as_json, out, err);
     const schedule::Plan& plan = scenario->file.plan;
     const std::optional<sim::Evaluation> evaluation =

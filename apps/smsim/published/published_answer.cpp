@@ -1,7 +1,7 @@
 #include "apps/smsim/published/published_answer.h"
 
+#include "api/searched_order.h"
 #include "apps/smsim/job_scenario.h"
-#include "apps/smsim/searched_order.h"
 #include "cluster/profile/supply.h"
 #include "core/diagnostics.h"
 #include "jobs/job_distribution.h"
@@ -23,7 +23,7 @@ std::optional<double> step_figure(const PublishedCase& published, const std::vec
             sim::assign(*document, *assignment, diagnostics);
     std::optional<sim::Scenario> scenario = sim::read_scenario(*document, published.scenario, diagnostics);
     std::string explanation;
-    if (!scenario || !search_order(*scenario, diagnostics, explanation)) return std::nullopt;
+    if (!scenario || !api::search_order(*scenario, diagnostics, explanation)) return std::nullopt;
     const std::optional<sim::Evaluation> evaluation =
         sim::evaluate(scenario->graph, scenario->cluster, scenario->file.plan, diagnostics);
     if (!evaluation) return std::nullopt;

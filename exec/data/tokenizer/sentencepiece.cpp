@@ -25,12 +25,22 @@ struct Functions {
     std::string failure;
 };
 
-Functions load_module() {
-    Functions functions;
+// Beside the program, or in PREFIX/lib/smsim of an installed PREFIX/bin/smexec. Empty: in neither.
+std::string module_path() {
     std::error_code error;
     const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
-    const std::string path = (program.parent_path() / "libsmsim_sentencepiece.so").string();
-    if (error || !std::filesystem::exists(path)) {
+    if (error) return {};
+    const std::filesystem::path folder = program.parent_path();
+    for (const std::filesystem::path& candidate : {folder, folder.parent_path() / "lib" / "smsim"})
+        if (const auto path = candidate / "libsmsim_sentencepiece.so"; std::filesystem::exists(path, error))
+            return path.string();
+    return {};
+}
+
+Functions load_module() {
+    Functions functions;
+    const std::string path = module_path();
+    if (path.empty()) {
         functions.failure = "smexec was built without it";
         return functions;
     }

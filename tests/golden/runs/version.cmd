@@ -1,1 +1,1 @@
-smsim --version
+smsim --version | sed 's/ (.*)/ (COMMIT)/'

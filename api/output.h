@@ -1,0 +1,19 @@
+// Files beside an answer.
+#pragma once
+
+#include <string>
+
+#include "core/diagnostics_fwd.h"
+
+namespace api {
+
+struct OutputFile {
+    std::string path, content;
+    std::string said = {};  // to a person once it is written: a line of text
+};
+
+// Before the work whose result goes there: can a file be written at `path`? A diagnostic about the option
+// whose value it is.
+void check_output(const std::string& option, const std::string& path, core::Diagnostics& diagnostics);
+
+}  // namespace api

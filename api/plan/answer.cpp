@@ -1,0 +1,295 @@
+#include "api/plan/answer.h"
+
+#include <algorithm>
+
+#include <fmt/core.h>
+
+#include "core/parallel.h"
+#include "planner/explain.h"
+#include "schedule/plan/explicit_order.h"
+
+namespace api {
+
+double hours_of(core::Seconds time) {
+    constexpr double seconds_an_hour = 3600;
+    return time.value / seconds_an_hour;
+}
+
+core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const planner::Target& target,
+                   const sim::PredictionIntervals& intervals) {
+    const schedule::Plan& plan = ranked.plan;
+    const sim::Evaluation& evaluation = ranked.evaluation;
+    const bool has_price = cluster::find_price(target.cluster.instance, "on-demand").has_value();
+    core::Value row = core::Value::table();
+    row["rank"] = rank;
+    row["target"] = target.cluster.instance.name;
+    row["nodes"] = target.cluster.nodes;
+    row["tensor_parallel"] = plan.layout.tensor;
+    row["pipeline_parallel"] = plan.layout.pipeline;
+    row["virtual_stages"] = plan.virtual_stages;
+    row["data_parallel"] = plan.layout.replicas();
+    row["sharding"] = schedule::name_of(plan.sharding);
+    row["shard_degree"] = plan.effective_shard_degree();
+    row["expert_parallel"] = plan.layout.expert;
+    row["context_parallel"] = plan.layout.context;
+    row["sequence_parallel"] = plan.has_sequence_parallelism();
+    row["micro_batch"] = plan.micro_batch;
+    row["micro_batches"] = plan.micro_batches;
+    row["precision"] = core::name_of(plan.precision.compute);
+    row["schedule"] = schedule::schedule_label(plan.schedule);
+    if (plan.passes_per_micro_batch() > 1) row["segments"] = plan.passes_per_micro_batch();
+    row["recompute"] = schedule::name_of(plan.recompute);
+    row["offload"] = schedule::name_of(plan.offload);
+    if (plan.offload != schedule::Offload::none)
+        row["activation_loading_horizon"] = plan.activation_loading_horizon;
+    if (evaluation.host_memory.value > 0) row["host_memory_gib"] = core::to_gibibytes(evaluation.host_memory);
+    row["partition"] = plan.partition.first_units;
+    row["step_time_s"] = evaluation.step_time.value;
+    sim::add_to(row, intervals, evaluation);
+    row["samples_per_s"] = evaluation.samples_per_second;
+    row["tokens_per_s"] = evaluation.tokens_per_second;
+    row["mfu"] = evaluation.mfu;
+    row["peak_memory_gib"] = core::to_gibibytes(evaluation.peak_memory);
+    row["available_memory_gib"] = core::to_gibibytes(evaluation.available_memory);
+    row["usd_per_hour"] = has_price ? core::Value(core::to_dollars_per_hour(evaluation.rate)) : core::Value();
+    row["usd_total"] =
+        has_price && ranked.training_cost ? core::Value(ranked.training_cost->value) : core::Value();
+    row["training_hours"] =
+        ranked.training_time ? core::Value(hours_of(*ranked.training_time)) : core::Value();
+    row["bound_by"] = ranked.bound_by;
+    row["why"] = ranked.why;
+    return row;
+}
+
+namespace {
+
+// How far the best value lies above its lower bound; nothing without either, or where values are zero.
+std::optional<double> gap_pct(const planner::SearchAccount& account) {
+    if (!account.lower_bound || !account.best_value || *account.best_value <= 0) return std::nullopt;
+    return 100 * (*account.best_value - *account.lower_bound) / *account.best_value;
+}
+
+// What the search varies, and what it sets by a rule: of the latter nothing is proven.
+core::Value axes_of(const planner::SearchAccount& account) {
+    core::Value axes = core::Value::table();
+    axes["covered"] = planner::covered_axes(account);
+    core::Value fixed = core::Value::table();
+    for (const auto& [axis, rule] : planner::fixed_axes(account)) fixed[axis] = rule;
+    axes["fixed"] = std::move(fixed);
+    return axes;
+}
+
+}  // namespace
+
+core::Value account_of(const planner::SearchAccount& account, planner::Objective objective) {
+    core::Value value = core::Value::table();
+    value["space"] = account.space;
+    value["evaluated"] = account.evaluated;
+    core::Value rejected = core::Value::table();
+    for (const auto& [reason, count] : account.rejected)
+        rejected[std::string(planner::reason_of(reason))] = count;
+    value["rejected"] = std::move(rejected);
+    value["pruned"] = account.pruned;
+    value["unvisited"] = account.unvisited;
+    value["seconds"] = account.seconds.value;
+    value["cpu_seconds"] = account.cpu_seconds.value;
+    value["evaluations_per_s"] = account.evaluations_per_second;
+    value["proven_optimal"] = account.is_proven_optimal;
+    // The contract's key is a time; for other objectives the bound is in their own unit, under its own name.
+    const bool is_time =
+        objective == planner::Objective::speed || objective == planner::Objective::time_to_train;
+    const core::Value bound = account.lower_bound ? core::Value(*account.lower_bound) : core::Value();
+    value["lower_bound_s"] = is_time ? bound : core::Value();
+    if (!is_time)
+        value[objective == planner::Objective::memory ? "lower_bound_bytes" : "lower_bound_usd_per_step"] =
+            bound;
+    value["gap_pct"] = account.lower_bound ? core::Value(gap_pct(account).value_or(0)) : core::Value();
+    core::Value partitions = core::Value::table();
+    partitions["excluded"] = account.partitions.excluded;
+    partitions["walked"] = account.partitions.walked;
+    partitions["simulated"] = account.partitions.simulated;
+    partitions["open"] = account.partitions.open;
+    value["partitions"] = std::move(partitions);
+    value["bounded_targets"] = account.bounded_targets;
+    value["axes"] = axes_of(account);
+    return value;
+}
+
+namespace {
+
+std::string schedule_text(const schedule::Plan& plan) {
+    const std::string label(schedule::schedule_label(plan.schedule));
+    if (plan.layout.pipeline == 1) return "-";
+    if (plan.passes_per_micro_batch() > 1) return fmt::format("{} /{}", label, plan.passes_per_micro_batch());
+    return plan.virtual_stages > 1 ? fmt::format("{} x{}", label, plan.virtual_stages) : label;
+}
+
+std::string sharding_text(const schedule::Plan& plan) {
+    std::string text(schedule::name_of(plan.sharding));
+    if (plan.sharding != schedule::Sharding::none) text += fmt::format("/{}", plan.effective_shard_degree());
+    return text;
+}
+
+std::string offload_text(const schedule::Plan& plan) {
+    return plan.offload == schedule::Offload::none
+               ? "-"
+               : fmt::format("{}/{}", schedule::name_of(plan.offload), plan.activation_loading_horizon);
+}
+
+std::string totals(const planner::RankedPlan& ranked) {
+    return ranked.training_time && ranked.training_cost
+               ? fmt::format(" {:>7.0f} {:>9.0f}", hours_of(*ranked.training_time),
+                             ranked.training_cost->value)
+               : "";
+}
+
+// Columns of axes that no plan of the list uses are left out.
+struct Columns {
+    std::size_t label = 2;
+    bool has_context = false, has_experts = false, has_offload = false, has_precision = false,
+         has_tokens = false;
+
+    std::string when(bool is_there, const std::string& text) const { return is_there ? text : ""; }
+};
+
+Columns columns_of(const std::vector<TableRow>& rows, const Request& request) {
+    Columns columns;
+    columns.has_tokens = request.search.tokens.has_value();
+    for (const TableRow& row : rows) {
+        const schedule::Plan& plan = row.ranked->plan;
+        columns.label = std::max(columns.label, row.label.size());
+        columns.has_context = columns.has_context || plan.layout.context > 1;
+        columns.has_experts = columns.has_experts || plan.layout.expert > 1;
+        columns.has_offload = columns.has_offload || plan.offload != schedule::Offload::none;
+        columns.has_precision =
+            columns.has_precision || plan.precision.compute != rows.front().ranked->plan.precision.compute;
+    }
+    columns.has_precision = columns.has_precision || request.limits.precisions.size() > 1;
+    return columns;
+}
+
+}  // namespace
+
+std::string table_of(const std::vector<TableRow>& rows, const Request& request) {
+    const Columns columns = columns_of(rows, request);
+    std::string out = fmt::format(
+        "\n  {:>{}}  {:<22} {:>3} {:>3} {:>4}{}{} {:<20} {:<16} {:>9} {:<9}{}{} {:>10} {:>6} {:>10} "
+        "{:>9}{}  {}\n",
+        rows.front().heading, columns.label, "target", "TP", "PP", "DP",
+        columns.when(columns.has_context, "  CP"), columns.when(columns.has_experts, "  EP"), "schedule",
+        "sharding", "batch", "recompute", columns.when(columns.has_offload, fmt::format(" {:<9}", "offload")),
+        columns.when(columns.has_precision, fmt::format(" {:<9}", "precision")), "step", "MFU", "peak",
+        "USD/h", columns.when(columns.has_tokens, "   hours       USD"), "bound by");
+    for (const TableRow& row : rows) {
+        const planner::RankedPlan& ranked = *row.ranked;
+        const schedule::Plan& plan = ranked.plan;
+        const schedule::ParallelLayout& layout = plan.layout;
+        out += fmt::format(
+            "  {:>{}}  {:<22} {:>3} {:>3} {:>4}{}{} {:<20} {:<16} {:>9} {:<9}{}{} {:>10} {:>5.1f}% {:>10} "
+            "{:>9.2f}{}  {}\n",
+            row.label, columns.label, fmt::format("{} x {}", row.cluster->nodes, row.cluster->instance.name),
+            layout.tensor, layout.pipeline, layout.replicas(),
+            columns.when(columns.has_context, fmt::format(" {:>3}", layout.context)),
+            columns.when(columns.has_experts, fmt::format(" {:>3}", layout.expert)), schedule_text(plan),
+            sharding_text(plan), fmt::format("{} x {}", plan.micro_batch, plan.micro_batches),
+            schedule::name_of(plan.recompute),
+            columns.when(columns.has_offload, fmt::format(" {:<9}", offload_text(plan))),
+            columns.when(columns.has_precision, fmt::format(" {:<9}", core::name_of(plan.precision.compute))),
+            core::format(ranked.evaluation.step_time), 100 * ranked.evaluation.mfu,
+            core::format(ranked.evaluation.peak_memory), core::to_dollars_per_hour(ranked.evaluation.rate),
+            totals(ranked), ranked.bound_by);
+    }
+    return out;
+}
+
+std::string headline(const Request& request, const model::ModelGraph& graph) {
+    return fmt::format(
+        "{}, {}global batch {}\n", graph.name,
+        graph.tokens_per_sample > 0 ? fmt::format("{} tokens a sample, ", graph.tokens_per_sample) : "",
+        request.search.global_batch);
+}
+
+std::string text_of(const planner::SearchAccount& account) {
+    std::string out = fmt::format("\n  {} plans: {} simulated", account.space, account.evaluated);
+    for (const auto& [reason, count] : account.rejected)
+        out += fmt::format(", {} rejected ({})", count, planner::reason_of(reason));
+    out += fmt::format(", {} excluded by their bounds", account.pruned);
+    if (account.unvisited > 0) out += fmt::format(", {} not reached in time", account.unvisited);
+    out += fmt::format("; {:.2f} s{}\n", account.seconds.value,
+                       account.is_proven_optimal
+                           ? fmt::format("; the first is the best of them all under this model, {}",
+                                         account.covers_partitions
+                                             ? "with every partition of plans that have one stage a rank"
+                                             : "each with the partition that balances its stages")
+                           : "");
+    if (!account.lower_bound)
+        out +=
+            "  no lower bound: the order of the first was searched, and bounds are of registered "
+            "schedules\n";
+    else if (const std::optional<double> gap = gap_pct(account); gap && !account.is_proven_optimal)
+        out += fmt::format("  gap to the lower bound: {:.1f} %\n", *gap);
+    return out;
+}
+
+std::string text_of(const Request& request, const model::ModelGraph& graph,
+                    const planner::SearchResult& result, const std::vector<planner::Target>& targets,
+                    const std::vector<sim::PredictionIntervals>& intervals) {
+    std::string out = headline(request, graph);
+    if (const std::optional<double> gap = gap_pct(result.account);
+        gap && !result.account.is_proven_optimal && *gap > 0)
+        out += fmt::format(
+            "  stopped before everything was looked at: the best plan may be better by up to "
+            "{:.1f} %\n",
+            *gap);
+    const planner::RankedPlan& best = result.plans.front();
+    if (!request.runner)
+        out += "  " + text_of(runs_in(graph, targets[best.candidate].cluster, best.plan)) + '\n';
+    for (const std::string& line : request.assumptions) out += "  assumed: " + line + '\n';
+    std::vector<TableRow> rows;
+    for (const planner::RankedPlan& ranked : result.plans)
+        rows.push_back({"#", std::to_string(rows.size() + 1), &ranked, &targets[ranked.candidate].cluster});
+    out += table_of(rows, request) + "\n  why: " + best.why + '\n';
+    out += fmt::format("  its step, 80 %: {} to {}\n", core::format(intervals.front().step.low),
+                       core::format(intervals.front().step.high));
+    return out + text_of(result.account);
+}
+
+core::Value document_of(const Request& request, const model::ModelGraph& graph,
+                        const planner::SearchResult& result, const std::vector<planner::Target>& targets,
+                        const std::vector<sim::PredictionIntervals>& intervals,
+                        const std::optional<CostOfLimits>& limits) {
+    core::Value document = core::Value::table();
+    document["model"] = graph.name;
+    document["global_batch"] = request.search.global_batch;
+    core::Value plans = core::Value::array();
+    for (std::size_t i = 0; i < result.plans.size(); ++i)
+        plans.append(row_of(result.plans[i], i + 1, targets[result.plans[i].candidate], intervals[i]));
+    document["plans"] = std::move(plans);
+    document["search"] = account_of(result.account, request.search.objective);
+    document["assumptions"] = request.assumptions;
+    const planner::RankedPlan& best = result.plans.front();
+    if (request.runner) document["for"] = request.runner->name;
+    else add_to(document, runs_in(graph, targets[best.candidate].cluster, best.plan));
+    if (limits) document["limits"] = to_value(*limits, request.limits);
+    if (request.out_path) document["out"] = *request.out_path;
+    return document;
+}
+
+std::vector<sim::PredictionIntervals> judge(planner::SearchResult& result, const model::ModelGraph& graph,
+                                            const std::vector<planner::Target>& targets,
+                                            const sim::Posterior& posterior, int threads) {
+    std::vector<sim::PredictionIntervals> intervals(result.plans.size());
+    core::for_each_in_parallel(result.plans.size(), threads, [&](std::size_t i, int) {
+        planner::RankedPlan& ranked = result.plans[i];
+        const core::Seconds before = ranked.evaluation.step_time;
+        sim::apply_site_effects(ranked.evaluation, posterior);
+        const double factor = ranked.evaluation.step_time / before;
+        if (ranked.training_time) *ranked.training_time *= factor;
+        if (ranked.training_cost) *ranked.training_cost *= factor;
+        intervals[i] = sim::intervals_of(ranked.evaluation, graph, targets[ranked.candidate].cluster,
+                                         ranked.plan, posterior);
+    });
+    return intervals;
+}
+
+}  // namespace api

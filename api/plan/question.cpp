@@ -1,0 +1,354 @@
+#include "api/plan/question.h"
+
+#include <algorithm>
+#include <bit>
+#include <thread>
+
+#include <fmt/core.h>
+
+#include "api/offers/offer_options.h"
+#include "api/output.h"
+#include "api/plan/target_names.h"
+#include "cluster/node.h"
+#include "cluster/profile/load.h"
+#include "core/diagnostics.h"
+#include "core/document.h"
+#include "core/index/integers.h"
+#include "jobs/job.h"
+#include "model/load.h"
+#include "schedule/plan/plan_file.h"
+#include "sim/cost/compute.h"
+
+namespace api {
+
+schedule::Plan base_plan(const model::ModelGraph& graph, const cluster::DeviceSpec& device,
+                         std::optional<core::DataType> precision, core::Diagnostics& diagnostics) {
+    schedule::Plan plan = planner::default_plan(device);
+    if (precision) plan.precision = schedule::precision_named(*precision);
+    for (model::AttentionImplementation attention :
+         {plan.attention, model::AttentionImplementation::fused_softmax,
+          model::AttentionImplementation::unfused}) {
+        plan.attention = attention;
+        core::Diagnostics problems;
+        if (sim::ComputeCost::make(graph, device, plan, problems)) return plan;
+        if (attention == model::AttentionImplementation::unfused) diagnostics.append(problems);
+    }
+    return plan;
+}
+
+std::vector<planner::Target> targets_on(const Request& request, const model::ModelGraph& graph,
+                                        const cluster::InstanceType& instance, int nodes,
+                                        core::Diagnostics& diagnostics) {
+    cluster::Cluster cluster;
+    cluster.instance = instance;
+    cluster.nodes = nodes;
+    const auto base_with = [&](std::optional<core::DataType> precision) {
+        schedule::Plan base = base_plan(graph, instance.device, precision, diagnostics);
+        base.offload_bandwidth = request.offload_bandwidth;
+        return base;
+    };
+    const std::vector<core::DataType>& precisions = request.limits.precisions;
+    if (request.runner)
+        return targets_for(*request.runner, graph, cluster, base_with(std::nullopt), precisions);
+    std::vector<planner::Target> targets;
+    for (const core::DataType precision : precisions) targets.push_back({cluster, base_with(precision)});
+    if (precisions.empty()) targets.push_back({cluster, base_with(std::nullopt)});
+    return targets;
+}
+
+namespace {
+
+constexpr int greatest_node_count = 1 << 15;
+constexpr double most_margin_pct = 90;
+// Every number of nodes is searched up to here. Beyond, powers of two and the greatest are, and a bound is
+// taken of the others.
+constexpr int most_counts_searched = 16;
+
+std::vector<int> node_counts(const Request& request, const model::ModelGraph& graph,
+                             const cluster::InstanceType& instance, core::Diagnostics& diagnostics) {
+    if (request.nodes) return {static_cast<int>(*request.nodes)};
+    if (!cluster::has_network(instance)) return {1};
+    std::vector<int> counts;
+    if (request.most_nodes) {
+        const int most = static_cast<int>(*request.most_nodes);
+        for (int n = 1; n <= most; ++n)
+            if (most <= most_counts_searched || std::has_single_bit(static_cast<unsigned>(n)) || n == most)
+                counts.push_back(n);
+    } else {
+        for (int n = 1; n <= 64; n *= 2)
+            for (const planner::Target& target : targets_on(request, graph, instance, n, diagnostics))
+                if (planner::find_fitting_plan(graph, target, request.search.global_batch,
+                                               request.search.offload, request.search.limits))
+                    return {n};
+        counts = {64};
+    }
+    return counts;
+}
+
+// Constraints on a whole training need its length, and costs a price.
+void check_objective(const Request& request, Options& options) {
+    for (const char* name : {"--deadline", "--budget"})
+        if (options.has(name) && !options.has("--tokens") && !wants_offers(options))
+            options.error(
+                name,
+                fmt::format("{} is for a whole training, and --tokens does not say how long it is", name),
+                "add --tokens, for example --tokens 2e12");
+    if (request.search.objective == planner::Objective::time_to_train && !options.has("--tokens"))
+        options.error("--objective", "time-to-train needs the length of the training",
+                      "add --tokens, for example --tokens 2e12");
+    const bool has_budget = options.has("--budget") && !wants_offers(options);
+    if (request.search.objective == planner::Objective::cost || has_budget)
+        for (const cluster::InstanceType& instance : request.targets)
+            if (!cluster::find_price(instance, "on-demand"))
+                options.error("--target",
+                              fmt::format("the profile of {} has no on-demand price", instance.name),
+                              "choose another objective or target");
+}
+
+// Of a family or pattern those are left out that cannot be asked.
+bool applies(const cluster::InstanceType& instance, const Options& options) {
+    const bool needs_price = (options.has("--budget") && !wants_offers(options)) ||
+                             options.text("--objective").value_or("") == "cost";
+    return instance.device.has_concurrent_streams &&
+           (!needs_price || cluster::find_price(instance, "on-demand")) &&
+           (options.text("--nodes").value_or("1") == "1" || cluster::has_network(instance));
+}
+
+std::optional<double> read_tokens(Options& options) {
+    const std::optional<std::string> text = options.text("--tokens");
+    if (!text) return std::nullopt;
+    constexpr double most = 1e18;
+    const std::optional<double> tokens = jobs::parse_token_count(*text);
+    if (tokens && *tokens >= 1 && *tokens <= most) return tokens;
+    options.error("--tokens",
+                  fmt::format("--tokens = {} is no number of tokens from 1 to 1e18", core::in_quotes(*text)),
+                  "for example --tokens 2e12, 300B or 1.4T");
+    return std::nullopt;
+}
+
+void read_offload(Request& request, Options& options) {
+    if (const std::optional<std::string> offload = options.choice("--offload", {"host", "none", "disk"}))
+        request.search.offload = *offload == "host"   ? schedule::Offload::host
+                                 : *offload == "disk" ? schedule::Offload::disk
+                                                      : schedule::Offload::none;
+    if (const std::optional<std::string> rate = options.text("--offload-bandwidth")) {
+        const std::optional<core::BytesPerSecond> parsed = core::parse_bytes_per_second(*rate);
+        if (parsed && parsed->value > 0) request.offload_bandwidth = *parsed;
+        else
+            options.error("--offload-bandwidth",
+                          fmt::format("--offload-bandwidth = {} is no rate", core::in_quotes(*rate)),
+                          "for example --offload-bandwidth 6GB/s");
+    }
+    const bool uses_disk = request.search.offload == schedule::Offload::disk;
+    if (uses_disk && !options.has("--offload-bandwidth"))
+        options.error("--offload",
+                      "--offload disk needs --offload-bandwidth: no profile states what disks do",
+                      "for example --offload-bandwidth 6GB/s");
+    if (!uses_disk && options.has("--offload-bandwidth"))
+        options.error("--offload-bandwidth",
+                      "--offload-bandwidth is that of disks, and activations do not go there",
+                      "add --offload disk, or leave it out");
+}
+
+void read_targets(Request& request, Options& options, core::Diagnostics& diagnostics) {
+    std::vector<std::string> targets = options.list("--target");
+    if (targets.empty())
+        options.error("--target", "--target is missing", "for example --target p4d.24xlarge");
+    for (const NamedTarget& target : named_targets(targets)) {
+        std::optional<cluster::InstanceType> instance =
+            cluster::load_instance(target.name, diagnostics, {}, "--target");
+        if (!instance) continue;
+        if (target.is_of_many && !applies(*instance, options)) continue;
+        request.targets.push_back(std::move(*instance));
+    }
+    if (request.targets.empty() && !diagnostics.has_errors())
+        options.error("--target", "no instance type of these can be asked this",
+                      "only GPUs of profiles with the figures that are asked for are taken from a pattern");
+}
+
+std::optional<Request> read_request(Options& options, core::Diagnostics& diagnostics) {
+    Request request;
+    for (const std::string& stray : options.positional())
+        options.error(
+            stray, fmt::format("unexpected argument {}", core::in_quotes(stray)),
+            "subcommands are plan, partition, order, export and import; everything else is an option");
+    read_targets(request, options, diagnostics);
+    if (const std::optional<double> margin = options.real("--memory-margin", 0, most_margin_pct))
+        for (cluster::InstanceType& instance : request.targets)
+            instance.device.memory = instance.device.memory * (1 - *margin / 100);
+    if (options.has("--memory-margin"))
+        request.assumptions.push_back(
+            fmt::format("{} % of every device's memory is kept free", *options.text("--memory-margin")));
+    request.nodes = options.integer("--nodes", 1, greatest_node_count);
+    request.most_nodes = options.integer("--max-nodes", 1, greatest_node_count);
+    if (options.has("--nodes") && options.has("--max-nodes"))
+        options.error("--max-nodes", "--nodes and --max-nodes cannot be given together");
+    if (std::optional<std::string> model = options.text("--model")) request.model_reference = *model;
+    else request.assumptions.push_back(fmt::format("model {} (no --model given)", default_model));
+    request.sequence_length = options.integer("--seq-len", 1, 1 << 24);
+    if (std::optional<std::string> objective = options.choice(
+            "--objective",
+            {"speed", "memory", "cost", "time-to-train", offer_objectives()[0], offer_objectives()[1]}))
+        request.search.objective = *objective == "memory"          ? planner::Objective::memory
+                                   : *objective == "cost"          ? planner::Objective::cost
+                                   : *objective == "time-to-train" ? planner::Objective::time_to_train
+                                                                   : planner::Objective::speed;
+    request.search.tokens = read_tokens(options);
+    if (std::optional<double> hours = options.real("--deadline", 0, 1e9))
+        request.search.deadline = core::hours(*hours);
+    if (std::optional<double> budget = options.real("--budget", 0, 1e15); budget && !wants_offers(options))
+        request.search.budget = core::Dollars(*budget);
+    check_objective(request, options);
+    request.limits = read_limits(options);
+    request.search.limits = request.limits.plans;
+    request.search.searches_orders = request.limits.searches_orders;
+    read_offload(request, options);
+    request.search.keep = static_cast<std::size_t>(options.integer("--top", 1, 1000).value_or(5));
+    request.search.threads = core::narrow<int>(
+        options.integer("--threads", 1, 1024).value_or(std::max(1u, std::thread::hardware_concurrency())));
+    request.search.time_limit = core::Seconds(options.real("--time-limit", 0, 1e7).value_or(15));
+    if (const std::optional<std::string> file = options.text("--calibration"))
+        request.calibration = sim::load_posterior(*file, diagnostics);
+    request.search.constants = request.posterior().cost_constants();
+    request.out_path = options.text("--out");
+    if (request.out_path) check_output("--out", *request.out_path, diagnostics);
+    request.certificate_path = options.text("--certificate");
+    if (request.certificate_path) check_output("--certificate", *request.certificate_path, diagnostics);
+    if (diagnostics.has_errors()) return std::nullopt;
+    return request;
+}
+
+// As given, else a size that the model's kind is trained with.
+void choose_batch(Request& request, const model::ModelGraph& graph, std::optional<std::int64_t> batch) {
+    // Llama 2 was trained with 4 million tokens a step (arXiv 2307.09288, section 2.2); 256 images are the
+    // classic batch of ResNet-50.
+    constexpr std::int64_t tokens_a_step = std::int64_t{1} << 22;
+    constexpr int images_a_step = 256;
+    const std::int64_t tokens = graph.tokens_per_sample;
+    if (batch) request.search.global_batch = static_cast<int>(*batch);
+    else {
+        request.search.global_batch =
+            tokens > 0 ? static_cast<int>(std::max<std::int64_t>(1, tokens_a_step / tokens)) : images_a_step;
+        request.assumptions.push_back(fmt::format(
+            "global batch {}{} (no --global-batch given)", request.search.global_batch,
+            tokens > 0 ? fmt::format(", {:.1f} million tokens",
+                                     1e-6 * static_cast<double>(request.search.global_batch * tokens))
+                       : ""));
+    }
+    if (!request.sequence_length && tokens > 0)
+        request.assumptions.push_back(fmt::format("{} tokens a sample (no --seq-len given)", tokens));
+}
+
+// In which precision and with what overlap plans are priced for a runner.
+std::vector<std::string> ways_of(const Runner& runner, const std::vector<planner::Target>& targets) {
+    std::vector<std::string> ways;
+    for (const planner::Target& target : targets) {
+        const schedule::Plan& base = target.base;
+        std::string way =
+            fmt::format("for {}{}: {} compute, {} parameters, {} gradients, {}{}{}", runner.name,
+                        base.framework.empty() ? "" : fmt::format(", as {} runs", base.framework),
+                        core::name_of(base.precision.compute), core::name_of(base.precision.parameters),
+                        core::name_of(base.precision.gradients), schedule::name_of(base.optimizer.kind),
+                        base.overlaps_gradient_reduction ? "" : ", gradients reduced after the backward pass",
+                        base.overlaps_parameter_gathering ? "" : ", parameters gathered after the update");
+        if (std::find(ways.begin(), ways.end(), way) == ways.end()) ways.push_back(std::move(way));
+    }
+    return ways;
+}
+
+// Every instance type with every number of nodes that is asked for. Nothing, with diagnostics, where one has
+// no base plan or no network.
+std::optional<std::vector<planner::Target>> targets_of(Request& request, const model::ModelGraph& graph,
+                                                       Options& options, core::Diagnostics& diagnostics) {
+    std::vector<planner::Target> targets;
+    for (const cluster::InstanceType& instance : request.targets) {
+        if (request.nodes.value_or(1) > 1 && !cluster::has_network(instance)) {
+            options.error("--nodes",
+                          fmt::format("{} has no network: it cannot be more than one node", instance.name),
+                          "use --nodes 1");
+            return std::nullopt;
+        }
+        std::vector<planner::Target> first = targets_on(request, graph, instance, 1, diagnostics);
+        if (diagnostics.has_errors()) return std::nullopt;
+        if (request.runner && !first.empty())
+            request.search.offload =
+                offload_of(*request.runner, first.front(), graph, request.search.offload);
+        const std::vector<int> counts = node_counts(request, graph, instance, diagnostics);
+        if (!request.nodes && !request.most_nodes)
+            request.assumptions.push_back(
+                cluster::has_network(instance)
+                    ? fmt::format("{} node{} of {}: the least that holds it (no --nodes given)",
+                                  counts.front(), counts.front() == 1 ? "" : "s", instance.name)
+                    : fmt::format("1 node of {}, which has no network (no --nodes given)", instance.name));
+        for (const int nodes : counts)
+            for (planner::Target& target : targets_on(request, graph, instance, nodes, diagnostics))
+                targets.push_back(std::move(target));
+        for (int nodes = 1; request.most_nodes && nodes < counts.back(); ++nodes)
+            if (std::find(counts.begin(), counts.end(), nodes) == counts.end())
+                request.search.unsearched.push_back({.instance = instance, .nodes = nodes});
+    }
+    if (targets.empty()) return targets;
+    if (request.runner)
+        for (const std::string& way : ways_of(*request.runner, targets)) request.assumptions.push_back(way);
+    else if (request.limits.precisions.empty())
+        request.assumptions.push_back(fmt::format("{} compute, {} with fp32 optimizer state",
+                                                  core::name_of(targets.front().base.precision.compute),
+                                                  schedule::name_of(targets.front().base.optimizer.kind)));
+    return targets;
+}
+
+}  // namespace
+
+OptionNames plan_options() {
+    OptionNames names{.with_value = {"--target",
+                                     "--nodes",
+                                     "--max-nodes",
+                                     "--model",
+                                     "--seq-len",
+                                     "--global-batch",
+                                     "--objective",
+                                     "--tokens",
+                                     "--deadline",
+                                     "--budget",
+                                     "--top",
+                                     "--threads",
+                                     "--time-limit",
+                                     "--memory-margin",
+                                     "--out",
+                                     "--certificate",
+                                     "--for",
+                                     "--offload",
+                                     "--offload-bandwidth",
+                                     "--calibration"},
+                      .flags = {"--pareto", "--json", "--help"}};
+    for (const std::vector<std::string>* more : {&limit_option_names(), &offer_option_names()})
+        names.with_value.insert(names.with_value.end(), more->begin(), more->end());
+    return names;
+}
+
+std::optional<Question> read_question(Options& options, const std::optional<Runner>& runner,
+                                      core::Diagnostics& diagnostics, std::size_t questions) {
+    std::optional<Request> request = read_request(options, diagnostics);
+    std::optional<std::int64_t> batch = options.integer("--global-batch", 1, 1 << 22);
+    if (request && request->search.searches_orders && runner && runner->target)
+        options.error("--schedule", fmt::format("{} runs named schedules only", runner->name),
+                      "leave --schedule auto out, or use --for smexec");
+    if (!request || diagnostics.has_errors()) return std::nullopt;
+    request->runner = runner;
+    request->search.time_limit = *request->search.time_limit / double(questions);
+    model::LoadOptions load;
+    load.sequence_length = request->sequence_length;
+    std::optional<model::ModelGraph> graph =
+        model::load_model(request->model_reference, load, diagnostics, {}, "--model");
+    if (!graph) return std::nullopt;
+    choose_batch(*request, *graph, batch);
+    if (request->search.tokens && graph->tokens_per_sample == 0) {
+        options.error("--tokens", fmt::format("{} has no tokens", graph->name), "leave --tokens out");
+        return std::nullopt;
+    }
+    std::optional<std::vector<planner::Target>> targets = targets_of(*request, *graph, options, diagnostics);
+    if (!targets) return std::nullopt;
+    return Question{std::move(*request), std::move(*graph), std::move(*targets)};
+}
+
+}  // namespace api

@@ -1,0 +1,60 @@
+// What `smplan` is asked: clusters, a model, a batch, an objective, and what plans are kept to.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "api/options.h"
+#include "api/plan/plan_limits.h"
+#include "api/plan/runners.h"
+#include "cluster/topology.h"
+#include "core/diagnostics_fwd.h"
+#include "model/model_graph.h"
+#include "planner/search.h"
+#include "sim/uncertainty/interval.h"
+
+namespace api {
+
+inline constexpr const char* default_model = "llama-2-7b";
+
+struct Request {
+    std::vector<cluster::InstanceType> targets;
+    std::string model_reference = default_model;
+    std::optional<std::int64_t> sequence_length;
+    std::optional<std::int64_t> nodes, most_nodes;
+    planner::SearchRequest search;
+    LimitOptions limits;
+    std::optional<Runner> runner;            // what plans are for; nothing: plans of any kind
+    core::BytesPerSecond offload_bandwidth;  // of a node's disks
+    std::optional<std::string> out_path, certificate_path;
+    std::vector<std::string> assumptions;
+    std::optional<sim::Posterior> calibration;
+
+    const sim::Posterior& posterior() const { return calibration ? *calibration : sim::shipped_posterior(); }
+};
+
+struct Question {
+    Request request;
+    model::ModelGraph graph;
+    std::vector<planner::Target> targets;
+};
+
+// Every option of a question, also those of its answer.
+OptionNames plan_options();
+// Nothing where there are errors: every mistake is a diagnostic. One question of several that share the time
+// limit.
+std::optional<Question> read_question(Options& options, const std::optional<Runner>& runner,
+                                      core::Diagnostics& diagnostics, std::size_t questions = 1);
+
+// What is searched of so many nodes: for every precision that is asked for, and every way in which the
+// runner handles precision and overlap. Diagnostics: of devices without a price for the model.
+std::vector<planner::Target> targets_on(const Request& request, const model::ModelGraph& graph,
+                                        const cluster::InstanceType& instance, int nodes,
+                                        core::Diagnostics& diagnostics);
+// The base plan whose kernels the device has: flash attention, else fused softmax, else plain.
+schedule::Plan base_plan(const model::ModelGraph& graph, const cluster::DeviceSpec& device,
+                         std::optional<core::DataType> precision, core::Diagnostics& diagnostics);
+
+}  // namespace api

@@ -1,0 +1,184 @@
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+import smsim
+
+QUESTION = {"target": "p3.16xlarge", "model": "gpt2", "nodes": 1, "global_batch": 64}
+TIMES = ("seconds", "cpu_seconds", "evaluations_per_s")
+
+
+@pytest.fixture(scope="module")
+def found():
+    return smsim.plan(**QUESTION)
+
+
+def timeless(document):
+    search = {key: value for key, value in document["search"].items() if key not in TIMES}
+    return {**document, "search": search}
+
+
+def test_plans_are_the_commands_to_the_last_bit(found, tool):
+    want = tool("smplan", "--target", "p3.16xlarge", "--model", "gpt2", "--nodes", 1, "--global-batch", 64)
+    assert timeless(found.to_dict()) == timeless(want)
+
+
+def test_a_found_plan_simulates_to_its_own_figures(found, tmp_path):
+    best = found.best
+    assert best.rank == 1 and best is found.plans[0]
+    assert smsim.simulate(best).step_time_s == best.step_time_s
+    best.save(tmp_path / "plan.toml")
+    assert smsim.simulate(tmp_path / "plan.toml").step_time_s == best.step_time_s
+    assert found.plans[1].step_time_s >= best.step_time_s
+    assert smsim.simulate(found.plans[1]).step_time_s == found.plans[1].step_time_s
+
+
+def test_every_plan_of_the_space_is_in_the_account(found):
+    search = found.search
+    assert search.space == search.evaluated + sum(search.rejected.values()) + search.pruned + search.unvisited
+
+
+def test_progress_is_told_and_can_stop_the_search():
+    told = []
+
+    def watch(at):
+        told.append(at)
+        return at["best"] is None
+
+    found = smsim.plan("llama-2-70b", "p4d.24xlarge", nodes=16, global_batch=512, time_limit=600, progress=watch)
+    assert told and set(told[0]) == {"done", "all", "best", "lower_bound", "seconds"}
+    assert told[-1]["all"] == found.search.space
+    assert found.interrupted and found.plans and not found.search.proven_optimal
+    assert found.search.unvisited > 0
+
+
+def test_what_progress_raises_is_raised():
+    class Enough(Exception):
+        pass
+
+    def watch(at):
+        raise Enough("no more")
+
+    with pytest.raises(Enough, match="no more"):
+        smsim.plan("llama-2-70b", "p4d.24xlarge", nodes=16, global_batch=512, time_limit=600, progress=watch)
+
+
+def test_control_c_stops_a_search_with_its_best_so_far():
+    program = textwrap.dedent(
+        """
+        import smsim
+        def watch(at):
+            print("at" if at["best"] is None else "found", flush=True)
+        found = smsim.plan("llama-2-70b", "p4d.24xlarge", nodes=16, global_batch=512, time_limit=600, progress=watch)
+        print("interrupted", found.interrupted, len(found.plans) > 0, found.best.step_time_s > 0, flush=True)
+        """
+    )
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=os.environ)
+    try:
+        for line in child.stdout:
+            if line.strip() == "found":
+                break
+        child.send_signal(signal.SIGINT)
+        rest, _ = child.communicate(timeout=120)
+    finally:
+        child.kill()
+    assert child.returncode == 0 and "interrupted True True True" in rest
+
+
+def test_searches_in_two_threads_are_as_alone(found):
+    answers = [None, None]
+
+    def search(i):
+        answers[i] = smsim.plan(**QUESTION)
+
+    threads = [threading.Thread(target=search, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [timeless(answer.to_dict()) for answer in answers] == [timeless(found.to_dict())] * 2
+
+
+def test_offers_are_the_commands(tool):
+    question = {**QUESTION, "tokens": "30B", "objective": "expected-cost"}
+    answer = smsim.plan(**question)
+    want = tool("smplan", *(f"--{key.replace('_', '-')}={value}" for key, value in question.items()))
+    assert answer.to_dict() == want
+    # On one cluster, bought in several ways: cheapest first.
+    assert len(answer.offers) > 1 and answer.best is answer.offers[0]
+    assert [offer.usd_mean for offer in answer.offers] == sorted(offer.usd_mean for offer in answer.offers)
+    assert len({offer.purchase for offer in answer.offers}) == len(answer.offers)
+    assert answer.best.purchase in answer._repr_html_()
+    # At the same price of a node every way to buy costs the same an hour.
+    ways = ["on-demand", "reserved"]
+    priced = smsim.plan(**question, purchase=ways, price=[f"p3.16xlarge:{way}=10" for way in ways])
+    assert {offer.purchase: offer.usd_per_hour for offer in priced.offers} == {way: 10 for way in ways}
+    with pytest.raises(smsim.NoPlanError):
+        smsim.plan(**question, finish_by="1h")
+
+
+def test_nothing_fits_is_an_error_of_its_own():
+    with pytest.raises(smsim.NoPlanError) as caught:
+        smsim.plan("llama-2-70b", "p3.2xlarge", nodes=1, global_batch=1, offload="none")
+    assert caught.value.diagnostics and not isinstance(caught.value, smsim.InputError)
+
+
+def test_wrong_options_are_named_as_the_keywords():
+    with pytest.raises(smsim.InputError) as caught:
+        smsim.plan("gpt2", "p3.16xlarge", max_nodes=0, objective="sped")
+    keys = {entry.key for entry in caught.value.diagnostics}
+    assert {"max_nodes", "objective"} <= keys
+    objective = next(entry for entry in caught.value.diagnostics if entry.key == "objective")
+    assert "speed" in objective.allowed and objective.value == "sped"
+    with pytest.raises(smsim.InputError, match="--nodez"):
+        smsim.plan("gpt2", "p3.16xlarge", nodez=1)
+
+
+def test_partition_is_the_commands(tool):
+    answer = smsim.partition("gpt2", devices=4)
+    want = tool("smplan", "partition", "--graph", "gpt2", "--devices", 4)
+    keys = ("objective", "unit", "proven_optimal", "lower_bound", "stages", "cuts", "first_units")
+    assert {key: answer[key] for key in keys} == {key: want[key] for key in keys}
+    # The heaviest stage carries no less than an equal share.
+    assert answer.objective == max(stage.load for stage in answer.stages)
+    with pytest.raises(smsim.NoPlanError):
+        smsim.partition("gpt2", devices=1, memory="1MiB")
+
+
+def test_export_says_what_the_target_cannot(source, tool, found):
+    plan = source / "scenarios" / "llama2_70b_p4d.toml"
+    exported = smsim.export(plan, "megatron")
+    assert exported.to_dict() == tool("smplan", "export", plan, "--to", "megatron")
+    assert "--tensor-model-parallel-size" in exported.text
+    assert smsim.export(found.best, "torchrun").text
+    with pytest.raises(smsim.InputError) as caught:
+        smsim.export(plan, "megatrn")
+    assert caught.value.diagnostics[0].key == "to"
+    assert not list(source.glob(".smsim-plan-*"))
+
+
+def test_validate_scores_and_tells_progress(source, tool, tmp_path):
+    measurements = source.parent / "shared" / "measurements"
+    if not (measurements / "calibration.csv").exists():
+        pytest.skip("skipped: no measurements beside the checkout")
+    lines = (measurements / "calibration.csv").read_text().splitlines(keepends=True)
+    few = tmp_path / "few.csv"
+    few.write_text("".join(lines[:6]))
+    told = []
+    answer = smsim.validate(few, measurements / "clusters.csv", progress=told.append)
+    assert answer.to_dict() == tool("smsim", "validate", few, "--clusters", measurements / "clusters.csv")
+    assert len(answer.rows) == 5
+    assert not told or told[-1]["all"] == 5
+    with pytest.raises(smsim.InputError, match="missing.csv"):
+        smsim.validate("missing.csv", measurements / "clusters.csv")
+
+
+def test_rich_display(found):
+    page = found._repr_html_()
+    assert "p3.16xlarge" in page and page.count("<tr>") == 1 + len(found.plans)
+    assert "why" in str(found)
