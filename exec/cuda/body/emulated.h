@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 
 namespace exec::cuda::emulation {
@@ -29,6 +30,19 @@ struct EmulatedThread {
     T* shared() const {
         return reinterpret_cast<T*>(memory);
     }
+};
+
+// In which order blocks, and between two barriers the threads of a block, run. No kernel's result may depend
+// on it.
+enum class ThreadOrder : std::uint8_t { ascending, descending, random };
+
+// The order of what this host thread emulates, as long as it lives.
+class ScopedThreadOrder {
+public:
+    explicit ScopedThreadOrder(ThreadOrder order, std::uint64_t seed = 1);
+    ~ScopedThreadOrder();
+    ScopedThreadOrder(const ScopedThreadOrder&) = delete;
+    ScopedThreadOrder& operator=(const ScopedThreadOrder&) = delete;
 };
 
 // `is_cooperative`: the body has barriers or exchanges; without them threads simply run one after another.

@@ -7,11 +7,14 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/errors.h"
 #include "core/index/integers.h"
+#include "core/random.h"
 #include "exec/cuda/body/emulated.h"
 
 namespace exec::cuda::emulation {
@@ -21,6 +24,23 @@ namespace {
 constexpr std::size_t stack_bytes = 64 * 1024;
 
 enum class Waits { nothing, barrier, exchange };
+
+struct OrderInForce {
+    ThreadOrder order = ThreadOrder::ascending;
+    core::Random random{1};
+};
+thread_local std::optional<OrderInForce> in_force;
+
+// Numbers 0 ... count - 1 in the order in force; a random one is another one every time.
+template <class Number>
+void arrange(std::vector<Number>& numbers, Number count) {
+    numbers.resize(count);
+    std::iota(numbers.begin(), numbers.end(), Number{});
+    if (!in_force || in_force->order == ThreadOrder::ascending) return;
+    if (in_force->order == ThreadOrder::descending) return std::reverse(numbers.begin(), numbers.end());
+    for (std::size_t i = numbers.size(); i > 1; --i)
+        std::swap(numbers[i - 1], numbers[in_force->random.below(i)]);
+}
 
 // Where a stack's work goes on. swapcontext calls the kernel for the signal mask, three quarters of an
 // emulated training's time; _setjmp does not. Sanitizers follow the former only.
@@ -92,8 +112,9 @@ public:
         blocks_ = blocks;
         for (bool has_work = true; has_work;) {
             has_work = false;
-            for (current_ = 0; current_ < fibres_.size(); ++current_) {
-                Fibre& fibre = fibres_[current_];
+            arrange(order_, fibres_.size());
+            for (const std::size_t current : order_) {
+                Fibre& fibre = fibres_[current];
                 if (fibre.is_done || fibre.waits != Waits::nothing) continue;
                 scheduler_.leave_for(fibre.place);
                 has_work = true;
@@ -172,7 +193,7 @@ private:
     Coroutine scheduler_;
     const std::function<void(const EmulatedThread&)>* body_ = nullptr;
     long long block_ = 0, blocks_ = 0;
-    std::size_t current_ = 0;
+    std::vector<std::size_t> order_;  // of fibres, between two barriers
 };
 
 void EmulatedThread::synchronize() const { owner->wait(index, Waits::barrier); }
@@ -181,15 +202,25 @@ unsigned EmulatedThread::ballot(bool vote) const { return owner->ballot(index, v
 
 void emulate(long long blocks, int threads, std::size_t shared_bytes, bool is_cooperative,
              const std::function<void(const EmulatedThread&)>& body) {
+    std::vector<long long> block_order;
+    arrange(block_order, blocks);
     if (!is_cooperative) {
         std::vector<unsigned char> memory(shared_bytes + 1);
-        for (long long block = 0; block < blocks; ++block)
-            for (int thread = 0; thread < threads; ++thread)
+        std::vector<int> thread_order;
+        for (const long long block : block_order) {
+            arrange(thread_order, threads);
+            for (const int thread : thread_order)
                 body({nullptr, thread, threads, block, blocks, memory.data()});
+        }
         return;
     }
     EmulatedBlock block(threads, shared_bytes);
-    for (long long b = 0; b < blocks; ++b) block.perform(b, blocks, body);
+    for (const long long b : block_order) block.perform(b, blocks, body);
 }
+
+ScopedThreadOrder::ScopedThreadOrder(ThreadOrder order, std::uint64_t seed) {
+    in_force.emplace(OrderInForce{order, core::Random(seed)});
+}
+ScopedThreadOrder::~ScopedThreadOrder() { in_force.reset(); }
 
 }  // namespace exec::cuda::emulation
