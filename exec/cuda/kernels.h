@@ -191,7 +191,18 @@ struct Kernels {
     // width) bytes.
     void (*norm_weights)(Stream, Type, bool is_layer, std::int64_t rows, std::int64_t width, const void* x,
                          const float* statistics, const void* dy, Sums dscale, Sums dshift, void* workspace);
-    // sum += over r of x[r]. workspace as above.
+    // sum = a + b and the norm of that sum, in one pass: both the same bits as one after the other. `sum` may
+    // be a or b.
+    void (*add_and_norm)(Stream, Type, bool is_layer, std::int64_t rows, std::int64_t width, float epsilon,
+                         const void* a, const void* b, void* sum, Values scale, Values shift, void* y,
+                         float* statistics);
+    // dx as layer_norm_backward or rms_norm_backward write it, and dscale, dshift += ..., reading x and dy
+    // once where rows are aligned and fit (8,192 halves), else one after the other. workspace:
+    // norm_gradients_workspace(rows, width) bytes.
+    void (*norm_gradients)(Stream, Type, bool is_layer, std::int64_t rows, std::int64_t width, const void* x,
+                           const float* statistics, Values scale, const void* dy, void* dx, const void* base,
+                           Sums dscale, Sums dshift, void* workspace);
+    // sum += over r of x[r]. workspace: norm_workspace.
     void (*column_sums)(Stream, Type, std::int64_t rows, std::int64_t columns, const void* x, Sums sum,
                         void* workspace);
     void (*batch_norm)(Stream, Type, const ImageShape&, float epsilon, const void* x, Values scale,
@@ -220,6 +231,8 @@ struct Kernels {
     // A packed row with its queries and keys turned, or (inverse) turned back; values are copied.
     void (*rotate)(Stream, Type, const RotationShape&, bool is_inverse, const void* x, void* y,
                    bool accumulates);
+    // The same, in place; values are not touched.
+    void (*rotate_in_place)(Stream, Type, const RotationShape&, bool is_inverse, void* x);
     // For whatever cuDNN's fused attention does not take: any type, windows, ALiBi, our dropout. log_sums:
     // [samples, heads, tokens]. `memory`: where keys and values lie apart, else null.
     void (*attention)(Stream, Type, const AttentionShape&, const void* qkv, const void* memory, void* y,
@@ -329,6 +342,8 @@ struct Kernels {
 
 // Bytes for norm_weights and column_sums.
 std::size_t norm_workspace(std::int64_t rows, std::int64_t width);
+// Bytes for norm_gradients.
+std::size_t norm_gradients_workspace(std::int64_t rows, std::int64_t width);
 // Bytes for route.
 std::size_t routing_workspace(const RoutingShape& shape);
 // Bytes for embedding_weight.

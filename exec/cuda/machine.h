@@ -6,6 +6,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -60,6 +61,14 @@ struct Product {
     bool has_epilogue() const { return before_gelu || gelu_input || row_sums; }
 };
 
+// A launch, and the launches whose work it does, on arrays of `room_bytes` (aligned at 256) that hold small
+// numbers. `what`: the same for alternatives that differ in nothing but addresses; no spaces.
+struct Alternatives {
+    std::string what;
+    std::size_t room_bytes = 0;
+    std::function<void(const Kernels&, Stream, char* room)> fused, apart;
+};
+
 // Attention in one library call: `queries` of a sequence and its first `keys`, of which, where it is causal,
 // the queries are the last (the i-th sees keys - queries + i + 1 of them). Rows of heads side by side;
 // distances in elements.
@@ -109,6 +118,9 @@ public:
     virtual void send(Stream, int group, int peer, const void* data, std::size_t bytes, Tag tag) = 0;
     virtual void receive(Stream, int group, int peer, void* data, std::size_t bytes, Tag tag) = 0;
     virtual void end_messages() = 0;
+    // Memory that all groups made so far will exchange from and to, until abort(): NCCL then moves it without
+    // copies of its own. A service, not a promise: what is refused is exchanged all the same.
+    virtual void register_memory(void*, std::size_t) {}
     // Throws when a communicator reports an error.
     virtual void check() = 0;
     // Gives up all that is under way.
@@ -125,6 +137,8 @@ public:
     // Waiting calls.
     virtual void* allocate(std::size_t bytes) = 0;  // throws core::MachineError with what is free
     virtual void release(void* block) = 0;
+    // The same in memory that an exchange can register.
+    virtual void* allocate_for_exchange(std::size_t bytes) { return allocate(bytes); }
     virtual void* allocate_host(std::size_t bytes) = 0;  // that the device can copy from
     virtual void release_host(void* block) = 0;
     virtual void upload_now(void* to, const void* from, std::size_t bytes) = 0;
@@ -155,6 +169,8 @@ public:
     // Is there an algorithm for this product in fp8? Where products are measured: one that, with the casts of
     // its operands, is faster than `half`, the same in bf16.
     virtual bool offers_fp8(const Product& product, const Product& half) const = 0;
+    // Where launches are measured: is the fused one faster? Elsewhere it is taken.
+    virtual bool pays(const Alternatives&) const { return true; }
     // Whatever can be chosen before the first step, with addresses that need not be of memory.
     virtual void prepare(const Product&) const {}
 
@@ -170,6 +186,15 @@ public:
     // `weight_type`, adds) from x and dy.
     virtual void convolution(Stream, ConvolutionPass pass, Type type, const ImageShape& shape, const void* a,
                              const void* b, void* result, bool accumulates) = 0;
+
+    // What a convolution needs before the first step, with its workspace.
+    virtual void prepare_convolution(ConvolutionPass, Type, const ImageShape&) const {}
+    // What calls of cuDNN that have been prepared need of workspace, and the memory for it, until it is taken
+    // back (null). They are on the compute stream, one after the other.
+    virtual std::size_t library_workspace() const { return 0; }
+    virtual void use_workspace(void*, std::size_t) {}
+    // Keeps what was measured for later runs. What was found damaged, or cannot be kept: a sentence each.
+    virtual std::vector<std::string> keep_choices() { return {}; }
 
     // Everything between begin and end on all streams becomes one launch.
     virtual bool can_capture() const = 0;

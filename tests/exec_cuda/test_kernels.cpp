@@ -19,6 +19,7 @@
 #include "exec/context_parallel.h"
 #include "exec/cpu/kernels.h"
 #include "exec/cpu/mixture.h"
+#include "exec/cuda/body/emulated.h"
 #include "exec/cuda/device/device.h"
 #include "exec/cuda/device/open.h"
 #include "exec/cuda/operator/fused_parts.h"
@@ -231,6 +232,56 @@ void check_norms(Bench& b, Type type) {
     b.k.column_sums(b.s, type, rows, width, gradient, {dsum, Type::fp32, false}, workspace);
     cpu::kernels().sum_rows(rows, width, dy.data(), expected.data());
     near("column sums that are new", Type::fp32, b.get(Type::fp32, dsum, sum.size()), expected, 4 * units);
+}
+
+// Against the launches whose work they do: a sum and its norm to the bit, all gradients of a norm within the
+// rounding of sums in another order.
+void check_fused_norms(Bench& b, Type type) {
+    constexpr std::int64_t widths[] = {8, 24, 100, 768, 1000, 2048, 4104, 8192};
+    const std::int64_t width = widths[b.between(0, 7)], rows = b.between(1, width > 2000 ? 20 : 70);
+    const auto elements = static_cast<std::size_t>(rows * width), columns = static_cast<std::size_t>(width);
+    std::vector<float> x = b.normal(rows * width), residual = b.normal(rows * width), scale = b.normal(width),
+                       shift = b.normal(width), dy = b.normal(rows * width), start = b.normal(width);
+    const void *in = b.put(type, x), *other = b.put(type, residual), *gradient = b.put(type, dy);
+    const Values factors{b.put(Type::fp32, scale), Type::fp32};
+    void *sum = b.room(elements * 4), *both = b.room(elements * 4), *y = b.room(elements * 4),
+         *result = b.room(elements * 4), *workspace = b.room(norm_gradients_workspace(rows, width));
+    auto *statistics = static_cast<float*>(b.room(static_cast<std::size_t>(rows) * 8)),
+         *kept = static_cast<float*>(b.room(static_cast<std::size_t>(rows) * 8));
+    for (const bool is_layer : {true, false}) {
+        const Values offsets = is_layer ? Values{b.put(type, shift), type} : Values{};
+        b.k.add(b.s, type, rows * width, in, other, sum);
+        if (is_layer) b.k.layer_norm(b.s, type, rows, width, 1e-5f, sum, factors, offsets, y, statistics);
+        else b.k.rms_norm(b.s, type, rows, width, 1e-5f, sum, factors, y, statistics);
+        b.k.add_and_norm(b.s, type, is_layer, rows, width, 1e-5f, in, other, both, factors, offsets, result,
+                         kept);
+        near("sum before a norm", type, b.get(type, both, elements), b.get(type, sum, elements), 0);
+        near("norm of a sum", type, b.get(type, result, elements), b.get(type, y, elements), 0);
+        const auto numbers = static_cast<std::size_t>(is_layer ? 2 * rows : rows);
+        near("its statistics", Type::fp32, b.get(Type::fp32, kept, numbers),
+             b.get(Type::fp32, statistics, numbers), 0);
+
+        const void* base = b.between(0, 1) ? in : nullptr;
+        const bool accumulates = b.between(0, 1) != 0;
+        const auto sums = [&](void* data) { return Sums{data, Type::fp32, accumulates}; };
+        std::vector<float> begin = start;
+        void *dscale = b.put(Type::fp32, begin), *dshift = b.put(Type::fp32, begin),
+             *dscale_of_both = b.put(Type::fp32, begin), *dshift_of_both = b.put(Type::fp32, begin);
+        if (is_layer)
+            b.k.layer_norm_backward(b.s, type, rows, width, sum, statistics, factors, gradient, y, base);
+        else b.k.rms_norm_backward(b.s, type, rows, width, sum, statistics, factors, gradient, y, base);
+        b.k.norm_weights(b.s, type, is_layer, rows, width, sum, statistics, gradient, sums(dscale),
+                         is_layer ? sums(dshift) : Sums{}, workspace);
+        b.k.norm_gradients(b.s, type, is_layer, rows, width, sum, statistics, factors, gradient, result, base,
+                           sums(dscale_of_both), is_layer ? sums(dshift_of_both) : Sums{}, workspace);
+        near("a norm's input's gradient beside the others", type, b.get(type, result, elements),
+             b.get(type, y, elements), 2);
+        const double units = 8 + std::sqrt(static_cast<double>(rows));
+        near("a norm's scale's gradient beside the others", Type::fp32,
+             b.get(Type::fp32, dscale_of_both, columns), b.get(Type::fp32, dscale, columns), units);
+        near("a norm's shift's gradient beside the others", Type::fp32,
+             b.get(Type::fp32, dshift_of_both, columns), b.get(Type::fp32, dshift, columns), units);
+    }
 }
 
 void check_embedding(Bench& b, Type type) {
@@ -656,6 +707,12 @@ void check_rotation(Bench& b, Type type) {
     near("rotation", type, b.get(type, turned, x.size()), expected, 2);
     b.k.rotate(b.s, type, shape, true, turned, back, false);
     near("rotation there and back", type, b.get(type, back, x.size()), x, 4);
+    // In place the same bits, and values are not touched.
+    void* own = b.put(type, x);
+    b.k.rotate_in_place(b.s, type, shape, false, own);
+    near("rotation in place", type, b.get(type, own, x.size()), b.get(type, turned, x.size()), 0);
+    b.k.rotate_in_place(b.s, type, shape, true, own);
+    near("rotation in place and back", type, b.get(type, own, x.size()), b.get(type, back, x.size()), 0);
 }
 
 // Moves and sums over tokens: places are written out here.
@@ -1234,6 +1291,7 @@ struct Family {
 constexpr Family families[] = {{"elementwise", check_elementwise},
                                {"dropout", check_dropout},
                                {"norms", check_norms},
+                               {"fused norms", check_fused_norms},
                                {"embedding", check_embedding},
                                {"loss", check_loss},
                                {"mixture", check_mixture},
@@ -1273,6 +1331,39 @@ TEST_CASE("every kernel of ours computes what the CPU's does, thread by thread o
     for (const Family& family : families) check_family(machine, family, 6);
     CHECK(machine.fused_attentions() >=
           2 * 2 * 6 * 3);  // both ways, divided and a segment, in every round and precision
+}
+
+TEST_CASE("no kernel's result depends on the order in which threads and blocks run") {
+    using exec::cuda::emulation::ScopedThreadOrder;
+    using exec::cuda::emulation::ThreadOrder;
+    for (const auto& [order, seed] :
+         {std::pair{ThreadOrder::descending, 1u}, {ThreadOrder::random, 2u}, {ThreadOrder::random, 3u}}) {
+        const ScopedThreadOrder scope(order, seed);
+        emulated::Emulated machine;
+        machine.fuses_attention = true;
+        for (const Family& family : families) check_family(machine, family, 2);
+    }
+}
+
+// That the test above can fail: threads that read their neighbour's number without a barrier between.
+TEST_CASE("a kernel without the barrier that it needs differs from one order of threads to another") {
+    using namespace exec::cuda::emulation;
+    const auto sum_of_neighbours = [](bool waits) {
+        std::vector<float> result(64);
+        emulate(1, 64, 64 * sizeof(float), true, [&](const EmulatedThread& t) {
+            auto* shared = t.shared<float>();
+            shared[t.thread()] = static_cast<float>(t.thread());
+            if (waits) t.synchronize();
+            const float left = shared[(t.thread() + 63) % 64];
+            result[static_cast<std::size_t>(t.thread())] = left == left ? left : -1.0f;
+        });
+        return result;
+    };
+    const std::vector<float> right = sum_of_neighbours(true), ascending = sum_of_neighbours(false);
+    const ScopedThreadOrder scope(ThreadOrder::descending);
+    CHECK(sum_of_neighbours(true) == right);
+    CHECK(sum_of_neighbours(false) != ascending);
+    CHECK(sum_of_neighbours(false) != right);
 }
 
 // For tests/gpu/check.sh, which gives each a process of its own.

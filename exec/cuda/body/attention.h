@@ -464,6 +464,38 @@ struct Rotate {
     }
 };
 
+// Both halves of what is turned of a query's or key's head, in place.
+template <class T>
+struct RotateInPlace {
+    static constexpr const char* name = "rotate_in_place";
+    RotationShape shape;
+    float sign;
+    T* x;
+
+    // Of pair number i; V divides half of what is turned of a head, and the head.
+    template <int V>
+    SMSIM_DEVICE void at(std::int64_t i) const {
+        const std::int64_t half = shape.dimension / 2, heads = shape.heads + shape.kv_heads;
+        const Divided head = divide(i, half), row = divide(head.quotient, heads);
+        T* const own = x + row.quotient * (heads + shape.kv_heads) * shape.head_dimension +
+                       row.remainder * shape.head_dimension + head.remainder;
+        const std::int64_t pair =
+            position_of(shape.token_range, divide(row.quotient, shape.tokens).remainder) * half +
+            head.remainder;
+        const Pack<T, V> first = load<T, V>(own), second = load<T, V>(own + half);
+        const Pack<float, V> cosines = load<float, V>(shape.cosines + pair),
+                             sines = load<float, V>(shape.sines + pair);
+        float left[V], right[V];
+        for (int j = 0; j < V; ++j) {
+            const float a = to_float(first.at[j]), b = to_float(second.at[j]);
+            left[j] = a * cosines.at[j] + b * -sign * sines.at[j];
+            right[j] = b * cosines.at[j] + a * sign * sines.at[j];
+        }
+        put<T, V>(own, left, false);
+        put<T, V>(own + half, right, false);
+    }
+};
+
 // Queries and keys of a tile, such that the largest of the kernels stays within the 64 KiB of shared memory
 // that a block has on compute 7.5 (CUDA C++ programming guide, technical specifications by compute
 // capability) up to a head dimension of 256.
@@ -552,6 +584,20 @@ inline void rotate(Stream s, Type type, const RotationShape& shape, bool is_inve
     });
 }
 
+inline void rotate_in_place(Stream s, Type type, const RotationShape& shape, bool is_inverse, void* x) {
+    const std::int64_t pairs =
+        shape.samples * shape.tokens * (shape.heads + shape.kv_heads) * (shape.dimension / 2);
+    with_type(type, [&](auto t) {
+        using T = decltype(t);
+        constexpr int wide = 16 / sizeof(T);
+        const RotateInPlace<T> f{shape, is_inverse ? -1.0f : 1.0f, as<T>(x)};
+        if (shape.head_dimension % wide == 0 && shape.dimension / 2 % wide == 0 &&
+            are_aligned(16, x, shape.cosines, shape.sines))
+            each<wide>(s, pairs, f);
+        else each<1>(s, pairs, f);
+    });
+}
+
 template <class T>
 struct MoveColumns {
     static constexpr const char* name = "move_columns";
@@ -619,6 +665,7 @@ inline void fill_attention(Kernels& table) {
     table.move_columns = move_columns;
     table.order_parts = order_parts;
     table.rotate = rotate;
+    table.rotate_in_place = rotate_in_place;
     table.attention = attention;
     table.attention_backward = attention_backward;
     table.attention_softmax = attention_softmax;

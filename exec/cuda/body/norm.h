@@ -47,6 +47,25 @@ struct RowPart {
                     kept[p] = load<T, V>(row + c);
         }
     }
+    // The row `a` + `b`, rounded as it is written to `sum`.
+    SMSIM_DEVICE RowPart(const T* a, const T* b, T* sum, std::int64_t width, int lane, int lanes)
+        : from(sum) {
+        const auto add_at = [&](std::int64_t c) {
+            const Pack<T, V> left = load<T, V>(a + c), right = load<T, V>(b + c);
+            Pack<T, V> both;
+            for (int j = 0; j < V; ++j)
+                both.at[j] = from_float<T>(to_float(left.at[j]) + to_float(right.at[j]));
+            store<T, V>(sum + c, both);
+            return both;
+        };
+        if constexpr (packs > 0) {
+            SMSIM_UNROLL
+            for (int p = 0; p < packs; ++p)
+                if (const std::int64_t c = column_at(p, lane, lanes); c < width) kept[p] = add_at(c);
+        } else {
+            for (std::int64_t c = std::int64_t{lane} * V; c < width; c += std::int64_t{lanes} * V) add_at(c);
+        }
+    }
     SMSIM_DEVICE static std::int64_t column_at(int p, int lane, int lanes) {
         return (std::int64_t{p} * lanes + lane) * V;
     }
@@ -83,25 +102,18 @@ SMSIM_DEVICE void each_pack(std::int64_t width, int lane, int lanes, const Visit
     }
 }
 
-// A layer norm, or an rms norm (no mean, no shift).
+// A layer norm, or an rms norm (no mean, no shift), of rows that threads have parts of.
 template <class T, int V, int packs, bool is_layer>
-struct Norm {
-    static constexpr bool is_cooperative = true;
-    static constexpr int most_threads = 256;
-    static constexpr const char* name = is_layer ? "layer_norm" : "rms_norm";
-    bool is_short;
-    std::int64_t rows, width;
+struct NormOfRow {
+    std::int64_t width;
     float epsilon;
-    const T* x;
     Values scale, shift;
     T* y;
     float* statistics;
 
     template <class Thread>
-    SMSIM_DEVICE void operator()(const Thread& t) const {
-        const Row<Thread> r(t, is_short);
-        if (r.row >= rows) return;  // a whole warp
-        const RowPart<T, V, packs> in(x + r.row * width, width, r.lane, r.lanes);
+    SMSIM_DEVICE void operator()(const Thread& t, const Row<Thread>& r,
+                                 const RowPart<T, V, packs>& in) const {
         float mean = 0;
         if constexpr (is_layer) {
             float sum = 0;
@@ -133,6 +145,24 @@ struct Norm {
             if constexpr (is_layer) statistics[2 * r.row] = mean;
             statistics[is_layer ? 2 * r.row + 1 : r.row] = reciprocal;
         }
+    }
+};
+
+template <class T, int V, int packs, bool is_layer>
+struct Norm {
+    static constexpr bool is_cooperative = true;
+    static constexpr int most_threads = 256;
+    static constexpr const char* name = is_layer ? "layer_norm" : "rms_norm";
+    bool is_short;
+    std::int64_t rows;
+    const T* x;
+    NormOfRow<T, V, packs, is_layer> norm;
+
+    template <class Thread>
+    SMSIM_DEVICE void operator()(const Thread& t) const {
+        const Row<Thread> r(t, is_short);
+        if (r.row >= rows) return;  // a whole warp
+        norm(t, r, RowPart<T, V, packs>(x + r.row * norm.width, norm.width, r.lane, r.lanes));
     }
 };
 
@@ -320,8 +350,10 @@ void norm(Stream s, Type type, std::int64_t rows, std::int64_t width, float epsi
             rows, width, are_aligned(16, x, y, scale.data, shift.data),
             [&](auto v, auto packs, bool is_short, std::int64_t blocks, int threads, std::size_t shared) {
                 launch(s, blocks, threads, shared,
-                       Norm<T, v(), packs(), is_layer>{is_short, rows, width, epsilon, as<const T>(x), scale,
-                                                       shift, as<T>(y), statistics});
+                       Norm<T, v(), packs(), is_layer>{is_short,
+                                                       rows,
+                                                       as<const T>(x),
+                                                       {width, epsilon, scale, shift, as<T>(y), statistics}});
             });
     });
 }
@@ -404,7 +436,7 @@ inline void column_sums(Stream s, Type type, std::int64_t rows, std::int64_t col
     sum_columns<false, false>(s, type, rows, columns, nullptr, nullptr, x, {}, sum, workspace);
 }
 
-inline void fill_norm(Kernels& table) {
+inline void fill_norm_alone(Kernels& table) {
     table.layer_norm = layer_norm;
     table.layer_norm_backward = layer_norm_backward;
     table.rms_norm = rms_norm;

@@ -1,4 +1,4 @@
-#include "exec/cuda/body/norm.h"
+#include "exec/cuda/body/norm_fused.h"
 #include "exec/cuda/device/kernel_tables.h"
 
 namespace exec::cuda {

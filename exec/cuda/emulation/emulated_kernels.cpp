@@ -1,5 +1,7 @@
 #include "exec/cuda/emulation/emulated_kernels.h"
 
+#include <algorithm>
+
 #include "exec/cuda/body/attention.h"
 #include "exec/cuda/body/elementwise.h"
 #include "exec/cuda/body/embedding.h"
@@ -7,7 +9,7 @@
 #include "exec/cuda/body/image.h"
 #include "exec/cuda/body/loss.h"
 #include "exec/cuda/body/mixture.h"
-#include "exec/cuda/body/norm.h"
+#include "exec/cuda/body/norm_fused.h"
 #include "exec/cuda/body/update.h"
 
 namespace exec::cuda {
@@ -32,6 +34,11 @@ const Kernels& emulated_kernels() {
 // Partial sums, two for each column of a chunk of rows.
 std::size_t norm_workspace(std::int64_t rows, std::int64_t width) {
     return (host_body::row_chunks(rows, width) * 2 * width) * sizeof(float);
+}
+
+std::size_t norm_gradients_workspace(std::int64_t rows, std::int64_t width) {
+    const std::int64_t blocks = host_body::gradient_blocks(rows, host_body::narrow_gradient_blocks);
+    return std::max(norm_workspace(rows, width), (blocks * 2 * width) * sizeof(float));
 }
 
 std::size_t routing_workspace(const RoutingShape& shape) { return host_body::routing_bytes(shape); }

@@ -18,9 +18,10 @@ struct Nothing {
 
 const Kernels& null_kernels() {
     constexpr Nothing n;
-    static const Kernels table{n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n,
-                               n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n,
-                               n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n};
+    static_assert(sizeof(Kernels) == 61 * sizeof(void (*)()), "one `n` for each kernel, or it would be null");
+    static const Kernels table{n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n,
+                               n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n,
+                               n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n};
     return table;
 }
 
@@ -57,6 +58,7 @@ public:
     bool offers_fp8(const Product& product, const Product& half) const override {
         return like_.offers_fp8(product, half);
     }
+    bool pays(const Alternatives& alternatives) const override { return like_.pays(alternatives); }
     std::optional<core::Unsupported> fused_attention_unsupported(
         Type type, const FusedAttentionShape& shape) const override {
         return like_.fused_attention_unsupported(type, shape);
@@ -64,8 +66,11 @@ public:
     void fused_attention(Stream, Type, const FusedAttentionShape&, const FusedAttentionArrays&) override {}
     void fused_attention_backward(Stream, Type, const FusedAttentionShape&, const FusedAttentionArrays&,
                                   const FusedAttentionGradients&) override {}
-    void convolution(Stream, ConvolutionPass, Type, const ImageShape&, const void*, const void*, void*,
-                     bool) override {}
+    void convolution(Stream, ConvolutionPass pass, Type type, const ImageShape& shape, const void*,
+                     const void*, void*, bool) override {
+        like_.prepare_convolution(pass, type, shape);
+    }
+    std::size_t library_workspace() const override { return like_.library_workspace(); }
     bool can_capture() const override { return false; }
     void begin_capture(Stream) override {}
     void end_capture(Stream) override {}
