@@ -38,10 +38,9 @@ Convolutions::~Convolutions() {
         cudnnDestroyFilterDescriptor(prepared.weight);
         cudnnDestroyConvolutionDescriptor(prepared.convolution);
     }
-    cudaFree(workspace_);
 }
 
-Convolutions::Prepared Convolutions::prepare(ConvolutionPass pass, Type type, const ImageShape& s) const {
+Convolutions::Prepared Convolutions::make(ConvolutionPass pass, Type type, const ImageShape& s) const {
     Prepared p;
     const auto n = [](std::int64_t value) { return static_cast<int>(value); };
     check(cudnnCreateTensorDescriptor(&p.x), "cudnnCreateTensorDescriptor");
@@ -93,8 +92,7 @@ Convolutions::Prepared Convolutions::prepare(ConvolutionPass pass, Type type, co
     return p;
 }
 
-void Convolutions::perform(Stream stream, ConvolutionPass pass, Type type, const ImageShape& s, const void* a,
-                           const void* b, void* result, bool accumulates) {
+const Convolutions::Prepared& Convolutions::find(ConvolutionPass pass, Type type, const ImageShape& s) {
     const std::vector<std::int64_t> key{static_cast<std::int64_t>(pass),
                                         static_cast<std::int64_t>(type),
                                         s.samples,
@@ -108,33 +106,35 @@ void Convolutions::perform(Stream stream, ConvolutionPass pass, Type type, const
                                         s.padding};
     auto found = prepared_.find(key);
     if (found == prepared_.end()) {
-        found = prepared_.emplace(key, prepare(pass, type, s)).first;
-        if (found->second.workspace > workspace_bytes_) {  // in the first step only
-            check(cudaFree(workspace_), "cudaFree");
-            workspace_bytes_ = found->second.workspace;
-            check(cudaMalloc(&workspace_, workspace_bytes_), "cudaMalloc");
-        }
+        found = prepared_.emplace(key, make(pass, type, s)).first;
+        workspace_.need(found->second.workspace);
     }
-    const Prepared& p = found->second;
+    return found->second;
+}
+
+void Convolutions::perform(Stream stream, ConvolutionPass pass, Type type, const ImageShape& s, const void* a,
+                           const void* b, void* result, bool accumulates) {
+    const Prepared& p = find(pass, type, s);
+    void* const workspace = workspace_.get(p.workspace);
     const float alpha = 1, beta = accumulates ? 1.0f : 0.0f;
     check(cudnnSetStream(handle_, static_cast<cudaStream_t>(stream)), "cudnnSetStream");
     switch (pass) {
         case ConvolutionPass::forward:
             check(cudnnConvolutionForward(handle_, &alpha, p.x, a, p.weight, b, p.convolution,
-                                          static_cast<cudnnConvolutionFwdAlgo_t>(p.algorithm), workspace_,
+                                          static_cast<cudnnConvolutionFwdAlgo_t>(p.algorithm), workspace,
                                           p.workspace, &beta, p.y, result),
                   "cudnnConvolutionForward");
             break;
         case ConvolutionPass::input:
             check(cudnnConvolutionBackwardData(handle_, &alpha, p.weight, b, p.y, a, p.convolution,
                                                static_cast<cudnnConvolutionBwdDataAlgo_t>(p.algorithm),
-                                               workspace_, p.workspace, &beta, p.x, result),
+                                               workspace, p.workspace, &beta, p.x, result),
                   "cudnnConvolutionBackwardData");
             break;
         case ConvolutionPass::weight:
             check(cudnnConvolutionBackwardFilter(handle_, &alpha, p.x, a, p.y, b, p.convolution,
                                                  static_cast<cudnnConvolutionBwdFilterAlgo_t>(p.algorithm),
-                                                 workspace_, p.workspace, &beta, p.weight, result),
+                                                 workspace, p.workspace, &beta, p.weight, result),
                   "cudnnConvolutionBackwardFilter");
             break;
     }

@@ -80,7 +80,7 @@ public:
         const ncclComm_t made = connect_all(members, id, position);
         {
             const std::lock_guard lock(mutex_);
-            groups_.push_back({members, made});
+            groups_.push_back({members, made, {}});
         }
         const int number = core::count_of(groups_) - 1;
         connect(number, position);
@@ -141,6 +141,16 @@ public:
              [&](ncclComm_t c) { return ncclRecv(data, bytes, ncclInt8, peer, c, on(stream)); });
     }
 
+    void register_memory(void* memory, std::size_t bytes) override {
+        const std::lock_guard lock(mutex_);
+        for (Group& group : groups_) {
+            void* handle = nullptr;
+            if (group.communicator &&
+                ncclCommRegister(group.communicator, memory, bytes, &handle) == ncclSuccess && handle)
+                group.registered.push_back(handle);
+        }
+    }
+
     void check() override {
         for (const Group& group : groups_) {
             if (!group.communicator) continue;
@@ -162,6 +172,7 @@ private:
     struct Group {
         std::vector<int> members;
         ncclComm_t communicator = nullptr;  // null once aborted
+        std::vector<void*> registered;
     };
     using Time = std::chrono::steady_clock;
 
@@ -171,6 +182,10 @@ private:
     // Under the lock.
     void abort_all() {
         for (Group& group : groups_) {
+            // Before the memory goes; aborting a communicator leaves its registrations.
+            for (void* handle : group.registered)
+                if (group.communicator) ncclCommDeregister(group.communicator, handle);
+            group.registered.clear();
             if (group.communicator) ncclCommAbort(group.communicator);
             group.communicator = nullptr;
         }

@@ -1,6 +1,7 @@
 // The real machine: CUDA's runtime, with the libraries behind it.
 #include <algorithm>
 #include <array>
+#include <set>
 #include <vector>
 
 #include <nvtx3/nvToolsExt.h>
@@ -36,6 +37,9 @@ Kernels device_kernels() {
     return table;
 }
 
+// Of measured fusions: another number where a fused kernel or one that it takes the place of changes.
+constexpr int version_of_kernels = 1;
+
 struct TimedEvent {
     cudaEvent_t event = nullptr;
     bool is_timed = false;
@@ -50,9 +54,10 @@ public:
         for (std::size_t i = 0; i < streams_.size(); ++i)
             streams_[i] = make_stream(static_cast<schedule::Stream>(i) == schedule::Stream::compute);
         check(cudnnCreate(&cudnn_), "cudnnCreate");
-        products_ = std::make_unique<Products>(report_.compute_major, has_fp8(report_), measures_products);
-        attention_ = std::make_unique<FusedAttention>(cudnn_, report_.compute_major);
-        convolutions_ = std::make_unique<Convolutions>(cudnn_);
+        tuner_ = std::make_unique<Tuner>(measures_products, identity());
+        products_ = std::make_unique<Products>(report_.compute_major, has_fp8(report_), *tuner_);
+        attention_ = std::make_unique<FusedAttention>(cudnn_, report_.compute_major, workspace_, *tuner_);
+        convolutions_ = std::make_unique<Convolutions>(cudnn_, workspace_);
     }
 
     ~CudaMachine() override {
@@ -61,6 +66,7 @@ public:
         convolutions_.reset();
         attention_.reset();
         products_.reset();
+        tuner_->save();
         cudnnDestroy(cudnn_);
         for (const std::unique_ptr<TimedEvent>& event : events_) cudaEventDestroy(event->event);
         for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
@@ -86,7 +92,21 @@ public:
         check(status, "cudaMalloc");
         return block;
     }
-    void release(void* block) override { cudaFree(block); }
+    void release(void* block) override {
+        if (shared_blocks_.erase(block) > 0) ncclMemFree(block);
+        else cudaFree(block);
+    }
+    // NCCL maps memory of its own allocator into other ranks' devices and switches (NCCL user guide, "User
+    // Buffer Registration"); where it has none left, or the device cannot do that, any will do.
+    void* allocate_for_exchange(std::size_t bytes) override {
+        void* block = nullptr;
+        if (bytes > 0 && ncclMemAlloc(&block, bytes) == ncclSuccess) {
+            shared_blocks_.insert(block);
+            return block;
+        }
+        cudaGetLastError();
+        return allocate(bytes);
+    }
     void* allocate_host(std::size_t bytes) override {
         void* block = nullptr;
         check(cudaMallocHost(&block, bytes), "cudaMallocHost");
@@ -187,6 +207,19 @@ public:
         convolutions_->perform(stream, pass, type, shape, a, b, result, accumulates);
     }
 
+    void prepare_convolution(ConvolutionPass pass, Type type, const ImageShape& shape) const override {
+        convolutions_->prepare(pass, type, shape);
+    }
+    bool pays(const Alternatives& alternatives) const override {
+        return tuner_->pays(kernels_, alternatives);
+    }
+    std::size_t library_workspace() const override { return workspace_.wanted(); }
+    void use_workspace(void* memory, std::size_t bytes) override { workspace_.give(memory, bytes); }
+    std::vector<std::string> keep_choices() override {
+        tuner_->save();
+        return tuner_->remarks();
+    }
+
     bool can_capture() const override { return true; }
     void begin_capture(Stream origin) override {
         check(cudaStreamBeginCapture(on(origin), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
@@ -215,6 +248,14 @@ public:
     void end_range() override { nvtxRangePop(); }
 
 private:
+    // What measured choices hold for: the card, the driver, the libraries and our own kernels.
+    std::string identity() const {
+        int runtime = 0;
+        check(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
+        return fmt::format("{}, driver {}, CUDA {}, cuBLASLt {}, cuDNN {}, smsim {}", cuda::describe(report_),
+                           report_.driver_version, runtime, cublasLtGetVersion(), cudnnGetVersion(),
+                           version_of_kernels);
+    }
     // Communication that others wait for goes before what merely computes.
     static cudaStream_t make_stream(bool computes) {
         int least = 0, greatest = 0;
@@ -236,10 +277,13 @@ private:
     std::vector<cudaStream_t> message_streams_;
     std::vector<std::unique_ptr<TimedEvent>> events_;
     cudnnHandle_t cudnn_ = nullptr;
+    Workspace workspace_;  // of cuDNN, whose calls are on the compute stream
+    std::unique_ptr<Tuner> tuner_;
     std::unique_ptr<Products> products_;
     std::unique_ptr<FusedAttention> attention_;
     std::unique_ptr<Convolutions> convolutions_;
     cudaGraphExec_t captured_ = nullptr;
+    std::set<void*> shared_blocks_;  // of NCCL's allocator
     bool is_capturing_ = false;
 };
 

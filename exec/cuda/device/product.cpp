@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
+#include <optional>
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include "core/errors.h"
 #include "exec/cuda/device/library_check.cuh"
@@ -91,28 +91,6 @@ cublasLtMatrixLayout_t layout(cudaDataType_t type, std::int64_t rows, std::int64
     return result;
 }
 
-// Memory for the time of a measurement.
-class Temporary {
-public:
-    explicit Temporary(std::size_t bytes) {
-        if (cudaMalloc(&data_, bytes) != cudaSuccess) {
-            cudaGetLastError();
-            data_ = nullptr;
-        } else {
-            cudaMemset(
-                data_, 0x3C,
-                bytes);  // small numbers in every precision: products of zeros run faster than real ones
-        }
-    }
-    ~Temporary() { cudaFree(data_); }
-    Temporary(const Temporary&) = delete;
-    Temporary& operator=(const Temporary&) = delete;
-    void* get() const { return data_; }
-
-private:
-    void* data_ = nullptr;
-};
-
 std::size_t extent(std::int64_t rows, std::int64_t leading, std::int64_t batch, std::int64_t stride,
                    std::size_t size) {
     return static_cast<std::size_t>(rows * leading + (batch - 1) * stride) * size + 512;
@@ -123,30 +101,10 @@ void* aligned_like(void* base, const void* like) {
     return static_cast<char*>(base) + (like ? reinterpret_cast<std::uintptr_t>(like) % 256 : 0);
 }
 
-// Least time of a few calls.
-template <class Call>
-float milliseconds_of(const Call& call) {
-    cudaEvent_t begin = nullptr, end = nullptr;
-    check(cudaEventCreate(&begin), "cudaEventCreate");
-    check(cudaEventCreate(&end), "cudaEventCreate");
-    float least = std::numeric_limits<float>::max();
-    for (int repetition = 0; repetition < 4; ++repetition) {
-        check(cudaEventRecord(begin, nullptr), "cudaEventRecord");
-        for (int i = 0; i < 2; ++i) call();
-        check(cudaEventRecord(end, nullptr), "cudaEventRecord");
-        check(cudaEventSynchronize(end), "cudaEventSynchronize");
-        float time = 0;
-        check(cudaEventElapsedTime(&time, begin, end), "cudaEventElapsedTime");
-        if (repetition > 0) least = std::min(least, time / 2);  // the first loads the kernel
-    }
-    cudaEventDestroy(begin);
-    cudaEventDestroy(end);
-    return least;
-}
-
 }  // namespace
 
-Products::Products(int compute_major, bool has_fp8, bool measures) : has_fp8_(has_fp8), measures_(measures) {
+Products::Products(int compute_major, bool has_fp8, Tuner& tuner)
+    : has_fp8_(has_fp8), measures_(tuner.measures()), tuner_(tuner) {
     check(cublasLtCreate(&handle_), "cublasLtCreate");
     // NVIDIA's advice: 32 MiB on Hopper, 4 MiB before (cuBLAS documentation, "cublasSetWorkspace").
     workspace_bytes_ = static_cast<std::size_t>(compute_major >= 9 ? 32 : 4) << 20;
@@ -253,10 +211,43 @@ Products::Prepared Products::make(const Product& p, const Key& key) {
     });
     if (result.status == CUBLAS_STATUS_SUCCESS && found.empty()) result.status = CUBLAS_STATUS_NOT_SUPPORTED;
     if (result.status != CUBLAS_STATUS_SUCCESS) return result;
+    if (take_known(p, key, result)) return result;
     result.algorithm = found[0].algo;
     result.workspace = found[0].workspaceSize;
     if (measures_ || p.has_epilogue() || p.in_fp8 || p.ragged_limit > 0) try_out(p, result, found);
+    if (result.status == CUBLAS_STATUS_SUCCESS && result.milliseconds > 0)
+        tuner_.put_value(name_of(key), Known{result.algorithm, result.workspace, result.milliseconds});
     return result;
+}
+
+std::string Products::name_of(const Key& key) { return fmt::format("product:{}", fmt::join(key, ",")); }
+
+// An algorithm is plain data, for the same version of cuBLASLt (cublasLt.h, cublasLtMatmulAlgo_t); whether it
+// is one for this product cuBLASLt says.
+bool Products::take_known(const Product& p, const Key& key, Prepared& prepared) const {
+    const std::optional<Known> known = tuner_.find_value<Known>(name_of(key));
+    if (!known || p.ragged_limit > 0) return false;  // those are launched once, to be loaded
+    cublasLtMatmulHeuristicResult_t checked{};
+    if (cublasLtMatmulAlgoCheck(handle_, prepared.operation, prepared.a, prepared.b, prepared.c, prepared.c,
+                                &known->algorithm, &checked) != CUBLAS_STATUS_SUCCESS ||
+        checked.workspaceSize > workspace_bytes_)
+        return false;
+    prepared.algorithm = known->algorithm;
+    prepared.workspace = checked.workspaceSize;
+    prepared.milliseconds = known->milliseconds;
+    return true;
+}
+
+// Remembered by what is asked, in memory and on disk.
+template <class Measure>
+bool Products::pays(const char* what, const Product& p, const Measure& measure) {
+    const Key key = key_of(p);
+    if (const auto known = pays_.find(key); known != pays_.end()) return known->second;
+    const std::string name = fmt::format("{}:{}", what, fmt::join(key, ","));
+    const std::optional<char> kept = tuner_.find_value<char>(name);
+    const bool result = kept ? *kept != 0 : measure();
+    if (!kept) tuner_.put_value(name, static_cast<char>(result));
+    return pays_[key] = result;
 }
 
 // On arrays of its own: while a run is planned there are no others yet. An epilogue, or fp8, that is proposed
@@ -279,12 +270,10 @@ void Products::try_out(const Product& p, Prepared& prepared,
     if (p.row_sums) q.row_sums = aligned_like(bias.get(), p.row_sums);
     if (p.before_gelu) q.before_gelu = aligned_like(gelu.get(), p.before_gelu);
     if (p.gelu_input) q.gelu_input = aligned_like(gelu.get(), p.gelu_input);
-    if (p.in_fp8) q.a_unscale = q.b_unscale = static_cast<const float*>(bias.get());
+    if (p.in_fp8) q.a_unscale = q.b_unscale = static_cast<const float*>(static_cast<const void*>(bias.get()));
     prepared.status = CUBLAS_STATUS_NOT_SUPPORTED;
     check(cudaDeviceSynchronize(),
           "cudaDeviceSynchronize");  // the workspace is that of products which may be under way
-    constexpr float clearly_faster =
-        0.97f;  // else the library's own order stands, which does not change from run to run
     for (const cublasLtMatmulHeuristicResult_t& candidate : candidates) {
         Prepared trial = prepared;
         trial.algorithm = candidate.algo;
@@ -349,22 +338,26 @@ bool Products::offers(const Product& p) {
     if (p.m == 0 || p.n == 0 || p.k == 0) return false;
     // In fp32 our own functions are more exact than the library's.
     if ((p.before_gelu || p.gelu_input) && (p.out == Type::fp32 || p.ldc % 8 != 0)) return false;
-    if (!p.row_sums) return find(p).status == CUBLAS_STATUS_SUCCESS;
-    if (!measures_) return false;
-    const auto [known, is_new] = pays_.emplace(key_of(p), false);
-    if (!is_new) return known->second;
-    Product plain = p;
-    plain.row_sums = nullptr;
-    const Prepared &with = find(p), &without = find(plain);
-    if (with.status != CUBLAS_STATUS_SUCCESS || with.milliseconds == 0 || without.milliseconds == 0)
-        return false;
-    // A kernel of our own reads a once more: at the pace of a copy, which reads and writes.
-    const std::size_t bytes = extent(p.k, p.lda, 1, 0, size_of(p.in));
-    const Temporary from(bytes), to(bytes);
-    if (!from.get() || !to.get()) return false;
-    const float copy = milliseconds_of(
-        [&] { cudaMemcpyAsync(to.get(), from.get(), bytes, cudaMemcpyDeviceToDevice, nullptr); });
-    return known->second = with.milliseconds < without.milliseconds + copy / 2;
+    if (!p.row_sums && (!measures_ || !p.has_epilogue())) return find(p).status == CUBLAS_STATUS_SUCCESS;
+    if (!measures_ || find(p).status != CUBLAS_STATUS_SUCCESS) return false;
+    return pays("epilogue", p, [&] {
+        Product plain = p;
+        plain.row_sums = plain.before_gelu = nullptr;
+        plain.gelu_input = nullptr;
+        const Prepared &with = find(p), &without = find(plain);
+        if (with.milliseconds == 0 || without.milliseconds == 0) return !p.row_sums;
+        // What a kernel of our own would move beside it, at the pace of a copy, which reads and writes: it
+        // reads a once more for sums of its rows; for a GELU it reads the result and writes another, and
+        // backward reads the layer's input too.
+        const std::size_t bytes = p.row_sums ? extent(p.k, p.lda, 1, 0, size_of(p.in))
+                                             : extent(p.m, p.ldc, p.batch, p.stride_c, size_of(p.out));
+        const Temporary from(bytes), to(bytes);
+        if (!from.get() || !to.get()) return !p.row_sums;
+        const float copy = milliseconds_of(
+            [&] { cudaMemcpyAsync(to.get(), from.get(), bytes, cudaMemcpyDeviceToDevice, nullptr); });
+        const float moves = p.row_sums ? 0.5f : p.gelu_input ? 1.5f : 1.0f;
+        return with.milliseconds < without.milliseconds + moves * copy;
+    });
 }
 
 // Of fp8 with the casts that only it needs: both operands are read twice, in the precision that they have,
@@ -372,16 +365,16 @@ bool Products::offers(const Product& p) {
 bool Products::offers_fp8(const Product& p, const Product& half) {
     if (!has_fp8_ || find(p).status != CUBLAS_STATUS_SUCCESS) return false;
     if (!measures_) return true;
-    const auto [known, is_new] = pays_.emplace(key_of(p), false);
-    if (!is_new) return known->second;
-    const float low = find(p).milliseconds, plain = find(half).milliseconds;
-    const std::size_t elements = static_cast<std::size_t>((p.m + p.n) * p.k),
-                      moved = elements * (2 * size_of(p.in) + 1);
-    const Temporary from(moved / 2), to(moved / 2);
-    if (low == 0 || plain == 0 || !from.get() || !to.get()) return known->second = true;  // the plan's word
-    const float casts = milliseconds_of(
-        [&] { cudaMemcpyAsync(to.get(), from.get(), moved / 2, cudaMemcpyDeviceToDevice, nullptr); });
-    return known->second = low + casts < plain;
+    return pays("fp8", p, [&] {
+        const float low = find(p).milliseconds, plain = find(half).milliseconds;
+        const std::size_t elements = static_cast<std::size_t>((p.m + p.n) * p.k),
+                          moved = elements * (2 * size_of(p.in) + 1);
+        const Temporary from(moved / 2), to(moved / 2);
+        if (low == 0 || plain == 0 || !from.get() || !to.get()) return true;  // the plan's word
+        const float casts = milliseconds_of(
+            [&] { cudaMemcpyAsync(to.get(), from.get(), moved / 2, cudaMemcpyDeviceToDevice, nullptr); });
+        return low + casts < plain;
+    });
 }
 
 cublasStatus_t Products::call(Stream stream, const Product& p, const Prepared& prepared) const {

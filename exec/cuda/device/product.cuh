@@ -6,8 +6,10 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <string>
 #include <vector>
 
+#include "exec/cuda/device/tuning/tuner.cuh"
 #include "exec/cuda/machine.h"
 
 namespace exec::cuda {
@@ -15,8 +17,8 @@ namespace exec::cuda {
 class Products {
 public:
     // `measures`: of the algorithms that cuBLASLt proposes the fastest is taken, not the first. Then two runs
-    // may choose differently, and round differently.
-    Products(int compute_major, bool has_fp8, bool measures);
+    // may choose differently, and round differently, unless the one finds what the other has kept.
+    Products(int compute_major, bool has_fp8, Tuner& tuner);
     ~Products();
     Products(const Products&) = delete;
     Products& operator=(const Products&) = delete;
@@ -41,16 +43,27 @@ private:
     static void set_sizes(const Product& product, const Prepared& prepared);
     const Prepared& find(const Product& product);
     Prepared make(const Product& product, const Key& key);
+    // What is kept of a choice.
+    struct Known {
+        cublasLtMatmulAlgo_t algorithm{};
+        std::size_t workspace = 0;
+        float milliseconds = 0;
+    };
+    static std::string name_of(const Key& key);
+    bool take_known(const Product& product, const Key& key, Prepared& prepared) const;
+    template <class Measure>
+    bool pays(const char* what, const Product& product, const Measure& measure);
     void try_out(const Product& product, Prepared& prepared,
                  const std::vector<cublasLtMatmulHeuristicResult_t>& candidates);
     cublasStatus_t call(Stream stream, const Product& product, const Prepared& prepared) const;
 
     const bool has_fp8_, measures_;
+    Tuner& tuner_;
     cublasLtHandle_t handle_ = nullptr;
     void* workspace_ = nullptr;
     std::size_t workspace_bytes_ = 0;
     std::map<Key, Prepared> prepared_;  // by everything but addresses and alpha
-    std::map<Key, bool> pays_;          // sums of rows with the product; fp8 instead of bf16
+    std::map<Key, bool> pays_;          // an epilogue with the product; fp8 instead of bf16
 };
 
 }  // namespace exec::cuda

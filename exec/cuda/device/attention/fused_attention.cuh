@@ -8,13 +8,17 @@
 #include <memory>
 #include <vector>
 
+#include "exec/cuda/device/tuning/tuner.cuh"
+#include "exec/cuda/device/tuning/workspace.cuh"
 #include "exec/cuda/machine.h"
 
 namespace exec::cuda {
 
 class FusedAttention {
 public:
-    FusedAttention(cudnnHandle_t handle, int compute_major);
+    // `workspace` is shared with other calls of the same stream. Where `tuner` measures, the fastest of
+    // cuDNN's engines is taken, not the first that it proposes, and its name is kept.
+    FusedAttention(cudnnHandle_t handle, int compute_major, Workspace& workspace, Tuner& tuner);
     ~FusedAttention();
     FusedAttention(const FusedAttention&) = delete;
     FusedAttention& operator=(const FusedAttention&) = delete;
@@ -30,6 +34,8 @@ private:
     struct Graphs;
     const cudnnHandle_t handle_;
     const int compute_major_;
+    Workspace& workspace_;
+    Tuner& tuner_;
     std::unique_ptr<Graphs> graphs_;
 };
 
