@@ -40,13 +40,15 @@ struct Walker {
     std::vector<char> is_done;
     std::vector<Rendezvous*> rendezvous;  // by instruction; null where the instruction involves no other rank
     const RankWaits* waits = nullptr;
-    std::size_t host = 0;  // of its waits the first that is not over
+    std::size_t host = 0;             // of its waits the first that is not over
+    std::optional<std::size_t> busy;  // lane that alone is at work, where lanes do not run at once
 };
 
 class Walk {
 public:
-    Walk(const schedule::Program& program, bool has_channels, const std::vector<RankWaits>& waits)
-        : program_(program), has_channels_(has_channels) {
+    Walk(const schedule::Program& program, bool has_channels, const std::vector<RankWaits>& waits,
+         Branches branches)
+        : program_(program), has_channels_(has_channels), branches_(branches) {
         for (int r = 0; r < program.plan.layout.ranks(); ++r) {
             Walker& walker = walkers_.emplace_back();
             walker.list = &program.classes[program.class_of_rank[r]];
@@ -65,8 +67,10 @@ public:
         for (bool moves = true; moves;) {
             moves = false;
             for (const std::int32_t r : core::indices(walkers_))
-                for (std::size_t lane = 0; lane < walkers_[r].lanes.size(); ++lane)
+                for (std::size_t i = 0, lanes = walkers_[r].lanes.size(); i < lanes; ++i) {
+                    const std::size_t lane = branches_ == Branches::last_alone ? lanes - 1 - i : i;
                     while (advance(r, lane, moves)) moves = true;
+                }
         }
         for (std::size_t r = 0; r < walkers_.size(); ++r)
             for (std::uint32_t i = 0; i < walkers_[r].is_done.size(); ++i)
@@ -107,6 +111,7 @@ private:
     bool advance(int rank, std::size_t lane, bool& begins) {
         Walker& walker = walkers_[rank];
         if (walker.next[lane] >= walker.lanes[lane].size()) return false;
+        if (walker.busy && *walker.busy != lane) return false;
         const std::uint32_t index = walker.lanes[lane][walker.next[lane]];
         for (const std::uint32_t other : walker.list->after(walker.list->instructions[index]))
             if (!walker.is_done[other] &&
@@ -123,8 +128,12 @@ private:
         }
         if (Rendezvous* const rendezvous = walker.rendezvous[index]) {
             begins |= rendezvous->came.insert(rank).second;
-            if (rendezvous->came.size() < rendezvous->wanted) return false;
+            if (rendezvous->came.size() < rendezvous->wanted) {
+                if (branches_ != Branches::at_once) walker.busy = lane;
+                return false;
+            }
         }
+        walker.busy.reset();
         walker.is_done[index] = 1;
         ++walker.next[lane];
         return true;
@@ -132,6 +141,7 @@ private:
 
     const schedule::Program& program_;
     const bool has_channels_;
+    const Branches branches_;
     std::vector<Walker> walkers_;
     std::map<RendezvousKey, Rendezvous> rendezvous_;
 };
@@ -312,7 +322,7 @@ MessagePlan plan_messages(const schedule::Program& program) {
     for (const bool has_channels : {false, true})
         if (auto taken =
                 OrderedWalk(program, has_channels ? Sends::in_channels : Sends::beside_the_list).walk())
-            return {has_channels, std::move(*taken)};
+            return {has_channels, std::move(*taken), false};
     core::require(false, "a Program comes to its end with buffered sends");
     return {};
 }
@@ -342,8 +352,23 @@ Lanes lanes_of(const schedule::RankProgram& list, bool has_channels) {
 }
 
 std::optional<std::string> stuck_without_buffers(const schedule::Program& program, bool has_channels,
-                                                 const std::vector<RankWaits>& waits) {
-    return Walk(program, has_channels, waits).stuck();
+                                                 const std::vector<RankWaits>& waits, Branches branches) {
+    return Walk(program, has_channels, waits, branches).stuck();
+}
+
+std::vector<std::vector<std::uint32_t>> waits_in_list_order(const schedule::RankProgram& list,
+                                                            bool has_channels) {
+    const Lanes lanes = lanes_of(list, has_channels);
+    std::vector<std::vector<std::uint32_t>> waits(list.instructions.size());
+    std::vector<std::optional<std::uint32_t>> last(lanes.count);
+    for (std::uint32_t i = 0; i < list.instructions.size(); ++i) {
+        const Instruction& own = list.instructions[i];
+        if (is_message(own) || own.kind == InstructionKind::collective)
+            for (int lane = 0; lane < lanes.count; ++lane)
+                if (lane != lanes.of[i] && last[lane]) waits[i].push_back(*last[lane]);
+        last[lanes.of[i]] = i;
+    }
+    return waits;
 }
 
 }  // namespace exec::cuda
