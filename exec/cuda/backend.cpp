@@ -83,6 +83,7 @@ CudaBackend::CudaBackend(const schedule::Program& program, const model::SegmentG
 CudaBackend::~CudaBackend() {
     if (plans()) return;
     settle();  // to give memory back waits for the device, and so for launches that wait for other ranks
+    machine_.use_workspace(nullptr, 0);
     machine_.release(memory_);
     offload_.release();
     machine_.release_host(staging_);
@@ -102,6 +103,13 @@ std::vector<KernelChoice> CudaBackend::kernel_choices() const {
     std::set<KernelChoice> all;
     for (const std::unique_ptr<Operators>& of_segment : operators_)
         all.insert(of_segment->kernel_choices().begin(), of_segment->kernel_choices().end());
+    if (settings_.captures_steps && !captures_steps())
+        all.insert({"captured step", "",
+                    fmt::format("the step is not captured: messages of schedule {} need streams that run at "
+                                "once, which branches of a CUDA graph are not promised to do",
+                                program_.plan.schedule)});
+    if (plan_)
+        for (const std::string& remark : plan_->remarks) all.insert({"measured choices", "", remark});
     return {all.begin(), all.end()};
 }
 
@@ -134,11 +142,9 @@ void CudaBackend::take_memory() {
         chunks = std::max(chunks, table.chunks);
     }
     const std::size_t partials = reserve(2 * static_cast<std::size_t>(chunks) * sizeof(float));
-    memory_ = static_cast<char*>(machine_.allocate(size));
-    if (settings_.rehearses) {
-        machine_.fill_zero(machine_.stream(schedule::Stream::compute), memory_, size);
-        machine_.synchronize();
-    }
+    const std::size_t workspace = reserve(plan_->library_workspace);
+    take_block(size);
+    machine_.use_workspace(memory_ + workspace, plan_->library_workspace);
     arena_ = std::make_shared<ArenaBlocks>(plan_->arena, memory_);
     blocks_ = arena_;
     device_block_ = memory_ + block;
@@ -151,6 +157,20 @@ void CudaBackend::take_memory() {
                        reinterpret_cast<UpdateChunk*>(memory_ + at.second), plan_->tables.at(key).chunks,
                        false};
     updates_.take_tables(std::move(placed), reinterpret_cast<float*>(memory_ + partials));
+    take_host_memory();
+}
+
+void CudaBackend::take_block(std::size_t size) {
+    const bool registers = program_.plan.layout.ranks() > 1 && settings_.ranks_per_device == 1 &&
+                           !settings_.rehearses && allows(Fused::registered_buffers);
+    memory_ = static_cast<char*>(registers ? machine_.allocate_for_exchange(size) : machine_.allocate(size));
+    if (registers) exchange_.register_memory(memory_, size);
+    if (!settings_.rehearses) return;
+    machine_.fill_zero(machine_.stream(schedule::Stream::compute), memory_, size);
+    machine_.synchronize();
+}
+
+void CudaBackend::take_host_memory() {
     std::size_t staging = alignment;
     for (const std::size_t bytes : plan_->staging) {
         staging_offsets_.push_back(staging);
@@ -173,6 +193,7 @@ RunPlan CudaBackend::planned() const {
     plan.arena = planner_->plan();
     plan.tables = updates_.learnt();
     plan.offload = offload_.learnt();
+    plan.library_workspace = machine_.library_workspace();
     return plan;
 }
 
@@ -273,7 +294,7 @@ bool CudaBackend::begin_step(std::int64_t step) {
     }
     constexpr int steps_before_capture = 2;
     // A captured step cannot ask the host how large its next launch is.
-    is_capturing_ = settings_.captures_steps && plan_->fetched == 0 && !options_.times_operators &&
+    is_capturing_ = captures_steps() && plan_->fetched == 0 && !options_.times_operators &&
                     machine_.can_capture() && performed_ >= steps_before_capture;
     if (is_capturing_) machine_.begin_capture(origin);
     machine_.record(step_begin_, origin);
@@ -374,10 +395,11 @@ void CudaBackend::end_step(std::vector<InstructionTime>& times) {
 
 // Polls, so that a broken communicator or a rank that never comes ends in words.
 void CudaBackend::wait_for(Event event) {
+    const core::Seconds limit = options_.time_limit * settings_.ranks_per_device;
     const auto give_up = [&](const std::string& what_for) {
         settle();
-        throw core::MachineError(fmt::format("rank {} waited longer than {} {}", rank_,
-                                             core::format(options_.time_limit), what_for));
+        throw core::MachineError(
+            fmt::format("rank {} waited longer than {} {}", rank_, core::format(limit), what_for));
     };
     const Clock::time_point begin = Clock::now();
     for (std::int64_t polls = 0; !machine_.has_happened(event); ++polls) {
@@ -385,14 +407,16 @@ void CudaBackend::wait_for(Event event) {
         if (polls % polls_per_check == polls_per_check - 1) {
             exchange_.check();
             check_disk();
-            if (std::chrono::duration<double>(Clock::now() - begin).count() > options_.time_limit.value) {
+            if (std::chrono::duration<double>(Clock::now() - begin).count() > limit.value) {
                 for (std::uint32_t i = 0; i < list_.instructions.size(); ++i)
                     if (!machine_.has_happened(ends_[i]))
                         give_up(fmt::format("in step {} for: {}", step_, activities_[i]));
                 give_up(fmt::format("for the end of step {}", step_));
             }
         }
-        std::this_thread::yield();
+        // Ranks that share a device are more than it has work for at a time: they leave the cores to others.
+        if (settings_.ranks_per_device > 1) std::this_thread::sleep_for(std::chrono::microseconds(20));
+        else std::this_thread::yield();
     }
 }
 

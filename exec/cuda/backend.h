@@ -37,8 +37,10 @@ struct BackendSettings {
     bool rehearses = false;  // a step on zeros, for the sake of what it launches: parameters need not be made
     bool uses_library_masks = false;  // dropout in attention may be the library's own; else it drops what the
                                       // CPU drops, in our own kernel
-    bool measures_products =
-        false;  // takes the fastest algorithm for each matrix product, not the library's first
+    bool measures_products = false;  // takes the fastest algorithm for each matrix product, not the library's
+                                     // first, and fusions only where they are faster
+    FusedSet apart = {};             // what is not fused
+    int ranks_per_device = 1;  // several share its time: they wait longer, and messages go one at a time
 };
 
 // What a rank exchanges, how its step ends and where its activations wait are objects of their own, which ask
@@ -137,6 +139,7 @@ public:
     std::uint32_t number() const override { return instruction_; }
     bool plans() const override { return plan_ == nullptr; }
     Operators& operators_at_work() const override;
+    bool allows(Fused what) const override { return !settings_.apart.contains(what); }
     bool keeps_gradients() const override {
         return instruction().phase == schedule::ComputePhase::backward_input;
     }
@@ -150,7 +153,10 @@ private:
     int lane(std::uint32_t instruction) const { return lanes_.of[instruction]; }
     void clear(const std::vector<PendingZeros::Piece>& pieces);
     bool is_last_instruction() const { return instruction_ + 1 == list_.instructions.size(); }
+    bool captures_steps() const { return settings_.captures_steps && messages_.holds_in_list_order; }
     void take_memory();
+    void take_block(std::size_t size);
+    void take_host_memory();
     void check_disk() const;
     // The Program's streams and channels, and one for the disk.
     int stream_count() const { return lanes_.count + (offload_.uses_disk() ? 1 : 0); }

@@ -1,5 +1,6 @@
 #include "exec/cuda/make_backend.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include <fmt/core.h>
@@ -21,7 +22,20 @@ RunPlan plan_run(const BackendRequest& request, const Machine& machine, const Ba
     std::vector<InstructionTime> none;
     for (const std::int64_t step : {0, 1}) executor.step(step, none);
     planner.begin_step(2);
-    return planner.planned();
+    RunPlan plan = planner.planned();
+    const bool may_not_run_at_once = settings.captures_steps || settings.ranks_per_device > 1;
+    if (may_not_run_at_once && plan.messages.holds_in_list_order && request.program.plan.layout.ranks() > 1) {
+        const schedule::RankProgram& list = request.program.classes[request.program.class_of_rank[rank]];
+        const std::vector<std::vector<std::uint32_t>> in_order =
+            waits_in_list_order(list, plan.messages.has_channels);
+        for (std::size_t i = 0; i < in_order.size(); ++i) {
+            std::vector<std::uint32_t>& waits = plan.arena.waits[i];
+            waits.insert(waits.end(), in_order[i].begin(), in_order[i].end());
+            std::sort(waits.begin(), waits.end());
+            waits.erase(std::unique(waits.begin(), waits.end()), waits.end());
+        }
+    }
+    return plan;
 }
 
 namespace {
@@ -46,7 +60,9 @@ void rehearse(const BackendRequest& request, const std::shared_ptr<Machine>& mac
 
 std::unique_ptr<Backend> make_backend(const BackendRequest& request, std::shared_ptr<Machine> machine,
                                       std::shared_ptr<Exchange> exchange, const BackendSettings& settings) {
-    auto plan = std::make_shared<const RunPlan>(plan_run(request, *machine, settings));
+    RunPlan planned = plan_run(request, *machine, settings);
+    planned.remarks = machine->keep_choices();
+    auto plan = std::make_shared<const RunPlan>(std::move(planned));
     if (request.program.plan.layout.ranks() > 1 && machine->loads_kernels_late())
         rehearse(request, machine, plan, settings);
     return std::make_unique<CudaBackend>(request.program, request.graphs, request.options,
@@ -63,8 +79,17 @@ int rank_on_host(int rank) {
         if (const char* text = std::getenv(name)) return std::atoi(text);
     return rank;
 }
+int ranks_on_host(int ranks) {
+    for (const char* name : {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"})
+        if (const char* text = std::getenv(name)) return std::atoi(text);
+    return ranks;
+}
 
 }  // namespace
+
+int ranks_of_a_device(int ranks_on_host, int devices) {
+    return devices < 1 ? 1 : std::max(1, (ranks_on_host + devices - 1) / devices);
+}
 
 RankDevice open_rank(Communicator& communicator, bool ranks_are_processes, core::Seconds time_limit,
                      bool measures_products) {
@@ -80,8 +105,10 @@ RankDevice open_rank(Communicator& communicator, bool ranks_are_processes, core:
     if (local >= devices) setenv("NCCL_HOSTID", fmt::format("rank-{}", rank).c_str(), 0);
     RankDevice result;
     result.shares_device = local >= devices;
+    result.ranks_per_device =
+        ranks_are_processes ? ranks_of_a_device(ranks_on_host(communicator.size()), devices) : 1;
     result.machine = open_machine(local % devices, measures_products);
-    result.exchange = open_exchange(communicator, result.machine, time_limit);
+    result.exchange = open_exchange(communicator, result.machine, time_limit * result.ranks_per_device);
     return result;
 }
 
@@ -89,7 +116,9 @@ BackendMaker gpu_backend(const BackendSettings& settings, bool ranks_are_process
     return [settings, ranks_are_processes](const BackendRequest& request) {
         RankDevice device = open_rank(request.communicator, ranks_are_processes, request.options.time_limit,
                                       settings.measures_products);
-        return make_backend(request, std::move(device.machine), std::move(device.exchange), settings);
+        BackendSettings own = settings;
+        own.ranks_per_device = device.ranks_per_device;
+        return make_backend(request, std::move(device.machine), std::move(device.exchange), own);
     };
 }
 

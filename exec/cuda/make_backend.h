@@ -21,7 +21,11 @@ struct RankDevice {
     std::shared_ptr<Machine> machine;
     std::shared_ptr<Exchange> exchange;
     bool shares_device = false;
+    int ranks_per_device = 1;
 };
+// How many ranks of a host the busiest of its devices has. Their kernels take turns, those that wait for
+// other ranks too: limits of time are longer by this factor.
+int ranks_of_a_device(int ranks_on_host, int devices);
 RankDevice open_rank(Communicator& communicator, bool ranks_are_processes, core::Seconds time_limit,
                      bool measures_products = false);
 

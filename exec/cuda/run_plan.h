@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,8 @@ struct RunPlan {
     std::map<std::pair<schedule::Stream, int>, std::size_t> scratch;  // bytes by stream and slot
     std::vector<std::size_t> staging;  // bytes of each array of data that a step reads, in order
     std::map<TableKey, TableSize> tables;
+    std::size_t library_workspace = 0;
+    std::vector<std::string> remarks;  // on measured choices
 };
 
 }  // namespace exec::cuda

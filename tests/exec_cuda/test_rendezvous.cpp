@@ -12,6 +12,7 @@
 #include "schedule/pipeline/registry.h"
 #include "tests/exec_cuda/emulated_run.h"
 
+using exec::cuda::Branches;
 using exec::cuda::MessagePlan;
 using exec::cuda::plan_messages;
 using exec::cuda::RankWaits;
@@ -221,6 +222,62 @@ TEST_CASE(
     for (std::size_t k = 0; k < 2; ++k) CHECK(messages.taken[1][sent(1)[k]] == received(1)[k + 2] + 1);
     for (std::size_t k = 2; k < 4; ++k)
         CHECK(messages.taken[1][sent(1)[k]] == program.classes[1].instructions.size());
+}
+
+// What a graph's branches, or the streams of ranks that share a device, may do: one at a time.
+TEST_CASE("where branches do not run at once, messages in the order of the list deadlock nobody") {
+    const model::ModelGraph tied = tiny::gpt(16), untied = tiny::llama(16);
+    int in_list_order = 0, refused = 0, stuck_without_order = 0;
+    const auto check = [&](const model::ModelGraph& graph, const schedule::Plan& plan) {
+        const schedule::Program program = tiny::program_of(plan, graph);
+        const MessagePlan messages = plan_messages(program);
+        if (!messages.holds_in_list_order) {
+            ++refused;
+            return;
+        }
+        ++in_list_order;
+        std::vector<RankWaits> waits;
+        for (int rank = 0; rank < plan.layout.ranks(); ++rank) {
+            exec::cuda::RunPlan run = emulated::planned(plan, graph, rank, {.captures_steps = true});
+            waits.push_back({std::move(run.arena.waits), {}});
+        }
+        INFO(plan.schedule << ", pipeline " << plan.layout.pipeline << ", data " << plan.layout.data);
+        for (const Branches branches : {Branches::first_alone, Branches::last_alone}) {
+            CHECK_FALSE(stuck_without_buffers(program, false, waits, branches));
+            stuck_without_order += stuck_without_buffers(program, false, {}, branches).has_value();
+        }
+    };
+    for_each_schedule({2, 4}, {4, 8}, tied.units.size(),
+                      [&](const schedule::PipelineSchedule& candidate, const schedule::Plan& plain) {
+                          const model::ModelGraph& graph = candidate.is_asynchronous ? untied : tied;
+                          check(graph, plain);
+                          if (candidate.is_asynchronous) return;
+                          schedule::Plan plan = plain;
+                          plan.layout.data = 2;
+                          plan.sharding = schedule::Sharding::parameters;
+                          check(graph, plan);
+                      });
+    for (const schedule::Sharding sharding :
+         {schedule::Sharding::none, schedule::Sharding::gradients, schedule::Sharding::parameters})
+        for (const bool is_sequence_parallel : {false, true}) {
+            schedule::Plan plan = tiny::plan();
+            plan.layout.data = plan.layout.tensor = 2;
+            plan.sequence_parallel = is_sequence_parallel;
+            plan.sharding = sharding;
+            check(tied, plan);
+        }
+    CHECK(in_list_order > 6);
+    CHECK(refused > 0);              // 1F1B's neighbours send to each other at once
+    CHECK(stuck_without_order > 0);  // the order is what keeps them from it
+}
+
+TEST_CASE("ranks that share a device have as many times the limit") {
+    CHECK(exec::cuda::ranks_of_a_device(1, 1) == 1);
+    CHECK(exec::cuda::ranks_of_a_device(8, 8) == 1);
+    CHECK(exec::cuda::ranks_of_a_device(2, 1) == 2);
+    CHECK(exec::cuda::ranks_of_a_device(5, 2) == 3);
+    CHECK(exec::cuda::ranks_of_a_device(1, 8) == 1);
+    CHECK(exec::cuda::ranks_of_a_device(4, 0) == 1);
 }
 
 TEST_CASE("where ranks could wait for every message to be taken, what was sent is given back at once") {

@@ -19,6 +19,21 @@ void Fusion::launch(const HeldDropout& d, const void* residual) {
     machine_.kernels().dropout(execution_.stream(), type_, d.shape, d.x, residual, d.y, d.mask);
 }
 
+void Fusion::launch(const HeldSum& s) {
+    for (const void* term : {s.a, s.b}) execution_.reads(term);
+    execution_.writes(s.y);
+    machine_.kernels().add(execution_.stream(), type_, s.count, s.a, s.b, s.y);
+}
+
+void Fusion::launch(const HeldNormGradient& g) {
+    for (const void* from : {g.x, static_cast<const void*>(g.statistics), g.scale.data, g.dy, g.base})
+        execution_.reads(from);
+    execution_.writes(g.dx);
+    const auto backward =
+        g.is_layer ? machine_.kernels().layer_norm_backward : machine_.kernels().rms_norm_backward;
+    backward(execution_.stream(), type_, g.rows, g.width, g.x, g.statistics, g.scale, g.dy, g.dx, g.base);
+}
+
 void Fusion::hold(std::int32_t owner, const Product& product) {
     flush();
     owner_ = owner;
@@ -31,6 +46,18 @@ void Fusion::hold(std::int32_t owner, const HeldDropout& dropout) {
     dropout_ = dropout;
 }
 
+void Fusion::hold(std::int32_t owner, const HeldSum& sum) {
+    flush();
+    owner_ = owner;
+    sum_ = sum;
+}
+
+void Fusion::hold(std::int32_t owner, const HeldNormGradient& gradient) {
+    flush();
+    owner_ = owner;
+    norm_gradient_ = gradient;
+}
+
 bool Fusion::holds(const void* result) const {
     return (product_ && product_->c == result) || (dropout_ && dropout_->y == result);
 }
@@ -39,11 +66,15 @@ void Fusion::drop_held() {
     owner_.reset();
     product_.reset();
     dropout_.reset();
+    sum_.reset();
+    norm_gradient_.reset();
 }
 
 void Fusion::flush() {
     if (product_) launch(*product_);
     if (dropout_) launch(*dropout_, nullptr);
+    if (sum_) launch(*sum_);
+    if (norm_gradient_) launch(*norm_gradient_);
     drop_held();
 }
 

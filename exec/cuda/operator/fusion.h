@@ -22,6 +22,25 @@ struct HeldDropout {
     std::uint8_t* mask = nullptr;
 };
 
+// The sum of two arrays, which a norm may take over.
+struct HeldSum {
+    const void *a = nullptr, *b = nullptr;
+    void* y = nullptr;
+    std::int64_t count = 0;
+};
+
+// The gradient of a norm's input, which those of its scale and shift may take over.
+struct HeldNormGradient {
+    bool is_layer = false;
+    std::int64_t rows = 0, width = 0;
+    const void* x = nullptr;
+    const float* statistics = nullptr;
+    Values scale;
+    const void* dy = nullptr;
+    void* dx = nullptr;
+    const void* base = nullptr;
+};
+
 class Fusion {
 public:
     Fusion(Machine& machine, ExecutionContext& execution, Type type)
@@ -29,14 +48,20 @@ public:
 
     void launch(const Product& product);
     void launch(const HeldDropout& dropout, const void* residual);
+    void launch(const HeldSum& sum);
+    void launch(const HeldNormGradient& gradient);
 
     // At most one is held: of operator `owner`, with its result not to be read before flush().
     void hold(std::int32_t owner, const Product& product);
     void hold(std::int32_t owner, const HeldDropout& dropout);
+    void hold(std::int32_t owner, const HeldSum& sum);
+    void hold(std::int32_t owner, const HeldNormGradient& gradient);
     std::optional<std::int32_t> owner() const { return owner_; }  // nothing: none is held
     bool holds(const void* result) const;
     std::optional<Product> held_product() const { return product_; }
     std::optional<HeldDropout> held_dropout() const { return dropout_; }
+    std::optional<HeldSum> held_sum() const { return sum_; }
+    std::optional<HeldNormGradient> held_norm_gradient() const { return norm_gradient_; }
     void drop_held();  // it has become part of another launch
     void flush();
 
@@ -66,6 +91,8 @@ private:
     std::optional<std::int32_t> owner_;
     std::optional<Product> product_;
     std::optional<HeldDropout> dropout_;
+    std::optional<HeldSum> sum_;
+    std::optional<HeldNormGradient> norm_gradient_;
     std::map<char*, Copy> copies_;
 };
 

@@ -243,11 +243,11 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
     const model::Operator& o = op(id);
     if (is_identity(o)) return;
     if (is_approximate_gelu(o) && gelu_with_product(x)) return;
-    if (o.kind == OperatorKind::add) return add(o, x);
+    if (o.kind == OperatorKind::add) return add(id, x);
+    if (o.kind == OperatorKind::layer_norm || o.kind == OperatorKind::rms_norm) return norm(o, x);
     fusion_->flush();
     const Stream s = execution_.stream();
     const Sizes y = sizes_of(o.output);
-    const auto epsilon = static_cast<float>(o.attributes.epsilon);
     auto* saved_context = x.saved_context.as<float>();
     switch (o.kind) {
         case OperatorKind::embedding: {
@@ -265,19 +265,10 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
                                values(x.parameters[0]), x.output.data());
             return;
         case OperatorKind::linear: linear(id, x); return;
-        case OperatorKind::layer_norm:
-            kernels_.layer_norm(
-                s, type_, y.rows, y.columns, epsilon, x.inputs[0].data(), values(x.parameters[0]),
-                o.attributes.has_bias ? values(x.parameters[1]) : Values{}, x.output.data(), saved_context);
-            return;
-        case OperatorKind::rms_norm:
-            kernels_.rms_norm(s, type_, y.rows, y.columns, epsilon, x.inputs[0].data(),
-                              values(x.parameters[0]), x.output.data(), saved_context);
-            return;
         case OperatorKind::batch_norm:
-            kernels_.batch_norm(s, type_, image_shape(o), epsilon, x.inputs[0].data(),
-                                values(x.parameters[0]), values(x.parameters[1]), x.output.data(),
-                                saved_context);
+            kernels_.batch_norm(s, type_, image_shape(o), static_cast<float>(o.attributes.epsilon),
+                                x.inputs[0].data(), values(x.parameters[0]), values(x.parameters[1]),
+                                x.output.data(), saved_context);
             return;
         case OperatorKind::attention: attention(id, x, position.micro_batch); return;
         case OperatorKind::gelu:
@@ -369,6 +360,8 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
         case OperatorKind::parallel_enter:
         case OperatorKind::parallel_exit: return;  // views, and what a collective performs
         case OperatorKind::add:                    // returned above, before the flush
+        case OperatorKind::layer_norm:
+        case OperatorKind::rms_norm:
         case OperatorKind::prepend_token:
         case OperatorKind::merge_patches:
         case OperatorKind::matrix_product:
@@ -404,7 +397,6 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, ConstTen
     const Sizes y = sizes_of(o.output);
     const auto* saved_context = x.saved_context.as<float>();
     const auto adds = [&] { return accumulates(dx[0]); };
-    const auto base = [&] { return base_of(dx[0]); };
     // For what adds to few elements of an array that must be clear.
     const auto clear = [&] {
         execution_.clear_zeros(dx[0].data(), dx[0].bytes());
@@ -419,13 +411,7 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, ConstTen
             return;
         case OperatorKind::linear: linear_backward(id, x, dy, dx[0]); return;
         case OperatorKind::layer_norm:
-            kernels_.layer_norm_backward(s, type_, y.rows, y.columns, x.inputs[0].data(), saved_context,
-                                         values(x.parameters[0]), dy, dx[0].data(), base());
-            return;
-        case OperatorKind::rms_norm:
-            kernels_.rms_norm_backward(s, type_, y.rows, y.columns, x.inputs[0].data(), saved_context,
-                                       values(x.parameters[0]), dy, dx[0].data(), base());
-            return;
+        case OperatorKind::rms_norm: norm_backward(id, x, dy, dx[0]); return;
         case OperatorKind::batch_norm:
             kernels_.batch_norm_backward(s, type_, image_shape(o), x.inputs[0].data(), saved_context,
                                          values(x.parameters[0]), dy, dx[0].data(), adds());
@@ -528,7 +514,6 @@ void Operators::backward_weight(model::OperatorId id, const Operands& x, ConstTe
     const Stream s = execution_.stream();
     const Sizes y = sizes_of(o.output);
     const auto* saved_context = x.saved_context.as<float>();
-    const auto workspace = [&] { return execution_.scratch(sums_slot, norm_workspace(y.rows, y.columns)); };
     switch (o.kind) {
         case OperatorKind::embedding: {
             const std::int64_t table = extent(o.parameters[0], 0),
@@ -548,14 +533,7 @@ void Operators::backward_weight(model::OperatorId id, const Operands& x, ConstTe
         case OperatorKind::router: router_weights(o, x, dy, dparameters[0]); return;
         case OperatorKind::experts: experts_weights(id, x, dy, dparameters); return;
         case OperatorKind::layer_norm:
-            kernels_.norm_weights(s, type_, true, y.rows, y.columns, x.inputs[0].data(), saved_context, dy,
-                                  sums(dparameters[0]), o.attributes.has_bias ? sums(dparameters[1]) : Sums{},
-                                  workspace());
-            return;
-        case OperatorKind::rms_norm:
-            kernels_.norm_weights(s, type_, false, y.rows, y.columns, x.inputs[0].data(), saved_context, dy,
-                                  sums(dparameters[0]), {}, workspace());
-            return;
+        case OperatorKind::rms_norm: norm_weights(id, x, dy, dparameters); return;
         case OperatorKind::batch_norm:
             kernels_.batch_norm_weights(s, type_, image_shape(o), x.inputs[0].data(), saved_context, dy,
                                         sums(dparameters[0]), sums(dparameters[1]));

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "core/unsupported.h"
@@ -16,6 +17,7 @@
 #include "exec/cuda/machine.h"
 #include "exec/cuda/operator/attention_tables.h"
 #include "exec/cuda/operator/fusion.h"
+#include "exec/fused.h"
 #include "model/model_graph.h"
 #include "model/operators/cost_context.h"
 #include "schedule/plan/plan.h"
@@ -44,6 +46,7 @@ public:
     // What a launch touches beyond the operands of the operator at work, or later than it: for planning.
     virtual void reads(const void* data) = 0;
     virtual void writes(void* data) = 0;
+    virtual bool allows(Fused what) const = 0;
     // Do gradients stay for the gradients of weights, which another instruction computes?
     virtual bool keeps_gradients() const = 0;
     virtual const std::uint64_t* mask_keys(model::OperatorId op, std::int32_t micro_batch) = 0;
@@ -161,8 +164,20 @@ private:
     bool gelu_with_product(const Operands& operands) const;
     bool gelu_backward_with_product(const model::Operator& op, const Operands& operands, const void* dy,
                                     const TensorView& dx) const;
-    void add(const model::Operator& op, const Operands& operands) const;
+    void add(model::OperatorId id, const Operands& operands) const;
     void add_backward(const model::Operator& op, const void* dy, const std::vector<TensorView>& dx) const;
+    using FusedShape = std::tuple<bool, std::int64_t, std::int64_t>;  // kind, rows, width
+    // Is this fusion allowed, and does it pay? Asked once for every shape.
+    bool is_fused(Fused what, const FusedShape& shape,
+                  const std::function<Alternatives()>& alternatives) const;
+    bool norm_takes_sum(bool is_layer, std::int64_t rows, std::int64_t width) const;
+    bool norm_gradients_are_one(bool is_layer, std::int64_t rows, std::int64_t width) const;
+    void norm(const model::Operator& op, const Operands& operands) const;
+    void norm_backward(model::OperatorId id, const Operands& operands, const void* dy,
+                       const TensorView& dx) const;
+    void norm_weights(model::OperatorId id, const Operands& operands, const void* dy,
+                      const std::vector<TensorView>& dparameters) const;
+
     void attention(model::OperatorId id, const Operands& operands, std::int32_t micro_batch) const;
     void attention_backward(model::OperatorId id, const Operands& operands, const void* dy,
                             const TensorView& dqkv, std::int32_t micro_batch) const;
@@ -170,8 +185,12 @@ private:
     struct AttentionInput {
         const void *queries = nullptr, *memory = nullptr;  // memory null: behind the queries
     };
-    AttentionInput attention_input(const Operands& operands, const AttentionShape& shape,
-                                   const RotationShape& rotation) const;
+    AttentionInput attention_input(model::OperatorId id, const Operands& operands,
+                                   const AttentionShape& shape, const RotationShape& rotation,
+                                   std::int32_t micro_batch) const;
+    // Are queries and keys turned where they lie, once for forward and backward?
+    bool turns_in_place(model::OperatorId id, const AttentionShape& shape,
+                        const RotationShape& rotation) const;
     // Segments of a sequence: keys and values of those before, and of this one, in one array; and what its
     // gradient means for each of them.
     const void* joined_keys(const Operands& operands, const AttentionShape& shape) const;
@@ -249,6 +268,9 @@ private:
         kept_rows_;  // by experts and micro-batch: rows of each expert
     std::unique_ptr<Fusion> fusion_;
     mutable std::set<KernelChoice> kernel_choices_;
+    mutable std::map<std::pair<Fused, FusedShape>, bool> fused_;
+    // Attention and micro-batch whose queries and keys have been turned where they lie.
+    mutable std::set<std::pair<std::int32_t, std::int32_t>> turned_;
 };
 
 }  // namespace exec::cuda

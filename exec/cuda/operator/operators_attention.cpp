@@ -1,6 +1,8 @@
 // Attention as launches: the library's fused kernels, our own, or unfused as products of heads.
 #include <cmath>
 
+#include <fmt/core.h>
+
 #include "exec/cuda/operator/fused_parts.h"
 #include "exec/cuda/operator/operators.h"
 #include "model/operators/rank_share.h"
@@ -145,11 +147,58 @@ RotationShape Operators::rotation_shape(model::OperatorId id, const AttentionSha
             tables->cosines, tables->sines,        shape.token_range};
 }
 
-Operators::AttentionInput Operators::attention_input(const Operands& x, const AttentionShape& shape,
-                                                     const RotationShape& rotation) const {
+// Of arrays that a linear layer writes and attention alone reads. Segments and context parallelism take keys
+// that are not turned from them.
+bool Operators::turns_in_place(model::OperatorId id, const AttentionShape& shape,
+                               const RotationShape& rotation) const {
+    const model::TensorId packed = op(id).inputs[0];
+    const model::Tensor& tensor = graph_.tensor(packed);
+    if (rotation.dimension == 0 || shape.keys > 0 || !graph_.part.is_whole() ||
+        context_.context_parallel > 1 || tensor.consumers.size() != 1 ||
+        op(tensor.producer).kind != model::OperatorKind::linear)
+        return false;
+    const std::int64_t tokens = shape.samples * shape.tokens;
+    return is_fused(Fused::rotation, {false, tokens, shape.row()}, [&] {
+        const std::size_t array = tokens * shape.row() * size_of(type_), copy = (array + 255) / 256 * 256;
+        Alternatives result{
+            fmt::format("rotation:{}:{}:{}:{}:{}:{}", static_cast<int>(type_), tokens, shape.heads,
+                        shape.kv_heads, shape.head_dimension, rotation.dimension),
+            2 * copy + (shape.tokens * rotation.dimension) * sizeof(float),
+            {},
+            {}};
+        const auto of_room = [rotation, copy](const char* room) {
+            RotationShape own = rotation;
+            own.cosines = own.sines = reinterpret_cast<const float*>(room + 2 * copy);
+            own.token_range = {};
+            return own;
+        };
+        // Forward and backward of one layer.
+        result.fused = [type = type_, of_room](const Kernels& k, Stream s, char* room) {
+            for (const bool is_inverse : {false, true})
+                k.rotate_in_place(s, type, of_room(room), is_inverse, room);
+        };
+        result.apart = [type = type_, of_room, copy](const Kernels& k, Stream s, char* room) {
+            for (const bool is_inverse : {false, false, true})
+                k.rotate(s, type, of_room(room), is_inverse, room, room + copy, false);
+        };
+        return result;
+    });
+}
+
+Operators::AttentionInput Operators::attention_input(model::OperatorId id, const Operands& x,
+                                                     const AttentionShape& shape,
+                                                     const RotationShape& rotation,
+                                                     std::int32_t micro_batch) const {
     const void* memory = x.earlier.empty() ? x.keys.data() : joined_keys(x, shape);
     if (rotation.dimension == 0) return {x.inputs[0].data(), memory};
     const Stream s = execution_.stream();
+    if (turns_in_place(id, shape, rotation)) {
+        if (turned_.insert({id.index, micro_batch}).second) {
+            execution_.writes(x.inputs[0].data());
+            kernels_.rotate_in_place(s, type_, rotation, false, x.inputs[0].data());
+        }
+        return {x.inputs[0].data(), nullptr};
+    }
     void* turned =
         execution_.scratch(turned_slot, (shape.samples * shape.tokens * shape.row()) * size_of(type_));
     kernels_.rotate(s, type_, rotation, false, x.inputs[0].data(), turned, false);
@@ -214,7 +263,7 @@ bool Operators::fuses_attention(const AttentionShape& shape) const {
 void Operators::attention(model::OperatorId id, const Operands& x, std::int32_t micro_batch) const {
     const AttentionShape shape = attention_shape(id, micro_batch);
     const Stream s = execution_.stream();
-    const AttentionInput in = attention_input(x, shape, rotation_shape(id, shape));
+    const AttentionInput in = attention_input(id, x, shape, rotation_shape(id, shape), micro_batch);
     if (context_.attention != model::AttentionImplementation::flash)
         unfused_attention(shape, in, x.output.data(), x.saved_context.data());
     else if (fuses_attention(shape))
@@ -232,9 +281,11 @@ void Operators::attention_backward(model::OperatorId id, const Operands& x, cons
     const Stream s = execution_.stream();
     const std::int64_t count = shape.samples * shape.tokens * shape.row();
     const std::size_t bytes = count * size_of(type_);
-    const AttentionInput in = attention_input(x, shape, rotation);
+    const AttentionInput in = attention_input(id, x, shape, rotation, micro_batch);
     const bool adds = accumulates(dqkv), turns = rotation.dimension > 0;
-    void* result = turns || adds ? execution_.scratch(gradient_slot, bytes) : dqkv.data();
+    const bool turns_back_in_place = turns && !adds && turns_in_place(id, shape, rotation);
+    void* result =
+        (turns && !turns_back_in_place) || adds ? execution_.scratch(gradient_slot, bytes) : dqkv.data();
     // Keys and values of their own have a gradient of their own, which goes to the ranks or parts that
     // they came from.
     const std::int64_t key_elements = shape.samples * shape.keys * shape.key_row();
@@ -259,7 +310,8 @@ void Operators::attention_backward(model::OperatorId id, const Operands& x, cons
         kernels_.attention_backward(s, type_, shape, in.queries, in.memory, x.output.data(),
                                     x.saved_context.as<float>(), dy, result, key_result, deltas);
     }
-    if (turns) kernels_.rotate(s, type_, rotation, true, result, dqkv.data(), adds);
+    if (turns_back_in_place) kernels_.rotate_in_place(s, type_, rotation, true, dqkv.data());
+    else if (turns) kernels_.rotate(s, type_, rotation, true, result, dqkv.data(), adds);
     else if (adds) kernels_.scale(s, type_, count, 1.0f, result, dqkv.data(), true);
     if (is_joined && turns) {  // the keys as they were joined have been read for the last time
         void* joined = execution_.scratch(joined_keys_slot, key_bytes);

@@ -29,6 +29,8 @@ void Operators::linear(model::OperatorId id, const Operands& x) const {
     const Sizes y = sizes_of(o.output);
     const std::int64_t inputs = extent(o.parameters[0], 1);
     const void* in = x.inputs[0].data();
+    for (const model::OperatorId reader : graph_.tensor(o.output).consumers)
+        if (x.place) turned_.erase({reader.index, x.place->micro_batch});  // what is written is not turned
     if (o.attributes.input_scale != 1.0) {
         kernels_.scale(execution_.stream(), type_, y.rows * inputs,
                        static_cast<float>(o.attributes.input_scale), in, x.saved_context.data(), false);
@@ -66,7 +68,7 @@ void Operators::linear(model::OperatorId id, const Operands& x) const {
 // Of the layer held, whose result stays for backward.
 bool Operators::gelu_with_product(const Operands& x) const {
     std::optional<Product> p = fusion_->held_product();
-    if (!p || p->c != x.inputs[0].data()) return false;
+    if (!p || p->c != x.inputs[0].data() || !execution_.allows(Fused::gelu)) return false;
     p->before_gelu = p->c;
     p->c = x.output.data();
     if (!machine_.offers(*p)) return false;
@@ -75,7 +77,8 @@ bool Operators::gelu_with_product(const Operands& x) const {
     return true;
 }
 
-void Operators::add(const model::Operator& o, const Operands& x) const {
+void Operators::add(model::OperatorId id, const Operands& x) const {
+    const model::Operator& o = op(id);
     for (std::size_t i = 0; i < 2; ++i) {
         if (!fusion_->holds(x.inputs[i].data())) continue;
         const void* residual = x.inputs[1 - i].data();
@@ -90,9 +93,8 @@ void Operators::add(const model::Operator& o, const Operands& x) const {
         dropout->y = x.output.data();
         return fusion_->launch(*dropout, residual);
     }
-    fusion_->flush();
-    kernels_.add(execution_.stream(), type_, sizes_of(o.output).count(), x.inputs[0].data(),
-                 x.inputs[1].data(), x.output.data());
+    const HeldSum sum{x.inputs[0].data(), x.inputs[1].data(), x.output.data(), sizes_of(o.output).count()};
+    fusion_->hold(id.index, sum);  // a norm may come next
 }
 
 // The gradient of both terms is that of the sum: as a rule no copy is made.
@@ -147,7 +149,7 @@ void Operators::linear_backward(model::OperatorId id, const Operands& x, const v
 bool Operators::gelu_backward_with_product(const model::Operator& o, const Operands& x, const void* dy,
                                            const TensorView& dx) const {
     std::optional<Product> p = fusion_->held_product();
-    if (!p || p->c != dy) return false;
+    if (!p || p->c != dy || !execution_.allows(Fused::gelu)) return false;
     p->gelu_input = x.inputs[0].data();
     p->c = dx.data();
     if (!machine_.offers(*p)) return false;
@@ -193,7 +195,7 @@ void Operators::linear_weights(model::OperatorId id, const Operands& x, const vo
     void* own = execution_.scratch(partial_slot, y.columns * size_of(gradient_type_));
     Product both = p;
     both.row_sums = bias.accumulates ? own : bias.data;
-    if (!p.in_fp8 &&
+    if (!p.in_fp8 && execution_.allows(Fused::bias_gradient) &&
         machine_.offers(
             both)) {  // a bias's gradient is a sum and no product: of numbers that are not rounded
         fusion_->launch(both);

@@ -1,0 +1,245 @@
+// Launches that do the work of several in whole trainings on emulated GPUs: they happen where they can,
+// nothing changes but their number, and each can be left out. And what else a run takes from its machine
+// before the first step: workspace of libraries, memory that the exchange registers.
+#include <catch2/catch.hpp>
+
+#include <atomic>
+#include <limits>
+
+#include "tests/exec_cuda/emulated_run.h"
+
+namespace {
+
+using exec::Fused;
+using exec::cuda::Alternatives;
+using exec::cuda::BackendSettings;
+using exec::cuda::Kernels;
+
+// Launches of every rank of a run.
+struct Launches {
+    std::atomic<int> sums_with_norms{0}, norm_gradients{0}, turns{0}, turns_in_place{0};
+};
+Launches launches;
+
+// Calls go to the emulated kernel and are counted.
+template <auto member, auto counter, class... Arguments>
+void count_calls(Kernels& table, void (*)(Arguments...)) {
+    table.*member = [](Arguments... arguments) {
+        ++(launches.*counter);
+        (exec::cuda::emulated_kernels().*member)(arguments...);
+    };
+}
+template <auto member, auto counter>
+void count_calls(Kernels& table) {
+    count_calls<member, counter>(table, table.*member);
+}
+
+class CountingMachine : public emulated::Emulated {
+public:
+    explicit CountingMachine(bool fusions_pay = true) : fusions_pay_(fusions_pay) {
+        count_calls<&Kernels::add_and_norm, &Launches::sums_with_norms>(table_);
+        count_calls<&Kernels::norm_gradients, &Launches::norm_gradients>(table_);
+        count_calls<&Kernels::rotate, &Launches::turns>(table_);
+        count_calls<&Kernels::rotate_in_place, &Launches::turns_in_place>(table_);
+    }
+    const Kernels& kernels() const override { return table_; }
+    // Both ways on arrays of the size that was asked for.
+    bool pays(const Alternatives& alternatives) const override {
+        std::vector<char> room(alternatives.room_bytes + 256);
+        char* const aligned = room.data() + (256 - reinterpret_cast<std::uintptr_t>(room.data()) % 256) % 256;
+        alternatives.fused(exec::cuda::emulated_kernels(), nullptr, aligned);
+        alternatives.apart(exec::cuda::emulated_kernels(), nullptr, aligned);
+        CHECK(alternatives.what.find(' ') == std::string::npos);
+        return fusions_pay_;
+    }
+
+private:
+    static const Kernels& emulated_kernels() { return exec::cuda::emulated_kernels(); }
+    const bool fusions_pay_;
+    Kernels table_ = exec::cuda::emulated_kernels();
+};
+
+exec::BackendMaker counted(const BackendSettings& settings = {}, bool fusions_pay = true) {
+    launches.sums_with_norms = launches.norm_gradients = launches.turns = launches.turns_in_place = 0;
+    return [settings, fusions_pay](const exec::BackendRequest& request) {
+        return exec::cuda::make_backend(request, std::make_shared<CountingMachine>(fusions_pay),
+                                        std::make_shared<emulated::Messages>(request.communicator), settings);
+    };
+}
+
+const BackendSettings all_apart{
+    .apart = {Fused::gelu, Fused::residual_norm, Fused::norm_gradients, Fused::rotation}};
+
+}  // namespace
+
+TEST_CASE("on emulated GPUs norms take sums and their gradients together, and queries are turned once") {
+    constexpr int layers = 2, steps = 2;
+    schedule::Plan plan = tiny::plan();
+    plan.micro_batches = 2;
+    plan.layout.tensor = 2;  // sums of residuals follow an exchange: no product takes them
+    const model::ModelGraph graph = tiny::llama(layers);
+    const int passes = steps * plan.micro_batches * plan.layout.tensor;
+    tiny::check_equal(tiny::compare(plan, graph, steps, counted()));
+    // Two sums a layer, and a norm after each: that of the next layer or the last one.
+    CHECK(launches.sums_with_norms == passes * layers * 2);
+    CHECK(launches.norm_gradients == passes * (2 * layers + 1));
+    CHECK(launches.turns_in_place == passes * layers * 2);  // there and back
+    CHECK(launches.turns == 0);
+    tiny::check_equal(tiny::compare(plan, graph, steps, counted(all_apart)));
+    CHECK(launches.sums_with_norms + launches.norm_gradients + launches.turns_in_place == 0);
+    CHECK(launches.turns == passes * layers * 3);
+    // What does not pay where it is measured is left out as well.
+    tiny::check_equal(tiny::compare(plan, graph, steps, counted({}, false)));
+    CHECK(launches.sums_with_norms + launches.norm_gradients + launches.turns_in_place == 0);
+}
+
+TEST_CASE("sums with their norms and queries turned in place change no bit of a training in bf16") {
+    schedule::Plan plan = tiny::plan();
+    plan.micro_batches = 2;
+    plan.precision = {core::DataType::bf16, core::DataType::bf16, core::DataType::bf16, true};
+    plan.layout.tensor = 2;
+    const model::ModelGraph graph = tiny::llama(2);
+    const BackendSettings both{.apart = {Fused::norm_gradients}};
+    BackendSettings neither = both;
+    neither.apart.insert({Fused::residual_norm, Fused::rotation});
+    const auto losses = [&](const BackendSettings& settings) {
+        const schedule::Program program = tiny::program_of(plan, graph);
+        exec::RunOptions options;
+        options.steps = 3;
+        options.make_backend = counted(settings);
+        options.time_limit = core::seconds(20);
+        return exec::run(program, graph, tiny::data_of(graph), options).losses;
+    };
+    const std::vector<double> fused = losses(both);
+    CHECK(launches.sums_with_norms > 0);
+    CHECK(launches.turns_in_place > 0);
+    CHECK(fused == losses(neither));
+    CHECK(launches.sums_with_norms == 0);
+}
+
+TEST_CASE("queries that were turned in place are not turned again by layers that run again") {
+    schedule::Plan plan = tiny::plan();
+    const auto check = [&](const model::ModelGraph& graph) {
+        tiny::check_equal(tiny::compare(plan, graph, 2, counted()));
+        CHECK(launches.turns_in_place > 0);
+    };
+    SECTION("all, or attention alone") {
+        for (const schedule::Recompute recompute :
+             {schedule::Recompute::full, schedule::Recompute::selective}) {
+            plan.recompute = recompute;
+            check(tiny::llama(2));
+        }
+    }
+    SECTION("pipelines, with gradients of weights in instructions of their own") {
+        plan.layout.pipeline = 2;
+        for (const char* schedule : {"1f1b", "zb-h1"}) {
+            plan.schedule = schedule;
+            check(tiny::llama(2));
+        }
+    }
+    SECTION("activations that wait in the host's memory") {
+        plan.offload = schedule::Offload::host;
+        plan.activation_loading_horizon = 1;
+        check(tiny::llama(4));
+    }
+    SECTION("unfused attention") {
+        plan.attention = model::AttentionImplementation::unfused;
+        check(tiny::llama(2));
+    }
+    SECTION("sequences that are divided are turned in copies") {
+        plan.layout.data = plan.layout.context = 2;
+        tiny::check_equal(tiny::compare(plan, tiny::llama(2), 2, counted()));
+        CHECK(launches.turns_in_place == 0);
+        CHECK(launches.turns > 0);
+    }
+}
+
+TEST_CASE("messages that wait for all before them train as the reference does") {
+    schedule::Plan plan = tiny::plan();
+    plan.layout.data = 2;
+    for (const schedule::Sharding sharding : {schedule::Sharding::none, schedule::Sharding::parameters}) {
+        plan.sharding = sharding;
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(2), 2, emulated::backend({.ranks_per_device = 2})));
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(2), 2, emulated::backend({.captures_steps = true})));
+    }
+}
+
+namespace {
+
+// A library that wants workspace, and an exchange that registers memory.
+class WatchedMachine : public emulated::Emulated {
+public:
+    static constexpr std::size_t wanted = 12345;
+    void* allocate(std::size_t bytes) override {
+        char* const block = static_cast<char*>(Emulated::allocate(bytes));
+        blocks.push_back({block, block + bytes});
+        return block;
+    }
+    void* allocate_for_exchange(std::size_t bytes) override {
+        ++allocated_for_exchange;
+        return allocate(bytes);
+    }
+    std::size_t library_workspace() const override { return wanted; }
+    void use_workspace(void* memory, std::size_t bytes) override {
+        if (memory) {
+            ++given;
+            CHECK(bytes >= wanted);
+            CHECK(reinterpret_cast<std::uintptr_t>(memory) % 256 == 0);
+            CHECK(is_within(memory, bytes));
+        }
+        workspace = memory;
+    }
+    bool is_within(void* memory, std::size_t bytes) const {
+        for (const auto& [begin, end] : blocks)
+            if (memory >= begin && static_cast<char*>(memory) + bytes <= end) return true;
+        return false;
+    }
+    std::vector<std::pair<char*, char*>> blocks;
+    void* workspace = nullptr;
+    int given = 0, allocated_for_exchange = 0;
+};
+
+class RegisteringMessages : public emulated::Messages {
+public:
+    RegisteringMessages(exec::Communicator& communicator, std::shared_ptr<WatchedMachine> machine)
+        : Messages(communicator), machine_(std::move(machine)) {}
+    int make_group(const std::vector<int>& members) override {
+        CHECK_FALSE(is_registered_);  // what is registered holds for the groups made before
+        return Messages::make_group(members);
+    }
+    void register_memory(void* memory, std::size_t bytes) override {
+        is_registered_ = true;
+        CHECK(machine_->is_within(memory, bytes));
+    }
+    void abort() override { is_registered_ = false; }
+    ~RegisteringMessages() override { CHECK_FALSE(is_registered_); }  // given up before its memory is
+
+private:
+    const std::shared_ptr<WatchedMachine> machine_;
+    bool is_registered_ = false;
+};
+
+}  // namespace
+
+TEST_CASE("workspace of libraries lies in the run's own memory, and is taken back before that is") {
+    schedule::Plan plan = tiny::plan();
+    for (const bool registers : {true, false})
+        for (const int ranks : {1, 2}) {
+            plan.layout.data = ranks;
+            std::vector<std::shared_ptr<WatchedMachine>> machines;
+            for (int rank = 0; rank < ranks; ++rank) machines.push_back(std::make_shared<WatchedMachine>());
+            BackendSettings settings;
+            if (!registers) settings.apart = {Fused::registered_buffers};
+            tiny::check_equal(tiny::compare(plan, tiny::gpt(2), 1, [&](const exec::BackendRequest& request) {
+                const auto& machine = machines[static_cast<std::size_t>(request.communicator.rank())];
+                return exec::cuda::make_backend(
+                    request, machine, std::make_shared<RegisteringMessages>(request.communicator, machine),
+                    settings);
+            }));
+            for (const auto& machine : machines) {
+                CHECK(machine->given == 1);
+                CHECK(machine->workspace == nullptr);
+                CHECK(machine->allocated_for_exchange == (registers && ranks > 1 ? 1 : 0));
+            }
+        }
+}
