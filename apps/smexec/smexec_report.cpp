@@ -24,14 +24,29 @@ std::string losses_line(const std::vector<double>& losses) {
 }
 
 struct Rates {
-    double samples = 0, tokens = 0, mfu = 0;  // a second; share of the matrix-product rate
+    double samples = 0, tokens = 0;  // a second
+    // Shares of the matrix-product rate: causal attention counted as the full square (PaLM, arXiv 2204.02311,
+    // appendix B), and as half of it (llm.c, gpt2_estimate_mfu).
+    double mfu = 0, mfu_causal_half = 0;
 };
+
+// Of causal attention in one sample, forward, what lies above the diagonal.
+core::Flops masked_flops(const model::ModelGraph& graph) {
+    core::Flops masked;
+    for (std::int32_t i = 0; i < static_cast<std::int32_t>(graph.operators.size()); ++i)
+        if (graph.operators[i].kind == model::OperatorKind::attention &&
+            graph.operators[i].attributes.is_causal)
+            masked +=
+                model::phase_cost(graph, {i, i + 1}, model::Phase::forward, model::CostContext{}).flops * 0.5;
+    return masked;
+}
 
 Rates rates_of(const ExecutionReport& report) {
     const ExecutionJob& job = report.job;
     const double time = report.times.median.value, samples = job.plan().global_batch();
     const int cores = std::min(job.plan().layout.ranks(), job.here.device_count());
-    const double flops = 3 * model::forward_flops_per_sample(job.scenario.graph).value * samples / time;
+    const core::Flops forward = model::forward_flops_per_sample(job.scenario.graph);
+    const double flops = 3 * forward.value * samples / time;
     Rates rates;
     rates.samples = samples / time;
     rates.tokens =
@@ -45,6 +60,8 @@ Rates rates_of(const ExecutionReport& report) {
     } else if (report.predicted) {
         rates.mfu = flops / (peak.at(core::DataType::fp32).value * cores);
     }
+    rates.mfu_causal_half =
+        rates.mfu * (1 - masked_flops(job.scenario.graph).value / std::max(1.0, forward.value));
     return rates;
 }
 
@@ -110,7 +127,10 @@ core::Value document_of(const ExecutionReport& report) {
     }
     value["samples_per_s"] = rates.samples;
     value["tokens_per_s"] = rates.tokens;
-    if (rates.mfu > 0) value["mfu"] = rates.mfu;
+    if (rates.mfu > 0) {
+        value["mfu"] = rates.mfu;
+        value["mfu_causal_half"] = rates.mfu_causal_half;
+    }
     value["lost_to_others_pct"] = 100 * report.result.lost_share;
     if (report.comparison) value["comparison"] = exec::to_value(*report.comparison);
     value["remarks"] = core::Value(report.remarks);
@@ -140,8 +160,10 @@ void write_text(const ExecutionReport& report, std::ostream& out, std::ostream& 
     for (const std::string& remark : report.remarks) err << remark << '\n';
     for (const exec::KernelChoice& choice : result.kernel_choices)
         if (!choice.reason.empty())
-            err << fmt::format("warning: {} runs in our {}, which is slow: {}\n", choice.operation,
-                               choice.implementation, choice.reason);
+            err << (choice.implementation.empty()
+                        ? fmt::format("warning: {}\n", choice.reason)
+                        : fmt::format("warning: {} runs in our {}, which is slow: {}\n", choice.operation,
+                                      choice.implementation, choice.reason));
     out << fmt::format(
         "{}: {} ranks as {} on {} {}, pipeline {} x data {}{} x tensor {}, {}, {} micro-batches of {}\n",
         job.scenario.graph.name, plan.layout.ranks(), report.ranks_are,
@@ -170,6 +192,8 @@ void write_text(const ExecutionReport& report, std::ostream& out, std::ostream& 
                        core::format(report.times.least), core::format(report.times.p95),
                        has_tokens ? rates.tokens : rates.samples, has_tokens ? "tokens" : "samples");
     if (rates.mfu > 0) out << fmt::format(", {:.0f}% of the matrix-product rate", 100 * rates.mfu);
+    if (rates.mfu_causal_half < rates.mfu)
+        out << fmt::format(" ({:.0f}% with causal attention counted half)", 100 * rates.mfu_causal_half);
     out << '\n';
     if (report.times.left_out > 0)
         out << fmt::format(

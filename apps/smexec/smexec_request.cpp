@@ -33,6 +33,29 @@ void read_joining(Options& options, ExecutionRequest& request) {
     request.ranks_from = options.choice("--ranks-from", {"threads", "mpi", "env"}).value_or("");
 }
 
+// After --backend.
+void read_gpu(Options& options, ExecutionRequest& request) {
+    request.captures_steps = options.has("--cuda-graph");
+    request.measures_products = options.has("--cuda-tune");
+    request.expert_room = options.real("--cuda-expert-room", 1, 1e6);
+    for (const char* option : {"--cuda-graph", "--cuda-tune", "--cuda-expert-room", "--cuda-without"})
+        if (options.has(option) && !request.on_gpu)
+            options.error(option, fmt::format("{} is of --backend cuda", option), "add --backend cuda");
+    const std::string list = options.text("--cuda-without").value_or("");
+    std::string names;
+    for (const auto& [fused, name] : exec::fused_names)
+        names += (names.empty() ? "" : ", ") + std::string(name);
+    for (std::size_t begin = 0; begin < list.size();) {
+        const std::size_t end = std::min(list.find(',', begin), list.size());
+        const std::string word = list.substr(begin, end - begin);
+        if (const auto fused = exec::fused_named(word)) request.apart.insert(*fused);
+        else
+            options.error("--cuda-without", fmt::format("nothing here is called '{}'", word),
+                          fmt::format("use {}", names));
+        begin = end + 1;
+    }
+}
+
 // What a training writes and on what it is evaluated.
 void read_training(Options& options, ExecutionRequest& request) {
     request.eval_data = options.text("--eval-data");
@@ -66,6 +89,7 @@ ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core
                       "--from-step",
                       "--time-limit",
                       "--cuda-expert-room",
+                      "--cuda-without",
                       "--join-limit",
                       "--interface",
                       "--token-file",
@@ -96,12 +120,7 @@ ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core
     request.tolerance = options.real("--tolerance", 0, 1e6);
     read_joining(options, request);
     request.on_gpu = options.choice("--backend", {"cpu", "cuda"}).value_or("cpu") == "cuda";
-    request.captures_steps = options.has("--cuda-graph");
-    request.measures_products = options.has("--cuda-tune");
-    request.expert_room = options.real("--cuda-expert-room", 1, 1e6);
-    for (const char* option : {"--cuda-graph", "--cuda-tune", "--cuda-expert-room"})
-        if (options.has(option) && !request.on_gpu)
-            options.error(option, fmt::format("{} is of --backend cuda", option), "add --backend cuda");
+    read_gpu(options, request);
     read_learning_rate(options, request);
     if (options.has("--compare") && options.has("--no-compare"))
         options.error("--compare", "--compare and --no-compare contradict each other", "choose one");

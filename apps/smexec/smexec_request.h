@@ -8,6 +8,7 @@
 
 #include "core/diagnostics_fwd.h"
 #include "core/units.h"
+#include "exec/fused.h"
 
 namespace apps {
 
@@ -26,6 +27,7 @@ struct ExecutionRequest {
     std::optional<std::string> interface, token_file;
     bool on_gpu = false, captures_steps = false, measures_products = false;
     std::optional<double> expert_room;
+    exec::FusedSet apart;  // --cuda-without
     bool checks = false, as_json = false, is_verbose = false, compares = true, resumes = false,
          sets_aside = false;
 };

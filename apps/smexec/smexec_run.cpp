@@ -45,8 +45,12 @@ const char* const help =
     "\n"
     "  --backend WHERE      cpu, or cuda: each rank on a GPU of its host\n"
     "  --cuda-graph         launch steps that repeat as one CUDA graph\n"
-    "  --cuda-tune          take the fastest algorithm of each matrix product: two runs may then round "
-    "differently\n"
+    "  --cuda-tune          take the fastest algorithm of each matrix product and attention, and fused "
+    "kernels where they are faster: two runs may\n"
+    "                       then round differently. What was measured is kept for later runs in "
+    "$SMSIM_CUDA_CACHE, or ~/.cache/smsim\n"
+    "  --cuda-without LIST  do without: gelu, bias-gradient, residual-norm, norm-gradients, rotation (fused "
+    "kernels), registered-buffers\n"
     "  --cuda-expert-room X experts over several ranks: room for X times the routed tokens that come when "
     "all experts are as busy (2)\n"
     "  --ranks-from WHO     threads: of this process; mpi: processes of mpirun; env: processes that find "
@@ -250,6 +254,7 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
         exec::cuda::BackendSettings settings;
         settings.captures_steps = request.captures_steps;
         settings.measures_products = request.measures_products;
+        settings.apart = request.apart;
         settings.uses_library_masks = !request.checks;  // the reference drops what the CPU drops
         if (request.expert_room) settings.expert_room = *request.expert_room;
         options.make_backend = exec::cuda::gpu_backend(settings, world != nullptr);

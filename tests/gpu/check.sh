@@ -25,6 +25,7 @@ architecture=${SMSIM_CUDA_ARCHITECTURES:-90}
 results=${OUT:-$root/docs/results/gpu}
 tables=$root/tests/gpu/tables.py
 scratch=$(mktemp -d)
+export SMSIM_CUDA_CACHE=${SMSIM_CUDA_CACHE:-$scratch/choices} # measured choices: of this check alone
 trap 'rm -rf "$scratch"' EXIT
 if [[ $# -gt 0 ]]; then budget=${GPU_CHECK_BUDGET:-540}; else budget=${GPU_CHECK_BUDGET:-7200}; fi
 
@@ -306,7 +307,7 @@ do_speed() {
     python3 "$tables" speed-heading
     for name in gpu_gpt2_124m gpu_gpt2_xl gpu_llama_1b; do
         scenario "$name" >"$scratch/own.toml"
-        for options in "" "--cuda-graph" "--cuda-graph --cuda-tune"; do
+        for options in "" "--cuda-graph" "--cuda-graph --cuda-without gelu,residual-norm,norm-gradients,rotation" "--cuda-graph --cuda-tune"; do
             # shellcheck disable=SC2086
             limited 75 "$programs/smexec" "$scratch/own.toml" --backend cuda --no-compare --steps 15 --json $options >"$scratch/speed.json" 2>"$scratch/err" ||
                 { failed=1; cat "$scratch/err"; }
