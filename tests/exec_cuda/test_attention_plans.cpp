@@ -6,29 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "exec/cuda/device/attention/attention_plans.h"
+#include "tests/exec_cuda/described_devices.h"
 
 namespace {
 
 using namespace exec::cuda;
-
-// CUDA C++ programming guide, technical specifications by compute capability (13.0, read 2026-11);
-// processors, memory and clocks: the products' data sheets.
-const DescribedDevice t4{
-    "Tesla T4",          7,       5,      40, 1024, 16, core::gibibytes(16), core::mebibytes(4),
-    core::kibibytes(64), 1590000, 5001000};
-const DescribedDevice a100{
-    "NVIDIA A100-SXM4-40GB", 8,       0,      108, 2048, 32, core::gibibytes(40), core::mebibytes(40),
-    core::kibibytes(163),    1410000, 1215000};
-const DescribedDevice a10g{
-    "NVIDIA A10G",       8,       6,      80, 1536, 16, core::gibibytes(24), core::mebibytes(6),
-    core::kibibytes(99), 1710000, 6251000};
-const DescribedDevice l4{
-    "NVIDIA L4",         8,       9,      58, 1536, 24, core::gibibytes(24), core::mebibytes(48),
-    core::kibibytes(99), 2040000, 6251000};
-const DescribedDevice h100{
-    "NVIDIA H100 80GB HBM3", 9,       0,      132, 2048, 32, core::gibibytes(80), core::mebibytes(50),
-    core::kibibytes(227),    1980000, 2619000};
+using namespace described;
 
 // A model's attention as ranks lay it out: queries, keys and values of a token side by side.
 FusedAttentionShape shape_of(std::int64_t tokens, std::int64_t heads, std::int64_t kv_heads,
@@ -57,20 +40,6 @@ FusedAttentionShape last_quarter(FusedAttentionShape s) {
     s.key_row = 2 * s.kv_heads * s.head_dimension;
     s.key_sample = s.keys * s.key_row;
     return s;
-}
-
-// Nothing where cuDNN has both directions.
-std::optional<core::Unsupported> unsupported(const DescribedDevice& device, const FusedAttentionShape& shape,
-                                             Type type = Type::bf16) {
-    for (const bool is_backward : {false, true})
-        if (auto reason = attention_unsupported(device, is_backward, type, shape)) return reason;
-    return std::nullopt;
-}
-
-bool are_absent() {
-    const std::optional<core::Unsupported> reason = attention_plans_unsupported();
-    if (reason) WARN("skipped: " + reason->reason);
-    return reason.has_value();
 }
 
 struct Model {
