@@ -114,13 +114,15 @@ std::string identity_of(const ExecutionJob& job) {
     // The order is that of what explains most: another model makes another program.
     return fmt::format(
         "version\t{}\nmodel\t{}\nprogram\t{}\nseed\t{}\nsteps\t{}\ndata\t{}\ninitial weights\t{}\n"
-        "learning rate\t{}\nheld-out data\t{}\nfirst step\t{}\n",
+        "learning rate\t{}\nheld-out data\t{}\nfolders of checkpoints\t{}\nfirst step\t{}\n",
         version, job.program.model_hash, schedule::hash_of(job.program), job.scenario.file.training.seed,
         job.steps, job.data->identity(), job.initial ? job.initial->identity() : "seeded",
         job.learning_rate.describe(),
         job.evaluation.data ? fmt::format("{} batches of {}, every {} steps", job.evaluation.batches,
                                           job.evaluation.data->identity(), job.evaluation.every)
                             : "none",
+        job.host_folders ? fmt::format("{}, {} copies", job.host_folders->count(), job.host_folders->copies)
+                         : "shared",
         job.first_step);
 }
 

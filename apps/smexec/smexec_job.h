@@ -9,6 +9,7 @@
 
 #include "apps/smexec/smexec_request.h"
 #include "exec/checkpoint/checkpoint.h"
+#include "exec/checkpoint/hosts/host_folders.h"
 #include "exec/data.h"
 #include "exec/file_descriptor.h"
 #include "exec/runtime/learning_rate.h"
@@ -34,9 +35,10 @@ struct ExecutionJob {
     std::optional<exec::StateNeeds> needs;    // of this process's rank; nothing when ranks are threads
     std::vector<std::int64_t> damaged_steps;  // of checkpoints that were passed over
     bool is_finished = false;                 // the checkpoint has all steps behind it
-    exec::FileDescriptor lock;                // of the folder of checkpoints, on rank 0
+    exec::FileDescriptor lock;                // of the folder of checkpoints, on the rank that leads it
+    std::shared_ptr<const exec::HostFolders> host_folders;  // null: one folder for all
     double ranks_a_core = 1;  // when several hosts are one machine's: more than 1 = they share its cores
-    core::Seconds probe;      // how fast the machine was when it was profiled
+    core::Seconds probe;                            // how fast the machine was when it was profiled
 
     const schedule::Plan& plan() const { return scenario.file.plan; }
 };

@@ -22,4 +22,9 @@ void prepare_checkpoints(const ExecutionRequest& request, std::optional<int> ran
 void agree_on_checkpoint(exec::transport::World& world, const ExecutionRequest& request,
                          std::optional<ExecutionJob>& job, core::Diagnostics& diagnostics);
 
+// Instead of it, with --checkpoint-local: every rank's folder is found and, by the rank that leads it,
+// locked; with --resume all go on from the newest checkpoint whose files are whole in these folders.
+void find_host_checkpoint(exec::transport::World& world, const ExecutionRequest& request,
+                          std::optional<ExecutionJob>& job, core::Diagnostics& diagnostics);
+
 }  // namespace apps

@@ -58,6 +58,9 @@ const char* const help =
     "seeded synthetic samples\n"
     "  --checkpoint DIR     write the state of training there after the last step, and after every N-th with "
     "--every N\n"
+    "  --checkpoint-local   DIR is each host's own: a rank's files stay on its host, and what another needs "
+    "of them later is sent to it.\n"
+    "                       --checkpoint-copies N keeps every file on N hosts, so that others may be lost\n"
     "  --resume             go on from the newest whole checkpoint in DIR (--from-step N: from that of step "
     "N), or begin where there is none yet;\n"
     "                       --steps counts from the beginning, and a training that has them all is good\n"
@@ -190,7 +193,8 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
         diagnostics.has_errors() ? std::nullopt : load_job(request, world ? world->size() : 0, diagnostics);
     if (job)
         prepare_checkpoints(request, world ? std::optional(world->rank()) : std::nullopt, *job, diagnostics);
-    if (world) agree_on_checkpoint(*world, request, job, diagnostics);
+    if (world && request.is_local) find_host_checkpoint(*world, request, job, diagnostics);
+    else if (world) agree_on_checkpoint(*world, request, job, diagnostics);
     if (diagnostics.has_errors()) job.reset();
     if (world && !agree(*world, job, diagnostics)) {
         show(diagnostics, request.as_json, out, err);
@@ -241,8 +245,12 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
     options.learning_rate = job->learning_rate;
     options.evaluation = job->evaluation;
     options.steps = job->steps - static_cast<int>(job->first_step);
-    options.checkpoints = {request.checkpoint, static_cast<int>(request.every.value_or(0)), 2,
-                           request.sets_aside, job->damaged_steps};
+    options.checkpoints = {request.checkpoint,
+                           static_cast<int>(request.every.value_or(0)),
+                           2,
+                           request.sets_aside,
+                           job->damaged_steps,
+                           job->host_folders};
     options.warm_up_steps = std::clamp(options.steps - 1, 0, 2);
     options.seed = job->scenario.file.training.seed;
     options.time_limit = request.time_limit;
@@ -362,6 +370,10 @@ int run_smexec(const std::vector<std::string>& arguments, std::ostream& out, std
             throw core::MachineError(exec::cuda::describe(device));
     const JoinRequest joining{request.interface, request.token_file, request.join_limit};
     if (!launch) check_not_joining(joining, "these ranks are threads", diagnostics);
+    if (!launch && request.is_local)
+        diagnostics.error({}, "--checkpoint-local",
+                          "--checkpoint-local is of ranks that are processes: threads share one folder",
+                          "leave it out");
     if (!launch) return execute(request, nullptr, diagnostics, out, err);
 
     const std::optional<exec::transport::JoinOptions> join = join_options(*launch, joining, diagnostics, err);
