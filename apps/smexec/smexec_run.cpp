@@ -271,7 +271,7 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
     options.termination = [] { return TerminationWatch::wish(); };
     options.probes_speed = request.compares && !request.on_gpu;
     if (world && world->host_count() > 1) {
-        options.ranks_per_node = world->ranks_here();
+        options.ranks_per_node = ranks_per_node(*world);
         options.overlaps = !request.on_gpu;  // a network works beside the cores; within a host exchange is
                                              // work of the cores themselves
     }
