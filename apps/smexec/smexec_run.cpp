@@ -314,11 +314,17 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
                                        report.hosts > 1 ? fmt::format(" on {} hosts", report.hosts) : "");
     }
     if (report.predicted)
-        report.comparison = exec::compare(
-            job->program, report.predicted->timeline, report.predicted->memory_timeline,
-            report.predicted->step_time, exec::nearest_timeline(*result, steps, report.times.median),
-            result->memory, report.times.median,
-            {options.ranks_per_node, job->probe, result->probe, report.times.lost_share});
+        report.comparison = exec::compare(job->program, report.predicted->timeline,
+                                          report.predicted->memory_timeline, report.predicted->step_time,
+                                          exec::nearest_timeline(*result, steps, report.times.median),
+                                          result->memory, report.times.median,
+                                          {options.ranks_per_node,
+                                           job->probe,
+                                           result->probe,
+                                           report.times.lost_share,
+                                           job->profile_low,
+                                           job->profile_high,
+                                           {report.times.p10, report.times.p90}});
     if (request.checks) report.checked = check(*job, options, result->losses);
     int verdict = good;
     try {

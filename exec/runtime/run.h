@@ -153,6 +153,7 @@ struct StepTimes {
     core::Seconds median, least, p95;
     int steps = 0, left_out = 0;  // measured, and after the warm-up but disturbed
     double lost_share = 0;        // StepConditions, mean over the measured steps
+    core::Seconds p10, p90;
 };
 StepTimes summarize(const RunResult& result, const std::vector<std::size_t>& steps, int warm_up_steps);
 // The timeline of the step, one of `steps`, whose time is nearest to `median`.
