@@ -311,11 +311,8 @@ int ranks_per_node(const exec::transport::World& world) {
 void measure_here(ExecutionJob& job, exec::transport::World& world) {
     const bool has_network = world.host_count() > 1;
     if (has_network) world.communicator().set_spins(false);  // as in the run
-    // Inside a host what disturbs an exchange adds to it and never takes away; what TCP loses and sends again
-    // between hosts is part of every step's transfers.
-    job.exchanges = exec::time_exchanges(
-        world.communicator(), job.program,
-        {has_network ? ranks_per_node(world) : 0, has_network ? 0.5 : 0.25, true, core::seconds(3)});
+    job.exchanges = exec::time_exchanges(world.communicator(), job.program,
+                                         {has_network ? ranks_per_node(world) : 0, true, core::seconds(3)});
     if (has_network && ranks_per_node(world) == world.size()) {
         job.remarks.push_back(
             "ranks are not spread evenly over hosts: exchanges are predicted as measured, what was not "

@@ -194,14 +194,6 @@ void check_beginning(const ExecutionRequest& request, ExecutionJob& job, bool le
                         job.resumed->manifest().plan, exec::degrees_in_words(job.plan())));
 }
 
-// Every rank calls: whether all could read their job.
-bool all_can_begin(exec::transport::World& world, bool can_begin) {
-    const std::vector<std::string> all =
-        exec::gather_texts(world.communicator(), tag_readable, can_begin ? "" : "no");
-    const bool none_cannot = std::find(all.begin(), all.end(), "no") == all.end();
-    return exec::broadcast_text(world.communicator(), tag_readable, none_cannot ? "" : "no").empty();
-}
-
 }  // namespace
 
 void prepare_checkpoints(const ExecutionRequest& request, std::optional<int> rank, ExecutionJob& job,
@@ -214,6 +206,28 @@ void prepare_checkpoints(const ExecutionRequest& request, std::optional<int> ran
     if (diagnostics.has_errors()) return;
     if (request.resumes) resume(request, job, std::nullopt, diagnostics);
     check_beginning(request, job, true, diagnostics);
+}
+
+bool agree_on_folders(exec::transport::World& world, const ExecutionRequest& request, bool can_begin,
+                      core::Diagnostics& diagnostics) {
+    const std::string mode = request.is_local ? "local" : "shared";
+    const std::vector<std::string> all =
+        exec::gather_texts(world.communicator(), tag_readable, mode + (can_begin ? "" : " but cannot begin"));
+    const auto has = [&](std::string_view word) {
+        return std::any_of(all.begin(), all.end(),
+                           [&](const std::string& one) { return one.starts_with(word); });
+    };
+    const bool one_cannot =
+        std::any_of(all.begin(), all.end(), [](const std::string& one) { return one.ends_with("begin"); });
+    const std::string verdict = exec::broadcast_text(world.communicator(), tag_readable,
+                                                     has("local") && has("shared") ? "differ"
+                                                     : one_cannot                  ? "no"
+                                                                                   : "");
+    if (verdict == "differ")
+        diagnostics.error({}, "--checkpoint-local",
+                          "some ranks were started with --checkpoint-local, some without",
+                          "start every rank with the same options");
+    return verdict.empty();
 }
 
 void agree_on_checkpoint(exec::transport::World& world, const ExecutionRequest& request,
@@ -246,7 +260,6 @@ void agree_on_checkpoint(exec::transport::World& world, const ExecutionRequest& 
 
 void find_host_checkpoint(exec::transport::World& world, const ExecutionRequest& request,
                           std::optional<ExecutionJob>& job, core::Diagnostics& diagnostics) {
-    if (!all_can_begin(world, job && !diagnostics.has_errors())) return;  // agree() says who cannot
     exec::transport::ProcessCommunicator& communicator = world.communicator();
     communicator.set_patient(true);  // reading and verifying files may take long
     const auto folders = std::make_shared<exec::HostFolders>(exec::find_host_folders(

@@ -193,8 +193,10 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
         diagnostics.has_errors() ? std::nullopt : load_job(request, world ? world->size() : 0, diagnostics);
     if (job)
         prepare_checkpoints(request, world ? std::optional(world->rank()) : std::nullopt, *job, diagnostics);
-    if (world && request.is_local) find_host_checkpoint(*world, request, job, diagnostics);
-    else if (world) agree_on_checkpoint(*world, request, job, diagnostics);
+    if (world && agree_on_folders(*world, request, job && !diagnostics.has_errors(), diagnostics)) {
+        if (request.is_local) find_host_checkpoint(*world, request, job, diagnostics);
+        else agree_on_checkpoint(*world, request, job, diagnostics);
+    }
     if (diagnostics.has_errors()) job.reset();
     if (world && !agree(*world, job, diagnostics)) {
         show(diagnostics, request.as_json, out, err);

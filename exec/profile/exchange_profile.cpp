@@ -217,8 +217,7 @@ std::vector<MeasuredExchange> time_exchanges(Communicator& communicator, const s
             at += sizeof time;
         }
         std::sort(slowest.begin(), slowest.end());
-        const auto typical = static_cast<std::int64_t>(slowest.size() * timing.quantile);
-        result.push_back({exchanges[e].signature, core::Seconds(slowest[typical])});
+        result.push_back({exchanges[e].signature, core::Seconds(slowest[slowest.size() / 2])});
     }
     return result;
 }
@@ -235,7 +234,7 @@ std::vector<MeasuredExchange> time_exchanges_of_threads(const schedule::Program&
             const std::unique_ptr<Communicator> communicator = network.communicator(rank);
             // Messages between stages of threads are read where they lie: their time is the receiver's.
             std::vector<MeasuredExchange> measured =
-                time_exchanges(*communicator, program, {0, 0.25, false, core::seconds(0.5)});
+                time_exchanges(*communicator, program, {0, false, core::seconds(0.5)});
             if (rank == 0) result = std::move(measured);
         } catch (const std::exception& failure) {
             failures[rank] = std::current_exception();

@@ -18,12 +18,12 @@ struct MeasuredExchange {
 
 struct ExchangeTiming {
     int ranks_per_node = 0;   // as in RunOptions
-    double quantile = 0.25;   // over repetitions of the slowest rank
     bool times_sends = true;  // messages between stages, too
     core::Seconds budget{2};  // for all, about
 };
 
-// Every rank of the plan calls, and rank 0 gets the times, the others nothing. Exchanges that move most are
+// Every rank of the plan calls, and rank 0 gets the times, the others nothing: of the slowest rank, medians
+// over repetitions, as steps are told. Exchanges that move most are
 // measured; all_to_all, whose parts are as large as tokens say, and messages beyond 16 MiB are left out.
 std::vector<MeasuredExchange> time_exchanges(Communicator& communicator, const schedule::Program& program,
                                              const ExchangeTiming& timing);

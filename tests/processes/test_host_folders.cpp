@@ -205,6 +205,13 @@ TEST_CASE("local folders that do not fit the job are refused") {
     CHECK(training.train(5, {"--resume", "--from-step", "2", "--set-aside"}) == 0);
     CHECK(fs::exists(training.at(0) + "/set-aside-1/step-00000004"));
     CHECK(training.state(5) == training.unbroken(5));
+    // A rank that was started otherwise is told, not waited for.
+    std::vector<std::vector<std::string>> mixed = training.commands(6, {"--resume"});
+    std::erase(mixed[1], "--checkpoint-local");
+    std::vector<Process> ranks = start_ranks({}, 2, training.folder.path, mixed);
+    REQUIRE(wait_for_all(ranks, std::chrono::seconds(15)));
+    for (const Process& rank : ranks) CHECK(rank.code() == 2);
+    CHECK_THAT(training.told(), Contains("some ranks were started with --checkpoint-local, some without"));
     const Process threads = run({smexec, training.plan, "--ranks-from", "threads", "--checkpoint",
                                  training.at(5), "--checkpoint-local"},
                                 training.folder.path + "/log");

@@ -23,7 +23,7 @@ except ImportError as missing:
 TOKENS, VOCABULARY, BATCH, ALLOWED = 32, 256, 4, 1e-5
 LLAMA = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
              vocab_size=VOCABULARY, max_position_embeddings=64)
-# OPT without a padding token, whose row of the embedding transformers does not train by what is read.
+# OPT and BERT without a padding token, whose row of the embedding transformers does not train by what is read.
 # Dropout off, so that both sides compute the same function. The plan's degrees divide the model in some way.
 FAMILIES = {
     "llama": (lambda: hf.LlamaConfig(**LLAMA), "AutoModelForCausalLM", "tensor_parallel = 2"),
@@ -43,7 +43,7 @@ FAMILIES = {
                                           max_position_embeddings=64, attention_dropout=0.0, hidden_dropout=0.0), "AutoModelForCausalLM",
                  "tensor_parallel = 2"),
     "bert": (lambda: hf.BertConfig(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, vocab_size=VOCABULARY,
-                                   max_position_embeddings=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
+                                   max_position_embeddings=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, pad_token_id=None),
              "BertForPreTraining", "pipeline_parallel = 2"),
 }
 
