@@ -229,7 +229,7 @@ TEST_CASE("ranks with folders of their own, killed at any moment, come to the bi
     const std::vector<std::string> plans = {
         "pipeline_parallel = 2", "data_parallel = 2\nsharding = \"optimizer\"",
         "data_parallel = 2\nsharding = \"parameters\"", "tensor_parallel = 2\nsequence_parallel = true"};
-    constexpr int steps = 300;
+    constexpr int steps = 120;
     int done = 0, lost = 0, partial = 0;
     for (std::size_t p = 0; done < interruptions; ++p) {
         const Training training(plans[p % plans.size()]);
@@ -245,7 +245,7 @@ TEST_CASE("ranks with folders of their own, killed at any moment, come to the bi
                     if (way % 2 == 1 || r == victim) ::kill(ranks[r].id, way < 2 ? SIGTERM : SIGKILL);
                 ++done;
             }
-            REQUIRE(wait_for_all(ranks, std::chrono::seconds(60)));
+            REQUIRE(wait_for_all(ranks, std::chrono::seconds(150)));  // busy disks are slow to synchronise
             code = std::max(ranks[0].code(), ranks[1].code());
             if (ranks[0].was_killed() || ranks[1].was_killed()) code = -1;
             for (const Process& rank : ranks) {

@@ -83,24 +83,24 @@ def mix64(key):
     return key ^ (key >> 31)
 
 
-def outputs(model, text, step):
+def outputs(model, text, step, loss_type=torch.float32):
     """Logits of a step's samples, and the mean loss over the batch, of next tokens. BERT has the label of its second task beside them: two halves of a window are
     its two sentences, and whether they follow one another is drawn by the number of the sample."""
     rows, cross_entropy = torch.tensor(samples(text, step)), torch.nn.functional.cross_entropy
     ids, labels = rows[:, :-1], rows[:, 1:].reshape(-1)
     if not isinstance(model, hf.BertForPreTraining):
-        logits = model(input_ids=ids).logits
+        logits = model(input_ids=ids).logits.to(loss_type)
         return logits, cross_entropy(logits.reshape(-1, logits.shape[-1]), labels)
     types = (2 * torch.arange(TOKENS) >= TOKENS).long().expand_as(ids)
     given = model(input_ids=ids, token_type_ids=types)
     pairs = torch.tensor([mix64(sample) % 2 for sample in range(step * BATCH, (step + 1) * BATCH)])
-    logits = given.prediction_logits
-    loss = cross_entropy(logits.reshape(-1, logits.shape[-1]), labels) + cross_entropy(given.seq_relationship_logits, pairs)
-    return torch.cat((logits.flatten(1), given.seq_relationship_logits), 1), loss
+    logits, of_pairs = given.prediction_logits.to(loss_type), given.seq_relationship_logits.to(loss_type)
+    loss = cross_entropy(logits.reshape(-1, logits.shape[-1]), labels) + cross_entropy(of_pairs, pairs)
+    return torch.cat((logits.flatten(1), of_pairs), 1), loss
 
 
 def loss_of(model, text, step):
-    with torch.no_grad(): return outputs(model.double(), text, step)[1].item()
+    with torch.no_grad(): return outputs(model, text, step, torch.float64)[1].item()
 
 
 def logits_of(model, text, step):
@@ -165,7 +165,7 @@ def check(name, smexec, steps):
         after = run([*common, "--steps", steps + 1, "--checkpoint", f"{folder}/trained", "--resume"])["losses"][-1]
         (pathlib.Path(folder) / "out" / "config.json").write_text((pathlib.Path(folder) / "in" / "config.json").read_text())
         loaded = getattr(hf, automatic).from_pretrained(f"{folder}/out").eval()
-        theirs_first, theirs_after = loss_of(copy.deepcopy(model), text, 0), loss_of(copy.deepcopy(loaded), text, steps)
+        theirs_first, theirs_after = loss_of(model, text, 0), loss_of(loaded, text, steps)
         has_moved = moved(model, loaded)
         nearly = [nudged(model, seed) for seed in range(3)]
         for each in (model, *nearly): train(each, text, steps)
