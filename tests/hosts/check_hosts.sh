@@ -75,5 +75,5 @@ text = open(sys.argv[1]).read()
 run = json.JSONDecoder().raw_decode(text[text.index("{"):])[0]
 # A ring of three sends 2 (3 - 1)/3 of 3.37 MB over each link: 0.72 s at 50 Mbit/s, 0.18 s at 200.
 print(f"200, 200 and 50 Mbit/s: {run['predicted_step_s']:.3f} s predicted, {run['measured_step_s']['median']:.3f} s measured")
-sys.exit(not (run["measured_step_s"]["min"] >= 0.68 and abs(run["error_pct"]) <= 15))
+sys.exit(not (run["measured_step_s"]["min"] >= 0.68 and abs(run["error_pct"]) <= 25))
 PY
