@@ -1,6 +1,7 @@
 #!/bin/bash
 # Several hosts on one machine: network namespaces joined by a bridge, every card shaped in both directions, and mpirun across them without ssh.
-#   emulated_hosts.sh run HOSTS RANKS_PER_HOST RATE COMMAND...   makes the hosts, runs one process a rank, removes the hosts; RATE as tc says it, or "off"
+#   emulated_hosts.sh run HOSTS RANKS_PER_HOST RATE COMMAND...   makes the hosts, runs one process a rank, removes the hosts; RATE as tc says it, or "off"; several
+#                                                                with commas are those of the first host, the second, ..., the last one also of all further hosts
 #   emulated_hosts.sh can                                        exit 0 when this machine can, else says on stdout what is missing
 #   emulated_hosts.sh rsh HOST COMMAND...                        what mpirun calls instead of ssh
 # Root, iproute2 and Open MPI are needed. Names and addresses hold the number of the shell, so several may run at once; nothing is left behind.
@@ -29,7 +30,10 @@ down() {
 
 # tbf lets a card that was idle send a burst at once: 32 KiB at most, so that it is small beside what a step sends.
 shape() {
-    [[ $rate == off ]] || ip netns exec "$1" tc qdisc replace dev "$2" root tbf rate "$rate" burst 32kb limit 256kb
+    local rates
+    IFS=, read -ra rates <<<"$rate"
+    local own=${rates[$3]:-${rates[-1]}}
+    [[ $own == off ]] || ip netns exec "$1" tc qdisc replace dev "$2" root tbf rate "$own" burst 32kb limit 256kb
 }
 
 up() {
@@ -51,8 +55,8 @@ up() {
             echo "127.0.0.1 localhost"
             for ((j = 0; j < hosts; ++j)); do echo "10.78.0.$((j + 1)) ${prefix}h$j"; done
         } >"/etc/netns/$host/hosts"
-        shape "$host" eth0
-        shape "${prefix}sw" "p$i"
+        shape "$host" eth0 "$i"
+        shape "${prefix}sw" "p$i" "$i"
     done
 }
 
@@ -89,7 +93,7 @@ case "${1:-}" in
         exit $status
         ;;
     *)
-        sed -n '2,6s/^# \{0,1\}//p' "$self" >&2
+        sed -n '2,7s/^# \{0,1\}//p' "$self" >&2
         exit 2
         ;;
 esac

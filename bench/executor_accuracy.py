@@ -9,7 +9,14 @@
 Nothing else should run meanwhile: a measured step is as slow as its slowest rank. As root, ranks have real-time priority (chrt -r 1), so that other
 processes get a core only while a rank sleeps. Every plan is profiled and run --repetitions times, in rounds over all plans: what is compared are medians over rounds, because
 the speed of a virtual machine drifts. A run in which a fixed product took another time than while the machine was profiled (by more than a tenth: somebody else's work beside this
-virtual machine), or in which others had more than 5 % of the ranks' computing time, is repeated by `plans` and `ranking`, at most three times, whatever was predicted; the text says how many were. Options: --smexec PATH (build/smexec), --steps N, --dry-run (names of the plans)."""
+virtual machine), or in which others had more than 5 % of the ranks' computing time, is repeated by `plans` and `ranking`, at most three times, whatever was predicted; the text says how many were.
+
+A plan's noise is what its own repetitions differ by: the largest distance between two rounds' measured or predicted steps, or half of what four of five steps of a run span, whichever is
+more. The table sets it beside the error, and tells how many errors exceed it.
+
+Options: --smexec PATH (build/smexec), --steps N, --rounds N, --tries N (1: no run is repeated), --dry-run (names of the plans).
+In parts: --store FILE keeps every run as it ends, and a later call with the same file does those that are missing; --minutes M begins no run after M minutes; --part K/N takes every N-th
+plan from the K-th on. The table is written when the file has all runs, or with --write from those that it has."""
 import argparse, datetime, glob, json, os, platform, shutil, signal, statistics, subprocess, sys, tempfile, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -96,8 +103,34 @@ def urgent():
     return ["chrt", "-r", "1"]
 
 
-def measure(options, plans, launcher=(), tries=1):
-    rounds = [measure_once(options, plans, launcher, tries) for _ in range(options.repetitions)]
+class Store:
+    """Runs by what, plan and round, in a file of JSON lines; of a program that was built anew since then none counts."""
+    def __init__(self, path, smexec):
+        self.path, self.found = path, {}
+        version = subprocess.run([smexec, "--version"], capture_output=True, text=True).stdout.strip() if path else ""
+        self.program = f"{version}, {os.path.getmtime(smexec):.0f}" if path else ""
+        if path and os.path.exists(path):
+            for line in open(path):
+                entry = json.loads(line)
+                if entry["program"] == self.program: self.found[entry["key"]] = entry["row"]
+
+    def keep(self, key, row):
+        self.found[key] = row
+        if not self.path: return
+        with open(self.path, "a") as file: file.write(json.dumps({"program": self.program, "key": key, "row": row}) + "\n")
+
+
+def noise(own):
+    """Of one plan's rounds, in percent of the measured step."""
+    measured, predicted = [r["measured"] for r in own], [r["predicted"] for r in own]
+    typical = statistics.median(measured)
+    between = max(max(measured) - min(measured), max(predicted) - min(predicted))
+    within = statistics.median(max(r["spread"], r["predicted_spread"]) for r in own)
+    return 100 * max(between, within) / typical
+
+
+def measure(options, plans, launcher=(), tries=1, name=""):
+    rounds = [measure_once(options, plans, launcher, tries, f"{name} {' '.join(launcher)} round {number}") for number in range(options.repetitions)]
     rows = []
     for number in range(len(plans)):
         own = [found[number] for found in rounds if found[number]]
@@ -107,16 +140,28 @@ def measure(options, plans, launcher=(), tries=1):
             values = [r[key] for r in own if r[key] is not None]
             row[key] = statistics.median(values) if values else None
         row["errors"] = [r["error"] for r in own]
+        row["noise"] = noise(own)
         row["repeated"] = sum(r["repeated"] for r in own)
         rows.append(row)
     return rows
 
 
-def measure_once(options, plans, launcher, tries):
+def half(interval): return (interval[1] - interval[0]) / 2
+
+
+def measure_once(options, plans, launcher, tries, name):
     rows = [None] * len(plans)
+    tries = options.tries or tries
     with tempfile.TemporaryDirectory() as folder:
         for number, (model, plan) in enumerate(plans):
             path = os.path.join(folder, "plan.toml")
+            key = f"{name}: {model} {words(plan)}"
+            if key in options.runs.found:
+                rows[number] = options.runs.found[key]
+                continue
+            if number % options.parts != options.part or time.monotonic() > options.deadline:
+                options.missing += 1
+                continue
             with open(path, "w") as file: file.write(plan_text(model, plan))
             try:
                 for attempt in range(tries):
@@ -129,16 +174,18 @@ def measure_once(options, plans, launcher, tries):
                 continue
             row = {"model": model, "plan": words(plan), "predicted": result["predicted_step_s"], "measured": result["measured_step_s"]["median"], "error": result["error_pct"],
                    "at_speed": comparison.get("error_at_profiled_speed_pct"), "ratio": comparison.get("speed_ratio"), "lost": result["lost_to_others_pct"], "repeated": attempt,
-                   "memory": 100 * (result["predicted_peak_gib"] / result["measured_peak_gib"] - 1)}
+                   "memory": 100 * (result["predicted_peak_gib"] / result["measured_peak_gib"] - 1),
+                   "spread": half(comparison["measured_interval_s"]), "predicted_spread": half(comparison["predicted_interval_s"])}
             rows[number] = row
+            options.runs.keep(key, row)
             print(f"{number + 1:3}/{len(plans)} {model:9} {row['plan']:44} {1e3 * row['predicted']:8.1f} {1e3 * row['measured']:8.1f} ms {row['error']:+7.1f} %", file=sys.stderr)
     return rows
 
 
 def table(rows):
-    text = "| model | plan | predicted | measured | error | of the rounds | machine's speed since the profile | error at that speed | peak memory |\n|---|---|--:|--:|--:|--:|--:|--:|--:|\n"
+    text = "| model | plan | predicted | measured | error | of the rounds | own noise | machine's speed since the profile | error at that speed | peak memory |\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|\n"
     for r in rows:
-        text += (f"| {r['model']} | {r['plan']} | {1e3 * r['predicted']:.1f} ms | {1e3 * r['measured']:.1f} ms | {r['error']:+.1f} % | {min(r['errors']):+.1f} to {max(r['errors']):+.1f} | "
+        text += (f"| {r['model']} | {r['plan']} | {1e3 * r['predicted']:.1f} ms | {1e3 * r['measured']:.1f} ms | {r['error']:+.1f} % | {min(r['errors']):+.1f} to {max(r['errors']):+.1f} | {r['noise']:.1f} % | "
                  + (f"{r['ratio']:.2f} | {r['at_speed']:+.1f} % |" if r["ratio"] else "– | – |") + f" {r['memory']:+.1f} % |\n")
     return text
 
@@ -147,6 +194,8 @@ def summary(rows):
     def of(name): return sorted(abs(r[name]) for r in rows if r[name] is not None)
     raw, at_speed, memory = of("error"), of("at_speed"), of("memory")
     text = f"{len(rows)} plans: median error {statistics.median(raw):.1f} %, worst {raw[-1]:.1f} %"
+    beyond = [r for r in rows if abs(r["error"]) > r["noise"]]
+    text += f"; {len(beyond)} errors are more than the plan's own noise, of these the median {statistics.median([abs(r['error']) for r in beyond]) if beyond else 0:.1f} %"
     if at_speed: text += f"; at the speed at which the machine was profiled {statistics.median(at_speed):.1f} %, worst {at_speed[-1]:.1f} %"
     return text + f"; peak memory worst {memory[-1]:.1f} %. Other processes took at most {max(r['lost'] for r in rows):.0f} % of the ranks' computing time."
 
@@ -174,14 +223,23 @@ def write_section(name, title, body, command=None):
     print(f"written to {os.path.relpath(ACCURACY)}")
 
 
+def is_whole(options, rows):
+    """Whether a table is to be written; says what is missing."""
+    if options.missing: print(f"{options.missing} runs are missing: call again with the same --store" if options.store else f"{options.missing} runs were left out")
+    if rows and options.missing and not options.write: print(f"so far: {summary(rows)}")
+    return bool(rows) and (not options.missing or options.write)
+
+
 def plans(options):
-    rows = measure(options, many_plans(), urgent(), tries=4)
+    rows = measure(options, many_plans(), urgent(), tries=4, name="plans")
+    if not is_whole(options, rows): return
     print(summary(rows))
     write_section("plans", "Plans on two ranks of this kind of machine", f"{summary(rows)} {conditions(options, rows)}\n\n{table(rows)}")
 
 
 def ranking(options):
-    rows = measure(options, ranked_plans(), urgent(), tries=4)
+    rows = measure(options, ranked_plans(), urgent(), tries=4, name="ranking")
+    if not is_whole(options, rows): return
     predicted, measured = [r["predicted"] for r in rows], [r["measured"] for r in rows]
     choice = measured[predicted.index(min(predicted))]
     told = (f"{len(rows)} plans of one model and batch: rank correlation (Spearman) of predicted with measured step time {rank_correlation(predicted, measured):.3f}; "
@@ -196,10 +254,12 @@ def hosts(options):
     if can.returncode: sys.exit(f"skipped: {can.stdout.strip()}")
     body = ""
     everything = []
-    for count, ranks, rate in ((2, 2, "100mbit"), (2, 2, "200mbit"), (4, 2, "100mbit"), (4, 2, "200mbit")):
-        rows = measure(options, host_plans(count * ranks), [*urgent(), script, "run", str(count), str(ranks), rate])
+    for count, ranks, rate in ((2, 2, "100mbit"), (2, 2, "200mbit"), (4, 2, "100mbit"), (4, 2, "200mbit"), (3, 2, "200mbit,200mbit,50mbit")):
+        rows = measure(options, host_plans(count * ranks), [*urgent(), script, "run", str(count), str(ranks), rate], name="hosts")
+        if not rows: continue
         everything += rows
-        body += f"{count} hosts of {ranks} ranks, {rate.replace('mbit', ' Mbit/s')}: {summary(rows)}\n\n{table(rows)}\n"
+        body += f"{count} hosts of {ranks} ranks, {rate.replace('mbit', ' Mbit/s').replace(',', ', ')}: {summary(rows)}\n\n{table(rows)}\n"
+    if not is_whole(options, everything): return
     print(summary(everything))
     write_section("hosts", "Emulated hosts with shaped links, communication dominating", f"{summary(everything)} {conditions(options, everything)}" + "\n\n" + body)
 
@@ -273,10 +333,20 @@ if __name__ == "__main__":
     parser.add_argument("what", choices=("plans", "ranking", "hosts", "train"))
     parser.add_argument("--smexec", default=os.path.join(ROOT, "build", "smexec"))
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--rounds", "--repetitions", dest="repetitions", type=int, default=3)
+    parser.add_argument("--tries", type=int, default=0, help="runs of a plan in a round at most; 0: as the section says")
+    parser.add_argument("--store", help="file of runs, gone on with")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no run later")
+    parser.add_argument("--part", default="1/1", metavar="K/N", help="every N-th plan from the K-th on")
+    parser.add_argument("--write", action="store_true", help="write the table although runs are missing")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--skip-single", action="store_true", help="train: leave out the single-rank run")
     chosen = parser.parse_args()
+    first, parts = chosen.part.split("/")
+    chosen.part, chosen.parts, chosen.missing = int(first) - 1, int(parts), 0
+    if not 0 <= chosen.part < chosen.parts: parser.error("--part K/N: K is from 1 to N")
+    chosen.deadline = time.monotonic() + 60 * chosen.minutes
+    chosen.runs = Store(chosen.store, chosen.smexec)
     if chosen.dry_run:
         for model, plan in {"plans": many_plans, "ranking": ranked_plans, "hosts": host_plans, "train": list}[chosen.what](): print(model, words(plan))
     else:

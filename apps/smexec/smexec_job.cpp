@@ -1,6 +1,8 @@
 #include "apps/smexec/smexec_job.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 
 #include <fmt/core.h>
 
@@ -21,6 +23,7 @@
 #include "schedule/pass/lower.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/explicit_order.h"
+#include "schedule/program/exchange_signature.h"
 #include "schedule/verify.h"
 #include "sim/evaluate.h"
 
@@ -114,13 +117,15 @@ std::string identity_of(const ExecutionJob& job) {
     // The order is that of what explains most: another model makes another program.
     return fmt::format(
         "version\t{}\nmodel\t{}\nprogram\t{}\nseed\t{}\nsteps\t{}\ndata\t{}\ninitial weights\t{}\n"
-        "learning rate\t{}\nheld-out data\t{}\nfirst step\t{}\n",
+        "learning rate\t{}\nheld-out data\t{}\nfolders of checkpoints\t{}\nfirst step\t{}\n",
         version, job.program.model_hash, schedule::hash_of(job.program), job.scenario.file.training.seed,
         job.steps, job.data->identity(), job.initial ? job.initial->identity() : "seeded",
         job.learning_rate.describe(),
         job.evaluation.data ? fmt::format("{} batches of {}, every {} steps", job.evaluation.batches,
                                           job.evaluation.data->identity(), job.evaluation.every)
                             : "none",
+        job.host_folders ? fmt::format("{}, {} copies", job.host_folders->count(), job.host_folders->copies)
+                         : "shared",
         job.first_step);
 }
 
@@ -295,10 +300,23 @@ bool agree(exec::transport::World& world, const std::optional<ExecutionJob>& job
     return exec::broadcast_text(communicator, tag_verdict, diagnostics.has_errors() ? "no" : "yes") == "yes";
 }
 
+int ranks_per_node(const exec::transport::World& world) {
+    std::map<std::string, int> ranks;
+    for (const std::string& host : world.hosts()) ++ranks[host];
+    const bool is_even = std::all_of(ranks.begin(), ranks.end(),
+                                     [&](const auto& host) { return host.second == ranks.begin()->second; });
+    return is_even ? world.ranks_here() : world.size();
+}
+
 void measure_here(ExecutionJob& job, exec::transport::World& world) {
-    if (world.size() != world.host_count() * world.ranks_here()) {
+    const bool has_network = world.host_count() > 1;
+    if (has_network) world.communicator().set_spins(false);  // as in the run
+    job.exchanges = exec::time_exchanges(world.communicator(), job.program,
+                                         {has_network ? ranks_per_node(world) : 0, true, core::seconds(3)});
+    if (has_network && ranks_per_node(world) == world.size()) {
         job.remarks.push_back(
-            "ranks are not spread evenly over hosts: links are predicted as if all shared one");
+            "ranks are not spread evenly over hosts: exchanges are predicted as measured, what was not "
+            "measured as if all shared one");
         return;
     }
     const exec::transport::LinkProfile links = exec::transport::measure_links(world);
@@ -322,11 +340,16 @@ std::optional<sim::Evaluation> predict(ExecutionJob& job, const ExecutionRequest
             exec::cuda::profile_plan(job.plan(), job.scenario.graph, job.data, request.measures_products),
             job.here.instance);
     } else {
-        const exec::PlanProfile profile = exec::profile_plan(job.program, job.scenario.graph, job.data);
+        exec::PlanProfile profile =
+            exec::profile_plan(job.program, job.scenario.graph, job.data, job.exchanges.empty());
+        if (!job.exchanges.empty()) profile.exchanges = job.exchanges;
         job.probe = profile.probe;
+        job.profile_low = profile.low_share;
+        job.profile_high = profile.high_share;
         const cluster::InstanceType measured_links = job.here.instance;
         exec::apply(profile, job.here.instance);
         for (cluster::MeasuredOperator& entry : job.here.instance.device.measured_operators) {
+            if (schedule::is_exchange(entry.signature)) continue;  // all ranks were there
             entry.forward *= job.ranks_a_core;
             entry.backward_input *= job.ranks_a_core;
             entry.backward_weight *= job.ranks_a_core;

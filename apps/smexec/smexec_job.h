@@ -9,8 +9,10 @@
 
 #include "apps/smexec/smexec_request.h"
 #include "exec/checkpoint/checkpoint.h"
+#include "exec/checkpoint/hosts/host_folders.h"
 #include "exec/data.h"
 #include "exec/file_descriptor.h"
+#include "exec/profile/exchange_profile.h"
 #include "exec/runtime/learning_rate.h"
 #include "exec/transport/world.h"
 #include "exec/weights/initial_weights.h"
@@ -34,9 +36,12 @@ struct ExecutionJob {
     std::optional<exec::StateNeeds> needs;    // of this process's rank; nothing when ranks are threads
     std::vector<std::int64_t> damaged_steps;  // of checkpoints that were passed over
     bool is_finished = false;                 // the checkpoint has all steps behind it
-    exec::FileDescriptor lock;                // of the folder of checkpoints, on rank 0
+    exec::FileDescriptor lock;                // of the folder of checkpoints, on the rank that leads it
+    std::shared_ptr<const exec::HostFolders> host_folders;  // null: one folder for all
     double ranks_a_core = 1;  // when several hosts are one machine's: more than 1 = they share its cores
-    core::Seconds probe;      // how fast the machine was when it was profiled
+    std::vector<exec::MeasuredExchange> exchanges;  // of ranks that are processes, on rank 0
+    double profile_low = 1, profile_high = 1;       // exec::PlanProfile::low_share, high_share
+    core::Seconds probe;                            // how fast the machine was when it was profiled
 
     const schedule::Plan& plan() const { return scenario.file.plan; }
 };
@@ -59,6 +64,10 @@ std::string too_large(const ExecutionJob& job);
 // Program; otherwise rank 0's diagnostics name the ranks that differ.
 bool agree(exec::transport::World& world, const std::optional<ExecutionJob>& job,
            core::Diagnostics& diagnostics);
+
+// For the choice of collectives, equal on every rank: where hosts have different numbers of ranks, all are
+// taken for ranks of one.
+int ranks_per_node(const exec::transport::World& world);
 
 // Every rank calls before predict(): the hosts of the world and what lies between them take the place of the
 // local CPU, when ranks are spread evenly.

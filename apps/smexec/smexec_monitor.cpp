@@ -1,13 +1,17 @@
 #include "apps/smexec/smexec_monitor.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <optional>
 #include <ostream>
+#include <string_view>
 
 #include <fmt/chrono.h>
 #include <fmt/core.h>
@@ -56,10 +60,22 @@ MetricsFile read_metrics(const std::string& path, std::int64_t step) {
     return result;
 }
 
+constexpr const char* clear_line = "\r\x1b[K";
+
+// Asked for every line: windows change their size.
+std::size_t columns_of_terminal() {
+    constexpr std::size_t usual = 80, least = 2;
+    winsize size{};
+    if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return usual;
+    return std::max<std::size_t>(least, size.ws_col);
+}
+
 }  // namespace
 
 bool has_terminal_for_progress(const ExecutionRequest& request) {
-    return !request.as_json && ::isatty(STDERR_FILENO) == 1;
+    const char* const kind = std::getenv("TERM");
+    const bool can_draw = kind && *kind && std::string_view(kind) != "dumb";
+    return !request.as_json && can_draw && ::isatty(STDERR_FILENO) == 1;
 }
 
 void check_metrics(const ExecutionRequest& request, const ExecutionJob& job, core::Diagnostics& diagnostics) {
@@ -119,9 +135,23 @@ void TrainingMonitor::write(core::Value line) {
 }
 
 void TrainingMonitor::tell(const std::string& line) {
-    constexpr const char* clear_line = "\r\x1b[K";
-    if (terminal_) *terminal_ << clear_line << line << '\n' << std::flush;
+    erase();
+    if (terminal_) *terminal_ << line << '\n' << std::flush;
 }
+
+void TrainingMonitor::erase() {
+    if (is_drawn_) *terminal_ << clear_line << std::flush;
+    is_drawn_ = false;
+}
+
+void TrainingMonitor::draw(const std::string& line) {
+    if (!terminal_) return;
+    // The last column stays free: some terminals wrap when it is written.
+    *terminal_ << clear_line << line.substr(0, columns_of_terminal() - 1) << std::flush;
+    is_drawn_ = true;
+}
+
+TrainingMonitor::~TrainingMonitor() { erase(); }
 
 void TrainingMonitor::step(const exec::StepReport& report) {
     completed_ = report.step;
@@ -149,10 +179,8 @@ void TrainingMonitor::step(const exec::StepReport& report) {
         write(std::move(held_out));
         tell(fmt::format("held-out loss {:.6f} after step {}", *report.held_out_loss, report.step));
     }
-    if (terminal_)
-        *terminal_ << fmt::format("\r\x1b[Kstep {}/{}  loss {:.6f}  {:.0f} {}/s", report.step, steps_,
-                                  report.loss, rate, has_tokens ? "tokens" : "samples")
-                   << std::flush;
+    draw(fmt::format("step {}/{}  loss {:.6f}  {:.0f} {}/s", report.step, steps_, report.loss, rate,
+                     has_tokens ? "tokens" : "samples"));
 }
 
 void TrainingMonitor::checkpoint_written(std::int64_t step) {
@@ -170,7 +198,7 @@ void TrainingMonitor::end(const exec::RunResult& result) {
     line["step"] = completed_;
     if (result.interruption) line["signal"] = signal_name(result.interruption->signal);
     write(std::move(line));
-    if (terminal_) *terminal_ << '\n' << std::flush;
+    erase();
 }
 
 }  // namespace apps

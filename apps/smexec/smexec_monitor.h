@@ -14,7 +14,7 @@
 
 namespace apps {
 
-// Is stderr a terminal that is for people?
+// Is stderr a terminal that is for people, and that can draw a line anew (TERM other than "dumb")?
 bool has_terminal_for_progress(const ExecutionRequest& request);
 
 // Can the file of --metrics be written, and is what it holds a training that this one goes on with? Asked
@@ -29,6 +29,10 @@ public:
     static std::shared_ptr<TrainingMonitor> start(const ExecutionRequest& request, const ExecutionJob& job,
                                                   std::ostream* terminal);
 
+    ~TrainingMonitor() override;  // leaves no line of progress before a message of failure
+    TrainingMonitor(const TrainingMonitor&) = delete;
+    TrainingMonitor& operator=(const TrainingMonitor&) = delete;
+
     void step(const exec::StepReport& report) override;
     void checkpoint_written(std::int64_t step) override;
     void end(const exec::RunResult& result);
@@ -37,12 +41,16 @@ private:
     TrainingMonitor(const ExecutionRequest& request, const ExecutionJob& job, std::ostream* terminal);
     void write(core::Value line);
     void tell(const std::string& line);  // above the line of progress
+    void draw(
+        const std::string& line);  // of progress; cut to the terminal's width, beyond which it would wrap
+    void erase();
 
     const std::string path_, folder_;
     const std::int64_t steps_, tokens_a_step_, samples_a_step_;
     std::int64_t completed_;
     std::ofstream file_;
     std::ostream* const terminal_;
+    bool is_drawn_ = false;
 };
 
 }  // namespace apps

@@ -100,6 +100,8 @@ core::Value document_of(const ExecutionReport& report) {
     value["measured_step_s"] = core::Value::table();
     value["measured_step_s"]["median"] = report.times.median.value;
     value["measured_step_s"]["min"] = report.times.least.value;
+    value["measured_step_s"]["p10"] = report.times.p10.value;
+    value["measured_step_s"]["p90"] = report.times.p90.value;
     value["measured_step_s"]["p95"] = report.times.p95.value;
     value["measured_step_s"]["steps"] = report.times.steps;
     value["measured_step_s"]["left_out"] = report.times.left_out;
@@ -222,7 +224,8 @@ double ExecutionReport::error_percent() const {
 }
 
 bool ExecutionReport::is_too_far() const {
-    return predicted && request.tolerance && std::abs(error_percent()) > *request.tolerance;
+    return predicted && request.tolerance && std::abs(error_percent()) > *request.tolerance &&
+           (!comparison || exec::exceeds_noise(*comparison));
 }
 
 void show_report(const ExecutionReport& report, std::ostream& out, std::ostream& err) {

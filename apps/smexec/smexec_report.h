@@ -37,7 +37,7 @@ struct ExecutionReport {
     std::vector<std::string> remarks;
 
     double error_percent() const;  // of the predicted step
-    bool is_too_far() const;       // beyond --tolerance
+    bool is_too_far() const;       // beyond --tolerance, and more than repetitions differ by themselves
 };
 
 // As text (remarks on `err`) or as the contract's document.

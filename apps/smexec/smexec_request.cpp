@@ -63,13 +63,18 @@ void read_training(Options& options, ExecutionRequest& request) {
     request.eval_batches = options.integer("--eval-batches", 1, 1000000);
     request.metrics = options.text("--metrics").value_or("");
     if (request.checkpoint.empty())
-        for (const char* option : {"--every", "--resume", "--from-step", "--set-aside"})
+        for (const char* option : {"--every", "--resume", "--from-step", "--set-aside", "--checkpoint-local"})
             if (options.has(option))
                 options.error(option, fmt::format("{} needs to know where checkpoints are", option),
                               "add --checkpoint DIR");
     if (request.steps == 0 && request.checkpoint.empty())
         options.error("--steps", "--steps 0 writes the state at the beginning, and nothing else",
                       "add --checkpoint DIR, or perform a step");
+    request.is_local = options.has("--checkpoint-local");
+    request.copies = static_cast<int>(options.integer("--checkpoint-copies", 1, 16).value_or(1));
+    if (options.has("--checkpoint-copies") && !request.is_local)
+        options.error("--checkpoint-copies", "copies are of files in folders that hosts do not share",
+                      "add --checkpoint-local");
     if (request.from_step && !request.resumes)
         options.error("--from-step", "--from-step says where to resume", "add --resume");
 }
@@ -78,30 +83,20 @@ void read_training(Options& options, ExecutionRequest& request) {
 
 ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
     Options options(arguments,
-                    {{"--backend",
-                      "--ranks-from",
-                      "--steps",
-                      "--data",
-                      "--tolerance",
-                      "--trace",
-                      "--checkpoint",
-                      "--every",
-                      "--from-step",
-                      "--time-limit",
-                      "--cuda-expert-room",
-                      "--cuda-without",
-                      "--join-limit",
-                      "--interface",
-                      "--token-file",
-                      "--init",
-                      "--lr-scheduler-type",
-                      "--warmup-steps",
-                      "--eval-data",
-                      "--eval-every",
-                      "--eval-batches",
+                    {{"--backend",      "--ranks-from",
+                      "--steps",        "--data",
+                      "--tolerance",    "--trace",
+                      "--checkpoint",   "--checkpoint-copies",
+                      "--every",        "--from-step",
+                      "--time-limit",   "--cuda-expert-room",
+                      "--cuda-without", "--join-limit",
+                      "--interface",    "--token-file",
+                      "--init",         "--lr-scheduler-type",
+                      "--warmup-steps", "--eval-data",
+                      "--eval-every",   "--eval-batches",
                       "--metrics"},
                      {"--check", "--json", "--verbose", "--help", "--compare", "--no-compare", "--resume",
-                      "--set-aside", "--cuda-graph", "--cuda-tune"}},
+                      "--checkpoint-local", "--set-aside", "--cuda-graph", "--cuda-tune"}},
                     diagnostics);
     ExecutionRequest request;
     request.as_json = options.has("--json");

@@ -25,6 +25,8 @@ struct ExecutionRequest {
     std::optional<std::int64_t> eval_every, eval_batches;
     core::Seconds time_limit{120}, join_limit{30};
     std::optional<std::string> interface, token_file;
+    bool is_local = false;  // --checkpoint-local: hosts do not share the folder
+    int copies = 1;         // of every rank's file, in different folders
     bool on_gpu = false, captures_steps = false, measures_products = false;
     std::optional<double> expert_room;
     exec::FusedSet apart;  // --cuda-without

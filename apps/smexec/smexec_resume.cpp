@@ -7,6 +7,7 @@
 
 #include "core/diagnostics.h"
 #include "exec/checkpoint/checkpoint_lock.h"
+#include "exec/checkpoint/hosts/host_checkpoint.h"
 #include "exec/checkpoint/training_state.h"
 #include "exec/transport/exchange.h"
 
@@ -14,7 +15,7 @@ namespace apps {
 
 namespace {
 
-enum : exec::Tag { tag_checkpoints = 18, tag_checkpoint = 19 };
+enum : exec::Tag { tag_checkpoints = 18, tag_checkpoint = 19, tag_readable = 23 };
 
 // Steps that lie in the folder and after the one where this training begins are another training's: the next
 // --resume would take them for this one's newest. Damaged ones are this training's own.
@@ -58,13 +59,11 @@ void lock(const ExecutionRequest& request, ExecutionJob& job, core::Diagnostics&
     job.lock = std::move(lock.held);
 }
 
-// The newest whole checkpoint of at most `newest` steps. None, without a diagnostic, where a training has
-// none yet: a loop that always says --resume begins with it.
-std::shared_ptr<const exec::Checkpoint> open_newest(const ExecutionRequest& request, ExecutionJob& job,
-                                                    std::optional<std::int64_t> newest,
-                                                    core::Diagnostics& diagnostics) {
-    const exec::NewestCheckpoint found =
-        exec::Checkpoint::open_newest(request.checkpoint, newest, job.needs ? &*job.needs : nullptr);
+// What was found, with diagnostics of what was passed over. None, without an error, where a training has no
+// checkpoint yet: a loop that always says --resume begins with it. `is_expected`: there was one.
+std::shared_ptr<const exec::Checkpoint> take(const exec::NewestCheckpoint& found,
+                                             const ExecutionRequest& request, ExecutionJob& job,
+                                             bool is_expected, core::Diagnostics& diagnostics) {
     for (const exec::DamagedCheckpoint& damaged : found.damaged) {
         job.damaged_steps.push_back(damaged.step);
         if (found.checkpoint)
@@ -79,8 +78,13 @@ std::shared_ptr<const exec::Checkpoint> open_newest(const ExecutionRequest& requ
     if (found.checkpoint) return found.checkpoint;
     if (!found.damaged.empty())
         diagnostics.error({}, "--resume", found.damaged.front().failure,
-                          "no older checkpoint is whole: start again without --resume in another folder");
-    else if (newest || !schedule::trains(job.program))
+                          request.is_local
+                              ? "no older checkpoint is whole: start with the hosts that have its files, or "
+                                "copy them into the same folder of one of these; --checkpoint-copies 2 keeps "
+                                "every file on two hosts"
+                              : "no older checkpoint is whole: start again without --resume in another "
+                                "folder");
+    else if (is_expected || !schedule::trains(job.program))
         diagnostics.error({}, "--resume",
                           fmt::format("there is no checkpoint in {}", core::in_quotes(request.checkpoint)),
                           "start without --resume");
@@ -148,14 +152,11 @@ void compare(const ExecutionRequest& request, ExecutionJob& job, core::Diagnosti
             "leave out --check, or resume with the plan that was trained with");
 }
 
-// Where the checkpoint left off. Another plan of the same model may go on: samples continue where the last
-// one stopped.
-void resume(const ExecutionRequest& request, ExecutionJob& job, std::optional<std::int64_t> newest,
-            core::Diagnostics& diagnostics) {
-    job.resumed = request.from_step
-                      ? exec::Checkpoint::open(request.checkpoint, request.from_step, diagnostics, true,
-                                               job.needs ? &*job.needs : nullptr)
-                      : open_newest(request, job, newest, diagnostics);
+// Where the checkpoint, if there is one, left off. Another plan of the same model may go on: samples continue
+// where the last one stopped.
+void go_on(const ExecutionRequest& request, std::shared_ptr<const exec::Checkpoint> from, ExecutionJob& job,
+           core::Diagnostics& diagnostics) {
+    job.resumed = std::move(from);
     job.first_step = job.sample_offset = 0;
     if (!job.resumed) return;
     compare(request, job, diagnostics);
@@ -170,6 +171,29 @@ void resume(const ExecutionRequest& request, ExecutionJob& job, std::optional<st
                           "--steps counts from the beginning of the training: raise it");
 }
 
+// The newest whole checkpoint of at most `newest` steps.
+void resume(const ExecutionRequest& request, ExecutionJob& job, std::optional<std::int64_t> newest,
+            core::Diagnostics& diagnostics) {
+    const exec::StateNeeds* const needs = job.needs ? &*job.needs : nullptr;
+    go_on(request,
+          request.from_step
+              ? exec::Checkpoint::open(request.checkpoint, request.from_step, diagnostics, true, needs)
+              : take(exec::Checkpoint::open_newest(request.checkpoint, newest, needs), request, job,
+                     newest.has_value(), diagnostics),
+          job, diagnostics);
+}
+
+// When it is known where training begins.
+void check_beginning(const ExecutionRequest& request, ExecutionJob& job, bool leads_folder,
+                     core::Diagnostics& diagnostics) {
+    if (!schedule::trains(job.program)) return;
+    if (leads_folder && (!request.resumes || job.resumed)) check_later_steps(request, job, diagnostics);
+    if (job.resumed && job.resumed->manifest().program_hash != schedule::hash_of(job.program))
+        job.remarks.push_back(
+            fmt::format("the checkpoint was written by {}; it goes on as {}: losses equal up to rounding",
+                        job.resumed->manifest().plan, exec::degrees_in_words(job.plan())));
+}
+
 }  // namespace
 
 void prepare_checkpoints(const ExecutionRequest& request, std::optional<int> rank, ExecutionJob& job,
@@ -177,16 +201,33 @@ void prepare_checkpoints(const ExecutionRequest& request, std::optional<int> ran
     if (request.checkpoint.empty()) return;
     const bool is_first = rank.value_or(0) == 0;
     if (rank) job.needs = exec::needs_of(job.program, job.scenario.graph, *rank);
+    if (request.is_local) return;  // find_host_checkpoint
     if (is_first && schedule::trains(job.program)) lock(request, job, diagnostics);
     if (diagnostics.has_errors()) return;
     if (request.resumes) resume(request, job, std::nullopt, diagnostics);
-    if (schedule::trains(job.program) && (!request.resumes || job.resumed))
-        check_later_steps(request, job, diagnostics);
-    if (job.resumed && schedule::trains(job.program) &&
-        job.resumed->manifest().program_hash != schedule::hash_of(job.program))
-        job.remarks.push_back(
-            fmt::format("the checkpoint was written by {}; it goes on as {}: losses equal up to rounding",
-                        job.resumed->manifest().plan, exec::degrees_in_words(job.plan())));
+    check_beginning(request, job, true, diagnostics);
+}
+
+bool agree_on_folders(exec::transport::World& world, const ExecutionRequest& request, bool can_begin,
+                      core::Diagnostics& diagnostics) {
+    const std::string mode = request.is_local ? "local" : "shared";
+    const std::vector<std::string> all =
+        exec::gather_texts(world.communicator(), tag_readable, mode + (can_begin ? "" : " but cannot begin"));
+    const auto has = [&](std::string_view word) {
+        return std::any_of(all.begin(), all.end(),
+                           [&](const std::string& one) { return one.starts_with(word); });
+    };
+    const bool one_cannot =
+        std::any_of(all.begin(), all.end(), [](const std::string& one) { return one.ends_with("begin"); });
+    const std::string verdict = exec::broadcast_text(world.communicator(), tag_readable,
+                                                     has("local") && has("shared") ? "differ"
+                                                     : one_cannot                  ? "no"
+                                                                                   : "");
+    if (verdict == "differ")
+        diagnostics.error({}, "--checkpoint-local",
+                          "some ranks were started with --checkpoint-local, some without",
+                          "start every rank with the same options");
+    return verdict.empty();
 }
 
 void agree_on_checkpoint(exec::transport::World& world, const ExecutionRequest& request,
@@ -215,6 +256,31 @@ void agree_on_checkpoint(exec::transport::World& world, const ExecutionRequest& 
             fmt::format("training goes on from step {}", newest));
         resume(request, *job, newest, diagnostics);
     }
+}
+
+void find_host_checkpoint(exec::transport::World& world, const ExecutionRequest& request,
+                          std::optional<ExecutionJob>& job, core::Diagnostics& diagnostics) {
+    exec::transport::ProcessCommunicator& communicator = world.communicator();
+    communicator.set_patient(true);  // reading and verifying files may take long
+    const auto folders = std::make_shared<exec::HostFolders>(exec::find_host_folders(
+        communicator, request.checkpoint, world.hosts()[world.rank()], request.copies));
+    job->host_folders = folders;
+    const bool leads = folders->leads(world.rank());
+    if (request.copies > folders->count())
+        diagnostics.error({}, "--checkpoint-copies",
+                          fmt::format("{} copies of a file are to lie in different folders, but the hosts of "
+                                      "this job have {}",
+                                      request.copies, folders->count()),
+                          "ask for fewer copies, or name a folder of each host's own");
+    if (leads && schedule::trains(job->program)) lock(request, *job, diagnostics);
+    if (request.resumes) {
+        const exec::NewestCheckpoint found =
+            exec::open_newest(communicator, *folders, request.checkpoint, request.from_step, *job->needs);
+        go_on(request, take(found, request, *job, request.from_step.has_value(), diagnostics), *job,
+              diagnostics);
+    }
+    communicator.set_patient(false);
+    check_beginning(request, *job, leads, diagnostics);
 }
 
 }  // namespace apps

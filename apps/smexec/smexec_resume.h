@@ -17,9 +17,19 @@ namespace apps {
 void prepare_checkpoints(const ExecutionRequest& request, std::optional<int> rank, ExecutionJob& job,
                          core::Diagnostics& diagnostics);
 
-// Every rank calls, after prepare_checkpoints: all go on from the newest checkpoint that is whole for each of
+// Every rank calls, after prepare_checkpoints, and before one of the two below: whether all can begin, and
+// mean the same folders; agree() tells who cannot.
+bool agree_on_folders(exec::transport::World& world, const ExecutionRequest& request, bool can_begin,
+                      core::Diagnostics& diagnostics);
+
+// Every rank calls: all go on from the newest checkpoint that is whole for each of
 // them. A rank whose own newest was another reads that one, or gets a diagnostic.
 void agree_on_checkpoint(exec::transport::World& world, const ExecutionRequest& request,
                          std::optional<ExecutionJob>& job, core::Diagnostics& diagnostics);
+
+// Instead of it, with --checkpoint-local: every rank's folder is found and, by the rank that leads it,
+// locked; with --resume all go on from the newest checkpoint whose files are whole in these folders.
+void find_host_checkpoint(exec::transport::World& world, const ExecutionRequest& request,
+                          std::optional<ExecutionJob>& job, core::Diagnostics& diagnostics);
 
 }  // namespace apps

@@ -62,6 +62,9 @@ const char* const help =
     "seeded synthetic samples\n"
     "  --checkpoint DIR     write the state of training there after the last step, and after every N-th with "
     "--every N\n"
+    "  --checkpoint-local   DIR is each host's own: a rank's files stay on its host, and what another needs "
+    "of them later is sent to it.\n"
+    "                       --checkpoint-copies N keeps every file on N hosts, so that others may be lost\n"
     "  --resume             go on from the newest whole checkpoint in DIR (--from-step N: from that of step "
     "N), or begin where there is none yet;\n"
     "                       --steps counts from the beginning, and a training that has them all is good\n"
@@ -194,7 +197,10 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
         diagnostics.has_errors() ? std::nullopt : load_job(request, world ? world->size() : 0, diagnostics);
     if (job)
         prepare_checkpoints(request, world ? std::optional(world->rank()) : std::nullopt, *job, diagnostics);
-    if (world) agree_on_checkpoint(*world, request, job, diagnostics);
+    if (world && agree_on_folders(*world, request, job && !diagnostics.has_errors(), diagnostics)) {
+        if (request.is_local) find_host_checkpoint(*world, request, job, diagnostics);
+        else agree_on_checkpoint(*world, request, job, diagnostics);
+    }
     if (diagnostics.has_errors()) job.reset();
     if (world && !agree(*world, job, diagnostics)) {
         show(diagnostics, request.as_json, out, err);
@@ -245,8 +251,12 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
     options.learning_rate = job->learning_rate;
     options.evaluation = job->evaluation;
     options.steps = job->steps - static_cast<int>(job->first_step);
-    options.checkpoints = {request.checkpoint, static_cast<int>(request.every.value_or(0)), 2,
-                           request.sets_aside, job->damaged_steps};
+    options.checkpoints = {request.checkpoint,
+                           static_cast<int>(request.every.value_or(0)),
+                           2,
+                           request.sets_aside,
+                           job->damaged_steps,
+                           job->host_folders};
     options.warm_up_steps = std::clamp(options.steps - 1, 0, 2);
     options.seed = job->scenario.file.training.seed;
     options.time_limit = request.time_limit;
@@ -268,7 +278,7 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
     options.termination = [] { return TerminationWatch::wish(); };
     options.probes_speed = request.compares && !request.on_gpu;
     if (world && world->host_count() > 1) {
-        options.ranks_per_node = world->ranks_here();
+        options.ranks_per_node = ranks_per_node(*world);
         options.overlaps = !request.on_gpu;  // a network works beside the cores; within a host exchange is
                                              // work of the cores themselves
     }
@@ -311,11 +321,17 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
                                        report.hosts > 1 ? fmt::format(" on {} hosts", report.hosts) : "");
     }
     if (report.predicted)
-        report.comparison = exec::compare(
-            job->program, report.predicted->timeline, report.predicted->memory_timeline,
-            report.predicted->step_time, exec::nearest_timeline(*result, steps, report.times.median),
-            result->memory, report.times.median,
-            {options.ranks_per_node, job->probe, result->probe, report.times.lost_share});
+        report.comparison = exec::compare(job->program, report.predicted->timeline,
+                                          report.predicted->memory_timeline, report.predicted->step_time,
+                                          exec::nearest_timeline(*result, steps, report.times.median),
+                                          result->memory, report.times.median,
+                                          {options.ranks_per_node,
+                                           job->probe,
+                                           result->probe,
+                                           report.times.lost_share,
+                                           job->profile_low,
+                                           job->profile_high,
+                                           {report.times.p10, report.times.p90}});
     if (request.checks) report.checked = check(*job, options, result->losses);
     int verdict = good;
     try {
@@ -367,6 +383,10 @@ int run_smexec(const std::vector<std::string>& arguments, std::ostream& out, std
             throw core::MachineError(exec::cuda::describe(device));
     const JoinRequest joining{request.interface, request.token_file, request.join_limit};
     if (!launch) check_not_joining(joining, "these ranks are threads", diagnostics);
+    if (!launch && request.is_local)
+        diagnostics.error({}, "--checkpoint-local",
+                          "--checkpoint-local is of ranks that are processes: threads share one folder",
+                          "leave it out");
     if (!launch) return execute(request, nullptr, diagnostics, out, err);
 
     const std::optional<exec::transport::JoinOptions> join = join_options(*launch, joining, diagnostics, err);

@@ -8,15 +8,11 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
-#include <limits>
 
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
-#include "core/document.h"
 #include "core/errors.h"
-#include "core/reader.h"
-#include "exec/checkpoint/checksum.h"
 #include "exec/checkpoint/durable_file.h"
 
 namespace exec {
@@ -24,13 +20,6 @@ namespace exec {
 namespace fs = std::filesystem;
 
 namespace {
-
-constexpr const char* manifest_name = "manifest.json";
-constexpr int manifest_version = 3;  // 1 had neither data_identity nor recipe; 1 and 2 had rank-N.state
-
-std::string partial_folder(const std::string& directory, std::int64_t step) {
-    return checkpoint_folder(directory, step) + ".partial";
-}
 
 std::optional<std::int64_t> step_of(const std::string& name, const std::string& ending) {
     constexpr std::string_view begin = "step-";
@@ -51,136 +40,6 @@ std::vector<std::int64_t> steps_with(const std::string& directory, const std::st
             steps.push_back(*step);
     std::sort(steps.begin(), steps.end());
     return steps;
-}
-
-core::Value to_value(const CheckpointManifest& manifest) {
-    core::Value value = core::Value::table();
-    value["format"] = "smexec checkpoint";
-    value["version"] = manifest_version;
-    value["step"] = manifest.step;
-    value["next_sample"] = manifest.next_sample;
-    value["seed"] = fmt::format("{}", manifest.seed);  // JSON numbers lose bits above 2^53
-    value["model"] = manifest.model;
-    value["model_hash"] = manifest.model_hash;
-    value["program_hash"] = manifest.program_hash;
-    value["plan"] = manifest.plan;
-    value["data"] = manifest.data;
-    if (!manifest.data_identity.empty()) value["data_identity"] = manifest.data_identity;
-    if (!manifest.recipe.empty()) value["recipe"] = manifest.recipe;
-    if (!manifest.initial_weights.empty()) value["initial_weights"] = manifest.initial_weights;
-    if (manifest.loss_scaling) {
-        core::Value& scaling = value["loss_scaling"] = core::Value::table();
-        scaling["scale"] = double{manifest.loss_scaling->scale};
-        scaling["good_steps"] = manifest.loss_scaling->good_steps;
-        scaling["left_out"] = manifest.loss_scaling->left_out;
-    }
-    value["files"] = core::Value::array();
-    for (const CheckpointFile& file : manifest.files) {
-        core::Value entry = core::Value::table();
-        entry["name"] = file.name;
-        entry["bytes"] = static_cast<std::int64_t>(file.bytes);
-        entry["xxh64"] = fmt::format("{:016x}", file.checksum);
-        value["files"].append(std::move(entry));
-    }
-    value["losses"] = core::Value(manifest.losses);
-    return value;
-}
-
-std::uint64_t checksum_of(const core::Value& value) {
-    const std::string text = core::to_json(value);
-    return checksum(std::as_bytes(std::span(text)));
-}
-
-template <class Number>
-bool read_number(const std::string& text, Number& number, int base) {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, base);
-    return error == std::errc() && end == text.data() + text.size();
-}
-
-std::optional<LossScaling> read_loss_scaling(core::TableReader& reader, core::Diagnostics& diagnostics) {
-    const core::Value* const table = reader.optional_table("loss_scaling");
-    if (!table) return std::nullopt;
-    core::TableReader of_scaling(*table, "loss_scaling", diagnostics);
-    LossScaling scaling;
-    scaling.scale = static_cast<float>(of_scaling.required_real("scale", {.least = 1e-30}));
-    scaling.good_steps = of_scaling.required_integer("good_steps", {.least = 0});
-    scaling.left_out = of_scaling.required_integer("left_out", {.least = 0});
-    of_scaling.finish();
-    return scaling;
-}
-
-std::optional<CheckpointManifest> read_manifest(const std::string& folder, std::string& failure) {
-    const std::string path = folder + "/" + manifest_name;
-    core::Diagnostics diagnostics;
-    const std::optional<core::Value> document = core::load_document(path, diagnostics);
-    CheckpointManifest manifest;
-    if (document) {
-        // The last member is the checksum of the others as they were written.
-        core::Value rest = *document;
-        std::uint64_t sum = 0;
-        if (!rest.is_table() || rest.size() == 0 || rest.members().back().first != "xxh64" ||
-            !rest.members().back().second.is_string() ||
-            !read_number(rest.members().back().second.string(), sum, 16)) {
-            failure = fmt::format("{} is damaged: it has no checksum", path);
-            return std::nullopt;
-        }
-        rest.members().pop_back();
-        if (sum != checksum_of(rest)) {
-            failure = fmt::format("{} is damaged: its checksum is {:016x}, {:016x} was written", path,
-                                  checksum_of(rest), sum);
-            return std::nullopt;
-        }
-        core::TableReader reader(rest, "", diagnostics);
-        if (reader.required_string("format") != "smexec checkpoint" ||
-            reader.required_integer("version", {.least = 1}) > manifest_version)
-            diagnostics.error({path, 0, 0}, "format", "this is no checkpoint of this version", "");
-        manifest.step = reader.required_integer("step", {.least = 0});
-        manifest.next_sample = reader.required_integer("next_sample", {.least = 0});
-        if (!read_number(reader.required_string("seed"), manifest.seed, 10))
-            diagnostics.error({path, 0, 0}, "seed", "seed is no number", "");
-        manifest.model = reader.required_string("model");
-        manifest.model_hash = reader.required_string("model_hash");
-        manifest.program_hash = reader.required_string("program_hash");
-        manifest.plan = reader.required_string("plan");
-        manifest.data = reader.required_string("data");
-        manifest.data_identity = reader.string("data_identity", "");
-        manifest.recipe = reader.string("recipe", "");
-        manifest.initial_weights = reader.string("initial_weights", "");
-        manifest.loss_scaling = read_loss_scaling(reader, diagnostics);
-        if (const core::Value* losses = reader.required_array("losses"))
-            for (const core::Value& loss : losses->items())
-                manifest.losses.push_back(loss.is_number() ? loss.number()
-                                                           : std::numeric_limits<double>::quiet_NaN());
-        if (const core::Value* files = reader.required_array("files"))
-            for (const core::Value& entry : files->items()) {
-                core::TableReader file_reader(entry, "files", diagnostics);
-                CheckpointFile& file = manifest.files.emplace_back();
-                file.name = file_reader.required_string("name");
-                if (file.name.find('/') != std::string::npos)
-                    diagnostics.error({path, 0, 0}, "files.name", "a file's name has no folder", "");
-                file.bytes = file_reader.required_integer("bytes", {.least = 0});
-                if (!read_number(file_reader.required_string("xxh64"), file.checksum, 16))
-                    diagnostics.error({path, 0, 0}, "files.xxh64", "no hexadecimal number", "");
-                file_reader.finish();
-            }
-        reader.finish();
-    }
-    if (!diagnostics.has_errors()) return manifest;
-    failure = fmt::format("{} is damaged: {}", path, diagnostics.entries().front().message);
-    return std::nullopt;
-}
-
-bool overlap(const StateNeeds& needs, const RankFile::Array& array) {
-    const auto found = needs.find({array.parameter, array.kind});
-    if (found == needs.end()) return false;
-    // Both ascend.
-    auto needed = found->second.begin();
-    for (const ElementRange& range : array.ranges) {
-        while (needed != found->second.end() && needed->first + needed->count <= range.first) ++needed;
-        if (needed == found->second.end()) return false;
-        if (needed->first < range.first + range.count) return true;
-    }
-    return false;
 }
 
 // The manifest is the last thing written into a folder before it gets its name.
@@ -211,6 +70,31 @@ std::vector<std::int64_t> committed_steps(const std::string& directory) {
     return steps;
 }
 
+std::string partial_folder(const std::string& directory, std::int64_t step) {
+    return checkpoint_folder(directory, step) + ".partial";
+}
+
+std::vector<std::int64_t> begun_steps(const std::string& directory) {
+    std::vector<std::int64_t> steps = steps_with(directory, "");
+    for (const std::int64_t step : steps_with(directory, ".partial")) steps.push_back(step);
+    std::sort(steps.begin(), steps.end());
+    steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
+    return steps;
+}
+
+bool overlap(const StateNeeds& needs, const RankFile::Array& array) {
+    const auto found = needs.find({array.parameter, array.kind});
+    if (found == needs.end()) return false;
+    // Both ascend.
+    auto needed = found->second.begin();
+    for (const ElementRange& range : array.ranges) {
+        while (needed != found->second.end() && needed->first + needed->count <= range.first) ++needed;
+        if (needed == found->second.end()) return false;
+        if (needed->first < range.first + range.count) return true;
+    }
+    return false;
+}
+
 std::string damaged_folder(const std::string& directory, std::int64_t step) {
     return checkpoint_folder(directory, step) + ".damaged";
 }
@@ -223,14 +107,32 @@ bool Checkpoint::load(const std::string& folder, const StateNeeds* needs, std::s
     manifest_ = *manifest;
     for (const CheckpointFile& file : manifest_.files) {
         files_.push_back(RankFile::open(folder, file, failure));
-        if (!files_.back()) return false;
+        if (!files_.back()) {
+            if (!manifest_.places.empty())
+                failure += fmt::format("; it was written to {}", manifest_.places[files_.size() - 1]);
+            return false;
+        }
         index_file(files_.size() - 1);
         if (!verify(files_.size() - 1, needs, failure)) return false;
     }
+    sort_pieces();
+    return true;
+}
+
+std::shared_ptr<const Checkpoint> Checkpoint::of_files(CheckpointManifest manifest,
+                                                       std::vector<std::unique_ptr<const RankFile>> files) {
+    auto checkpoint = std::make_shared<Checkpoint>();
+    checkpoint->manifest_ = std::move(manifest);
+    checkpoint->files_ = std::move(files);
+    for (std::size_t file = 0; file < checkpoint->files_.size(); ++file) checkpoint->index_file(file);
+    checkpoint->sort_pieces();
+    return checkpoint;
+}
+
+void Checkpoint::sort_pieces() {
     for (auto& [key, pieces] : pieces_)
         std::stable_sort(pieces.begin(), pieces.end(),
                          [](const Piece& a, const Piece& b) { return a.range.first < b.range.first; });
-    return true;
 }
 
 void Checkpoint::index_file(std::size_t file) {
@@ -402,21 +304,23 @@ CheckpointFile write_rank_state(const std::string& directory, std::int64_t step,
 }
 
 void commit_checkpoint(const std::string& directory, const CheckpointManifest& manifest, int keep) {
-    const std::string partial = partial_folder(directory, manifest.step),
-                      place = checkpoint_folder(directory, manifest.step);
+    const std::string partial = partial_folder(directory, manifest.step);
     std::error_code error;
     for (const CheckpointFile& file : manifest.files)
         if (fs::file_size(partial + "/" + file.name, error) != file.bytes || error)
             throw core::MachineError(
                 fmt::format("{}/{} was written by another rank but is not seen by rank 0: all hosts must "
-                            "share the folder of --checkpoint",
+                            "share the folder of --checkpoint, or keep their own with --checkpoint-local",
                             partial, file.name));
-    core::Value value = to_value(manifest);
-    const std::uint64_t sum = checksum_of(value);
-    value["xxh64"] = fmt::format("{:016x}", sum);
-    const std::string text = core::to_json(value) + "\n";
-    const std::span<const std::byte> content = std::as_bytes(std::span(text));
-    write_durably(partial, manifest_name, {&content, 1});
+    name_checkpoint(directory, manifest);
+    remove_older(directory, manifest.step, keep);
+}
+
+void name_checkpoint(const std::string& directory, const CheckpointManifest& manifest) {
+    const std::string partial = partial_folder(directory, manifest.step),
+                      place = checkpoint_folder(directory, manifest.step);
+    write_manifest(partial, text_of(manifest));
+    std::error_code error;
     if (fs::exists(place, error)) {
         // From an earlier run that went further: it goes when the new one has its place.
         fs::rename(place, place + ".replaced", error);
@@ -425,9 +329,13 @@ void commit_checkpoint(const std::string& directory, const CheckpointManifest& m
     if (::rename(partial.c_str(), place.c_str()) != 0) throw_system_error("renaming", partial);
     synchronize_directory(directory);
     fs::remove_all(place + ".replaced", error);
+}
+
+void remove_older(const std::string& directory, std::int64_t step, int keep) {
+    std::error_code error;
     const std::vector<std::int64_t> steps = steps_with(directory, "");
     for (std::size_t i = 0; i + keep < steps.size(); ++i)
-        if (steps[i] < manifest.step) fs::remove_all(checkpoint_folder(directory, steps[i]), error);
+        if (steps[i] < step) fs::remove_all(checkpoint_folder(directory, steps[i]), error);
 }
 
 }  // namespace exec

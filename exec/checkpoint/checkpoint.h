@@ -19,25 +19,10 @@
 #include <vector>
 
 #include "core/diagnostics_fwd.h"
-#include "exec/backend/loss_scaling.h"
+#include "exec/checkpoint/manifest.h"
 #include "exec/checkpoint/rank_file.h"
 
 namespace exec {
-
-struct CheckpointManifest {
-    std::int64_t step = 0;         // completed
-    std::int64_t next_sample = 0;  // the first that no step has seen
-    std::uint64_t seed = 0;
-    std::string model, model_hash, program_hash, plan,
-        data;                   // plan: degrees in words; data: what samples come from
-    std::string data_identity;  // DataSource::identity(); empty in a manifest of version 1
-    std::string recipe;  // recipe_of (training_state.h), of one plan after the other; empty in a manifest of
-                         // version 1
-    std::string initial_weights;  // InitialWeights::identity() of what was begun with; empty: seeded values
-    std::optional<LossScaling> loss_scaling;  // of plans in fp16
-    std::vector<double> losses;               // of all steps so far
-    std::vector<CheckpointFile> files;        // by rank
-};
 
 // What a rank is going to read: ranges of elements by array.
 using StateNeeds = std::map<std::pair<std::string, StateKind>, std::vector<ElementRange>>;
@@ -64,6 +49,10 @@ public:
     static NewestCheckpoint open_newest(const std::string& directory, std::optional<std::int64_t> newest,
                                         const StateNeeds* needs = nullptr);
 
+    // Of files that are verified already; null where nothing of one is read.
+    static std::shared_ptr<const Checkpoint> of_files(CheckpointManifest manifest,
+                                                      std::vector<std::unique_ptr<const RankFile>> files);
+
     const CheckpointManifest& manifest() const { return manifest_; }
     bool has(const std::string& parameter, StateKind kind) const {
         return pieces_.contains({parameter, kind});
@@ -81,6 +70,7 @@ private:
     };
     bool load(const std::string& folder, const StateNeeds* needs, std::string& failure);
     void index_file(std::size_t file);
+    void sort_pieces();
     bool verify(std::size_t file, const StateNeeds* needs, std::string& failure);
 
     CheckpointManifest manifest_;
@@ -101,6 +91,9 @@ std::vector<std::int64_t> committed_steps(const std::string& directory);
 // training, not after.
 std::optional<std::string> folder_failure(const std::string& directory);
 
+// Whether ranges of an array are among what is needed.
+bool overlap(const StateNeeds& needs, const RankFile::Array& array);
+
 // The steps of writing one, in this order; each throws core::MachineError with path and the system's words.
 // Rank 0 first: what a killed run left half done goes, and a checkpoint that only lacked its name gets it.
 void tidy_checkpoints(const std::string& directory);
@@ -116,8 +109,16 @@ CheckpointFile write_rank_state(const std::string& directory, std::int64_t step,
 // Rank 0, when all files are written: from then on the checkpoint counts. Older ones beyond the newest `keep`
 // go.
 void commit_checkpoint(const std::string& directory, const CheckpointManifest& manifest, int keep);
+// The same in two steps, for folders of several hosts (hosts/): the checkpoint gets its manifest and its
+// name; when it has them everywhere, those beyond the newest `keep` go.
+void name_checkpoint(const std::string& directory, const CheckpointManifest& manifest);
+void remove_older(const std::string& directory, std::int64_t step, int keep);
 
 std::string checkpoint_folder(const std::string& directory, std::int64_t step);
+// What it is called while it is written.
+std::string partial_folder(const std::string& directory, std::int64_t step);
+// Steps of all folders step-N and step-N.partial, committed or not, ascending.
+std::vector<std::int64_t> begun_steps(const std::string& directory);
 // What a damaged checkpoint is called from then on.
 std::string damaged_folder(const std::string& directory, std::int64_t step);
 // Of a folder's own name; nothing for a name that is none of ours.

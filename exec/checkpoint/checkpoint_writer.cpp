@@ -6,6 +6,8 @@
 
 #include <fmt/core.h>
 
+#include "core/errors.h"
+#include "exec/checkpoint/hosts/host_copies.h"
 #include "exec/checkpoint/training_state.h"
 #include "exec/transport/exchange.h"
 #include "exec/transport/signal_free_thread.h"
@@ -15,7 +17,7 @@ namespace exec {
 
 namespace {
 
-enum : Tag { tag_files = 32, tag_committed = 33 };
+enum : Tag { tag_files = 32, tag_committed = 33, tag_manifest = 46, tag_named = 47 };
 // Of barriers that ask whether all have written; those of steps count from 0.
 constexpr std::uint64_t first_question = std::uint64_t{1} << 40;
 
@@ -39,6 +41,8 @@ CheckpointManifest manifest_of(const schedule::Program& program, const model::Mo
     manifest.data = data.describe();
     manifest.data_identity = data.identity();
     manifest.recipe = recipe_of(program, graph, options.learning_rate);
+    if (const HostFolders* const folders = options.checkpoints.host_folders.get())
+        for (const int folder : folders->folder_of_rank) manifest.places.push_back(folders->places[folder]);
     if (options.initial) manifest.initial_weights = options.initial->identity();
     if (!options.resumed) return manifest;
     const CheckpointManifest& before = options.resumed->manifest();
@@ -81,7 +85,7 @@ void CheckpointWriter::work() {
         std::optional<CheckpointFile> file;
         std::exception_ptr failure;
         try {
-            file = write_rank_state(options_.checkpoints.directory, step, communicator_.rank(), records);
+            file = write(step, records);
         } catch (...) {
             failure = std::current_exception();
         }
@@ -90,6 +94,24 @@ void CheckpointWriter::work() {
         failure_ = failure;
         changed_.notify_all();
     }
+}
+
+CheckpointFile CheckpointWriter::write(std::int64_t step, const std::vector<StateRecord>& records) {
+    const CheckpointOptions& checkpoints = options_.checkpoints;
+    const auto write_own = [&] {
+        return write_rank_state(checkpoints.directory, step, communicator_.rank(), records);
+    };
+    if (!checkpoints.host_folders || checkpoints.host_folders->copies < 2) return write_own();
+    const std::string folder = partial_folder(checkpoints.directory, step);
+    CheckpointFile file;
+    try {
+        file = write_own();
+    } catch (...) {
+        exchange_copies(communicator_, *checkpoints.host_folders, folder, {});
+        throw;
+    }
+    exchange_copies(communicator_, *checkpoints.host_folders, folder, file);
+    return file;
 }
 
 void CheckpointWriter::save(std::int64_t step, const std::vector<BucketState>& buckets,
@@ -128,8 +150,9 @@ void CheckpointWriter::commit() {
     std::string text = fmt::format("{} {} {}", own.name, own.bytes, own.checksum);
     for (const double loss : pending_->losses) text += fmt::format(" {:a}", loss);
     const std::vector<std::string> all = gather_texts(communicator_, tag_files, text);
+    CheckpointManifest manifest;
     if (communicator_.rank() == 0) {
-        CheckpointManifest manifest = manifest_of(program_, graph_, options_, data_, pending_->step);
+        manifest = manifest_of(program_, graph_, options_, data_, pending_->step);
         manifest.loss_scaling = pending_->scaling;
         const std::size_t earlier = manifest.losses.size();
         for (const std::string& one : all) {
@@ -140,11 +163,29 @@ void CheckpointWriter::commit() {
             for (std::string loss; words >> loss;)
                 if (!is_known) manifest.losses.push_back(std::strtod(loss.c_str(), nullptr));
         }
-        commit_checkpoint(options_.checkpoints.directory, manifest, options_.checkpoints.keep);
     }
+    if (options_.checkpoints.host_folders) commit_in_host_folders(manifest);
+    else if (communicator_.rank() == 0)
+        commit_checkpoint(options_.checkpoints.directory, manifest, options_.checkpoints.keep);
     broadcast_text(communicator_, tag_committed, "");
     committed_ = pending_->step;
     pending_.reset();
+}
+
+// All files are written, so that each folder may name the checkpoint by itself; what came before it goes when
+// all have.
+void CheckpointWriter::commit_in_host_folders(const CheckpointManifest& of_rank_0) {
+    const CheckpointOptions& checkpoints = options_.checkpoints;
+    const std::string text =
+        broadcast_text(communicator_, tag_manifest, communicator_.rank() == 0 ? text_of(of_rank_0) : "");
+    const bool leads = checkpoints.host_folders->leads(communicator_.rank());
+    std::string failure;
+    const std::optional<CheckpointManifest> manifest = read_manifest_text(text, "manifest.json", failure);
+    core::require(manifest.has_value(), "a manifest that was just written can be read");
+    if (leads) name_checkpoint(checkpoints.directory, *manifest);
+    gather_texts(communicator_, tag_named, "");
+    broadcast_text(communicator_, tag_named, "");
+    if (leads) remove_older(checkpoints.directory, manifest->step, checkpoints.keep);
 }
 
 }  // namespace exec

@@ -1,5 +1,6 @@
 // Checkpoints written beside the training: a step's state is copied, a thread of the rank writes it while the
-// next steps run, and it is committed at the first step that finds all ranks' files there.
+// next steps run, and it is committed at the first step that finds all ranks' files there. Where hosts share
+// no folder, copies of files for other hosts are sent by that thread too.
 #pragma once
 
 #include <condition_variable>
@@ -50,6 +51,8 @@ private:
         std::optional<LossScaling> scaling;
     };
     void work();
+    CheckpointFile write(std::int64_t step, const std::vector<StateRecord>& records);
+    void commit_in_host_folders(const CheckpointManifest& manifest);
     bool is_written();
 
     Communicator& communicator_;

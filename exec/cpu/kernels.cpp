@@ -75,7 +75,7 @@ struct Scratch {
         std::unique_ptr<float[], decltype(&std::free)> data{nullptr, &std::free};
         std::int64_t floats = 0;
     };
-    static constexpr std::size_t slot_count = 10;  // one more than the largest slot that a kernel asks for
+    static constexpr std::size_t slot_count = 14;  // one more than the largest slot that a kernel asks for
     std::array<Slot, slot_count> slots;
 };
 thread_local Scratch thread_scratch;

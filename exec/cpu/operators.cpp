@@ -121,7 +121,23 @@ bool has_kernel(OperatorKind kind) {
 
 }  // namespace
 
-std::optional<core::Unsupported> Operators::unsupported(const model::ModelGraph&, const model::Operator& op) {
+namespace {
+
+// Root mean squares of every head, and one scale for all of them: what head_norms.h computes.
+bool has_norms_of_heads(const model::ModelGraph& graph, const model::Operator& op) {
+    const model::Attributes& a = op.attributes;
+    if (a.query_key_norm != model::QueryKeyNorm::per_head || a.has_bias || a.has_relative_bias ||
+        op.parameters.size() != 2)
+        return false;
+    return std::all_of(op.parameters.begin(), op.parameters.end(), [&](model::ParameterId id) {
+        return graph.parameter(id).shape == std::vector<std::int64_t>{a.head_dimension};
+    });
+}
+
+}  // namespace
+
+std::optional<core::Unsupported> Operators::unsupported(const model::ModelGraph& graph,
+                                                        const model::Operator& op) {
     const model::Attributes& a = op.attributes;
     if (a.is_frozen) return core::Unsupported{"frozen operators"};
     if (!has_kernel(op.kind))
@@ -131,7 +147,15 @@ std::optional<core::Unsupported> Operators::unsupported(const model::ModelGraph&
     if (model::has_extended_routing(a))
         return core::Unsupported{"mixtures with biases or with a rule of their own for choices and weights"};
     if (op.kind != OperatorKind::attention) return std::nullopt;
-    if (const auto extension = model::attention_extension(a))
+    model::Attributes others = a;
+    if (has_norms_of_heads(graph, op)) others.query_key_norm = model::QueryKeyNorm::none;
+    else if (a.query_key_norm == model::QueryKeyNorm::per_head && a.has_bias)
+        return core::Unsupported{"attention with layer norms of queries and keys"};
+    else if (a.query_key_norm == model::QueryKeyNorm::per_head)
+        return core::Unsupported{"attention with norms of queries and keys without one scale for all heads"};
+    else if (a.query_key_norm == model::QueryKeyNorm::all_heads)
+        return core::Unsupported{"attention with norms of queries and keys over all heads together"};
+    if (const auto extension = model::attention_extension(others))
         return core::Unsupported{fmt::format("attention with {}", *extension)};
     if (a.has_relative_bias && a.relative_buckets == 0)
         return core::Unsupported{"attention with a bias for every offset in a window"};
@@ -546,6 +570,15 @@ void Operators::backward_weight(model::OperatorId id, const Operands& x, ConstTe
             return;
         }
         case OperatorKind::attention: {
+            if (o.attributes.query_key_norm != model::QueryKeyNorm::none) {
+                const auto found = norm_gradients_.find({id.index, x.place->micro_batch, x.place->segment});
+                core::require(found != norm_gradients_.end(), "backward_input comes before backward_weight");
+                const std::int64_t d = o.attributes.head_dimension;
+                for (std::int64_t i = 0; i < 2; ++i)
+                    k.accumulate(d, found->second.data() + i * d, dparameters[i].floats());
+                norm_gradients_.erase(found);
+                return;
+            }
             // The scores' gradient once more: backward_input keeps nothing.
             std::vector<float> unwanted(elements(o.inputs[0]));
             attention(id, x, *x.place, dy, {unwanted.data(), unwanted.data(), dparameters[0].floats()});

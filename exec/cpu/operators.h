@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "core/unsupported.h"
@@ -109,6 +110,10 @@ private:
     std::vector<std::vector<std::int32_t>>
         group_places_;  // tokens of each rank of the context-parallel group
     const int context_rank_;
+    // Of the scales of queries' and keys' norms: from backward_input, which knows the normalised ones'
+    // gradients, to backward_weight. By operator, micro-batch and segment; one thread of a rank computes.
+    mutable std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, std::vector<float>>
+        norm_gradients_;
     std::map<std::int32_t, Rotation> rotations_;                 // by operator
     std::map<std::int32_t, std::vector<float>> slopes_;          // ALiBi, of this rank's heads
     std::map<std::int32_t, std::vector<std::int32_t>> buckets_;  // T5's relative positions, [tokens, keys]

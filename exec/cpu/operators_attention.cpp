@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/index/integers.h"
+#include "exec/cpu/head_norms.h"
 #include "exec/cpu/kernels.h"
 #include "exec/cpu/operators.h"
 #include "model/operators/alibi.h"
@@ -63,6 +64,80 @@ struct KeyValueRows {
         for_each_row(const_cast<float*>(together),
                      [&](float* apart, const float* row) { kernels().accumulate(columns, row, apart); });
     }
+};
+
+}  // namespace
+
+namespace {
+
+// What attention's kernel reads and writes in place of its operands where queries and keys are normalised:
+// copies of whole rows in scratch arrays, of which values stay as they are.
+class NormalisedHeads {
+public:
+    // `memory`: of keys and values; that of the queries, or rows of its own. `row`: elements of a row of
+    // queries.
+    NormalisedHeads(const AttentionShape& shape, const model::Attributes& a, const Operands& x,
+                    const float* memory, std::int64_t row)
+        : queries_(x.inputs[0].floats()),
+          memory_(memory),
+          scales_{x.parameters[0].floats(), x.parameters[1].floats()},
+          is_packed_(memory == queries_) {
+        const std::int64_t d = shape.head_dimension, key_row = 2 * shape.kv_heads * d;
+        const auto epsilon = static_cast<float>(a.epsilon);
+        query_rows_ = {shape.samples * shape.tokens, row, 0, shape.heads, d, epsilon};
+        key_rows_ = is_packed_ ? HeadRows{query_rows_.rows, row, shape.heads * d, shape.kv_heads, d, epsilon}
+                               : HeadRows{shape.samples * (shape.keys > 0 ? shape.keys : shape.tokens),
+                                          key_row,
+                                          0,
+                                          shape.kv_heads,
+                                          d,
+                                          epsilon};
+        normalised_queries_ = copy(10, query_rows_, queries_);
+        normalised_memory_ = is_packed_ ? normalised_queries_ : copy(11, key_rows_, memory_);
+        normalise_heads(query_rows_, queries_, scales_[0], normalised_queries_);
+        normalise_heads(key_rows_, memory_, scales_[1], normalised_memory_);
+    }
+    const float* queries() const { return normalised_queries_; }
+    const float* memory() const { return normalised_memory_; }
+
+    void clear_gradients() {
+        query_gradients_ = zeros(12, query_rows_);
+        memory_gradients_ = is_packed_ ? query_gradients_ : zeros(13, key_rows_);
+    }
+    float* query_gradients() { return query_gradients_; }
+    float* memory_gradients() { return memory_gradients_; }
+
+    // Adds to the operands' gradients, and to `dscales`: of queries' and keys' scales, [2 dimension].
+    void backward(float* dqueries, float* dmemory, std::vector<float>& dscales) const {
+        const std::int64_t d = query_rows_.dimension;
+        dscales.resize(2 * d);
+        normalise_heads_backward(query_rows_, queries_, scales_[0], query_gradients_, dqueries,
+                                 dscales.data());
+        normalise_heads_backward(key_rows_, memory_, scales_[1], memory_gradients_, dmemory,
+                                 dscales.data() + d);
+        const std::int64_t count = key_rows_.heads * d, values = key_rows_.first + count;
+        for (std::int64_t r = 0; r < key_rows_.rows; ++r)
+            kernels().accumulate(count, memory_gradients_ + r * key_rows_.stride + values,
+                                 dmemory + r * key_rows_.stride + values);
+    }
+
+private:
+    static float* copy(int slot, const HeadRows& rows, const float* from) {
+        float* const to = scratch(slot, rows.rows * rows.stride);
+        std::memcpy(to, from, rows.rows * rows.stride * sizeof(float));
+        return to;
+    }
+    static float* zeros(int slot, const HeadRows& rows) {
+        float* const to = scratch(slot, rows.rows * rows.stride);
+        std::memset(to, 0, rows.rows * rows.stride * sizeof(float));
+        return to;
+    }
+
+    const float *queries_, *memory_, *scales_[2];
+    const bool is_packed_;
+    HeadRows query_rows_, key_rows_;
+    float *normalised_queries_ = nullptr, *normalised_memory_ = nullptr, *query_gradients_ = nullptr,
+          *memory_gradients_ = nullptr;
 };
 
 }  // namespace
@@ -269,12 +344,22 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
             std::memset(gradient, 0, count * sizeof(float));
         }
     }
+    std::optional<NormalisedHeads> norms;
+    if (a.query_key_norm != model::QueryKeyNorm::none)
+        norms.emplace(shape, a, x, memory, shape.query_row > 0 ? shape.query_row : columns);
+    const float *queries = norms ? norms->queries() : x.inputs[0].floats(),
+                *keys_and_values = norms ? norms->memory() : memory;
     if (!dy) {
-        kernels().attention(shape, x.inputs[0].floats(), memory, x.output.floats(), saved);
+        kernels().attention(shape, queries, keys_and_values, x.output.floats(), saved);
         return;
     }
-    kernels().attention_backward(shape, x.inputs[0].floats(), memory, saved, dy, gradients.queries, gradient,
-                                 gradients.bias);
+    if (norms) norms->clear_gradients();
+    kernels().attention_backward(shape, queries, keys_and_values, saved, dy,
+                                 norms ? norms->query_gradients() : gradients.queries,
+                                 norms ? norms->memory_gradients() : gradient, gradients.bias);
+    if (norms)
+        norms->backward(gradients.queries, gradient,
+                        norm_gradients_[{id.index, place.micro_batch, place.segment}]);
     KeyValueRows own{
         shape.samples, shape.tokens, key_columns, {{gradients.keys + columns - key_columns, columns}}};
     if (!x.earlier.empty()) {

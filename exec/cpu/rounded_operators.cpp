@@ -63,10 +63,8 @@ RoundedOperators::SavedContext RoundedOperators::saved_context_of(model::Operato
                context_.attention != model::AttentionImplementation::flash) {
         // Probabilities; with dropout also the dropped ones and the mask, an octet each.
         const bool is_dropped = op.attributes.probability > 0;
-        const double a_score =
-            core::size_of(context_.compute).value * (is_dropped ? 2 : 1) + (is_dropped ? 1 : 0);
-        const auto scores = static_cast<std::int64_t>(
-            model::saved_for_backward(graph_, id, context_).saved_context.value / a_score + 0.5);
+        const auto scores =
+            static_cast<std::int64_t>(model::attention_shape(graph_, op, context_).scores() + 0.5);
         saved_context.numbers = is_dropped ? 2 * scores : scores;
         saved_context.octets = is_dropped ? scores : 0;
     }

@@ -214,11 +214,13 @@ public:
             for (std::int64_t head = 0; head < a.heads; ++head) {
                 const size_t s = sample, q = head, kv = head / (a.heads / a.kv_heads);
                 const size_t k = first_key + kv, value = first_key + kv_heads + kv, row = a.heads * d;
+                const Array query = read(v.x(), s * tokens, tokens, q, stride),
+                            key = read(v.x(memory), s * keys, keys, k, key_stride);
                 const Head h{tokens,
                              keys,
                              d,
-                             turned(read(v.x(), s * tokens, tokens, q, stride), 1),
-                             turned(read(v.x(memory), s * keys, keys, k, key_stride), 1),
+                             turned(normalised(query, 0), 1),
+                             turned(normalised(key, 1), 1),
                              read(v.x(memory), s * keys, keys, value, key_stride),
                              a.has_relative_bias ? &v.parameter(0) : nullptr};
                 const Array p = h.weights(a, head), dropped = drop(p, sample, head);
@@ -239,9 +241,11 @@ public:
                         dp[i * keys + j] = scale * score;
                     }
                 }
-                write(v.dx(), turned(product(n, width, m, dp, h.k), -1), s * tokens, q, stride);
-                write(v.dx(memory), turned(product(m, width, n, transposed(n, m, dp), h.q), -1), s * keys, k,
-                      key_stride);
+                write(v.dx(), normalised_back(query, turned(product(n, width, m, dp, h.k), -1), 0),
+                      s * tokens, q, stride);
+                write(v.dx(memory),
+                      normalised_back(key, turned(product(m, width, n, transposed(n, m, dp), h.q), -1), 1),
+                      s * keys, k, key_stride);
                 write(v.dx(memory), product(m, width, n, transposed(n, m, dropped), dy), s * keys, value,
                       key_stride);
             }
@@ -270,6 +274,25 @@ private:
                 x[t * d + half + i] = second * std::cos(angle) + first * std::sin(angle);
             }
         return x;
+    }
+    // Rows of one head over their root mean squares, times parameter `scale`.
+    Norm head_norm(const Array& x) const { return {x.size() / d, d, false, a.epsilon}; }
+    Array normalised(const Array& x, std::int32_t scale) const {
+        if (a.query_key_norm == model::QueryKeyNorm::none) return x;
+        Array y(x.size());
+        norm_forward(
+            head_norm(x), x, y, [&](size_t row, size_t i) { return row * d + i; },
+            [&](size_t, size_t i, double z) { return z * v.parameter(scale)[i]; });
+        return y;
+    }
+    Array normalised_back(const Array& x, const Array& dy, std::int32_t scale) const {
+        if (a.query_key_norm == model::QueryKeyNorm::none) return dy;
+        Array dx(x.size());
+        norm_backward(
+            head_norm(x), x, dy, &dx, [&](size_t row, size_t i) { return row * d + i; },
+            [&](size_t, size_t i) { return v.parameter(scale)[i]; },
+            [&](size_t, size_t i, double z, double gradient) { v.dparameter(scale)[i] += gradient * z; });
+        return dx;
     }
     Array drop(Array p, std::int64_t sample, std::int64_t head) const {
         if (a.probability == 0 || !v.context.is_training) return p;

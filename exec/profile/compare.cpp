@@ -134,6 +134,9 @@ std::string verdict_of(const Comparison& comparison, const ComparisonContext& co
     const double error = (comparison.predicted_step - comparison.measured_step).value;
     if (comparison.kinds.empty() || std::abs(error) <= notable_error * comparison.measured_step.value)
         return {};
+    if (!exceeds_noise(comparison))
+        return "the plan's own repetitions differ by as much as prediction and measurement: no error can be "
+               "told from this run; more --steps, or a quieter machine, would tell";
     const auto miss = [](const KindComparison& kind) { return (kind.predicted - kind.measured).value; };
     // Of those that err in the direction of the step.
     const auto worst = std::max_element(
@@ -173,6 +176,8 @@ Comparison compare(const schedule::Program& program, const schedule::Timeline& p
     Comparison result;
     result.predicted_step = predicted_step;
     result.measured_step = measured_step;
+    result.measured_interval = context.measured_interval;
+    result.predicted_interval = {predicted_step * context.profile_low, predicted_step * context.profile_high};
     std::map<std::string, int> counts;
     const std::map<std::string, double> expected = times_of(program, predicted, counts),
                                         seen = times_of(program, measured, counts);
@@ -210,8 +215,30 @@ Comparison compare(const schedule::Program& program, const schedule::Timeline& p
     return result;
 }
 
+bool exceeds_noise(const Comparison& comparison) {
+    const StepInterval &predicted = comparison.predicted_interval, &measured = comparison.measured_interval;
+    if (measured.high.value <= 0) return true;
+    return predicted.low > measured.high || measured.low > predicted.high;
+}
+
+namespace {
+
+core::Value to_value(const StepInterval& interval) {
+    core::Value value = core::Value::array();
+    value.append(interval.low.value);
+    value.append(interval.high.value);
+    return value;
+}
+
+}  // namespace
+
 core::Value to_value(const Comparison& comparison) {
     core::Value value = core::Value::table();
+    value["exceeds_noise"] = exceeds_noise(comparison);
+    if (comparison.measured_interval.high.value > 0) {
+        value["predicted_interval_s"] = to_value(comparison.predicted_interval);
+        value["measured_interval_s"] = to_value(comparison.measured_interval);
+    }
     core::Value kinds = core::Value::array();
     for (const KindComparison& kind : comparison.kinds) {
         core::Value entry = core::Value::table();
@@ -265,6 +292,12 @@ std::string to_text(const Comparison& comparison) {
     };
     line("step", core::format(comparison.predicted_step), core::format(comparison.measured_step),
          error_of(comparison.predicted_step.value, comparison.measured_step.value));
+    if (comparison.measured_interval.high.value > 0)
+        text += fmt::format(
+            "  four of five repetitions: {} to {} predicted, {} to {} measured: {}\n",
+            core::format(comparison.predicted_interval.low), core::format(comparison.predicted_interval.high),
+            core::format(comparison.measured_interval.low), core::format(comparison.measured_interval.high),
+            exceeds_noise(comparison) ? "the error is more than that noise" : "within that noise");
     line("peak memory of a rank", core::format(comparison.predicted_peak),
          core::format(comparison.measured_peak),
          error_of(comparison.predicted_peak.value, comparison.measured_peak.value));

@@ -27,8 +27,14 @@ struct MemoryComparison {
     std::string kind;                 // "parameters", ...
     core::Bytes predicted, measured;  // held by the fullest rank when it held most
 };
+// Where four of five repetitions lie: their quantiles of 10 and 90 %.
+struct StepInterval {
+    core::Seconds low, high;
+};
 struct Comparison {
     core::Seconds predicted_step, measured_step;
+    // Zeros: not known. The predicted one is what the profile's repetitions make of the predicted step.
+    StepInterval predicted_interval, measured_interval;
     core::Bytes predicted_peak, measured_peak;                 // of the rank that holds most
     std::vector<KindComparison> kinds;                         // in order of measured time, largest first
     std::vector<core::Bytes> predicted_peaks, measured_peaks;  // by rank
@@ -43,6 +49,8 @@ struct ComparisonContext {
     int ranks_per_host = 0;                        // 0 = all ranks on one
     core::Seconds profiled_probe, measured_probe;  // RunResult::probe then and now
     double lost_share = 0;                         // StepTimes::lost_share
+    double profile_low = 1, profile_high = 1;      // PlanProfile::low_share, high_share
+    StepInterval measured_interval;                // of the measured steps
 };
 
 // Both timelines are of `program`; a predicted one may have one performer a class, which then stands for all
@@ -51,6 +59,9 @@ Comparison compare(const schedule::Program& program, const schedule::Timeline& p
                    const schedule::MemoryTimeline& predicted_memory, core::Seconds predicted_step,
                    const schedule::Timeline& measured, const schedule::MemoryTimeline& measured_memory,
                    core::Seconds measured_step, const ComparisonContext& context = {});
+
+// False when repetitions alone differ by as much: the intervals have a step time in common.
+bool exceeds_noise(const Comparison& comparison);
 
 core::Value to_value(const Comparison& comparison);
 std::string to_text(const Comparison& comparison);

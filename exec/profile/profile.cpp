@@ -262,7 +262,7 @@ HandledTraffic handled_traffic(const schedule::Program& program, int rank,
 }  // namespace
 
 PlanProfile profile_plan(const schedule::Program& program, const model::ModelGraph& graph,
-                         std::shared_ptr<const DataSource> data) {
+                         std::shared_ptr<const DataSource> data, bool times_exchanges) {
     const schedule::Plan& plan = program.plan;
     const std::vector<std::vector<int>> groups = ranks_to_profile(program);
     RunOptions options;
@@ -272,6 +272,7 @@ PlanProfile profile_plan(const schedule::Program& program, const model::ModelGra
     std::map<OperatorPass, std::vector<double>> by_operator;
     std::map<std::pair<int, std::int32_t>, std::vector<const OperatorSample*>> by_step;  // [rank, step]
     std::vector<double> updates, probes, handling;
+    std::map<std::string, std::vector<double>> handling_of;  // by exchange
     double largest = 0;
     const double bytes_an_element =
         4 + 2 * schedule::state_bytes_per_parameter(plan.optimizer).value + 8 +
@@ -309,6 +310,16 @@ PlanProfile profile_plan(const schedule::Program& program, const model::ModelGra
                 if (bytes > 0) updates.push_back(time / bytes);
                 const HandledTraffic traffic = handled_traffic(program, ranks[r], record.steps[step]);
                 if (traffic.bytes > 0) handling.push_back(traffic.seconds / traffic.bytes);
+                std::map<std::string, std::pair<double, int>> handled;
+                for (const InstructionTime& instruction : record.steps[step]) {
+                    const schedule::Instruction& what = list.instructions[instruction.instruction];
+                    if (what.kind != schedule::InstructionKind::collective) continue;
+                    auto& [time, count] = handled[exchange_signature(program, ranks[r], what)];
+                    time += instruction.on_core.value;
+                    ++count;
+                }
+                for (const auto& [signature, sum] : handled)
+                    handling_of[signature].push_back(sum.first / sum.second);
             }
             probes.insert(probes.end(), record.probes.begin(), record.probes.end());
         }
@@ -334,6 +345,10 @@ PlanProfile profile_plan(const schedule::Program& program, const model::ModelGra
 
     for (auto& [key, time] : typical) time *= interruptions;
     PlanProfile profile;
+    if (!ratios.empty() && median(ratios) > 0) {
+        profile.low_share = quantile(ratios, 0.1) / median(ratios);
+        profile.high_share = quantile(ratios, 0.9) / median(ratios);
+    }
     profile.probe = core::Seconds(median(probes));
     profile.operators = by_signature(program, graph, typical);
 
@@ -350,8 +365,11 @@ PlanProfile profile_plan(const schedule::Program& program, const model::ModelGra
                      most_bytes = 4194304;  // smaller ones are all latency, larger ones slow
     Exchange exchange =
         measure_exchange(static_cast<std::size_t>(std::clamp(message, least_bytes, most_bytes)));
-    if (plan.shards(schedule::Sharding::parameters) && plan.layout.tensor == 1)
-        exchange.bandwidth = measure_shard_exchange(program.classes[0], exchange.latency);
+    for (const auto& [signature, times] : handling_of)
+        profile.handling.push_back({signature, core::Seconds(median(times))});
+    const bool gathers_parameters = plan.shards(schedule::Sharding::parameters) && plan.layout.tensor == 1;
+    if (times_exchanges && !gathers_parameters) profile.exchanges = time_exchanges_of_threads(program);
+    if (gathers_parameters) exchange.bandwidth = measure_shard_exchange(program.classes[0], exchange.latency);
     else if (!handling.empty())
         exchange.bandwidth = core::BytesPerSecond(1 / (1 / exchange.bandwidth.value + median(handling)));
     profile.link_bandwidth = exchange.bandwidth;
@@ -362,6 +380,11 @@ PlanProfile profile_plan(const schedule::Program& program, const model::ModelGra
 
 void apply(const PlanProfile& profile, cluster::InstanceType& instance) {
     instance.device.measured_operators = profile.operators;
+    std::map<std::string, core::Seconds> around;
+    for (const MeasuredExchange& one : profile.handling) around[one.signature] = one.time;
+    for (const MeasuredExchange& one : profile.exchanges)
+        instance.device.measured_operators.push_back(
+            {one.signature, one.time + around[one.signature], {}, {}});
     if (profile.update_bandwidth.value > 0) {
         instance.device.memory_bandwidth = profile.update_bandwidth;
         instance.device.memory_efficiency = 1;

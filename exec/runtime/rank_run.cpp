@@ -7,6 +7,7 @@
 
 #include "core/index/integers.h"
 #include "exec/checkpoint/checkpoint_writer.h"
+#include "exec/checkpoint/hosts/host_checkpoint.h"
 #include "exec/checkpoint/training_state.h"
 #include "exec/cpu/backend.h"
 #include "exec/cpu/cores.h"
@@ -108,6 +109,21 @@ double probe_speed() {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+bool leads_folder(const RunOptions& options, int rank) {
+    const CheckpointOptions& checkpoints = options.checkpoints;
+    return checkpoints.host_folders ? checkpoints.host_folders->leads(rank) : rank == 0;
+}
+
+// Before anything is written into it.
+void prepare_folder(const RunOptions& options) {
+    const CheckpointOptions& checkpoints = options.checkpoints;
+    if (checkpoints.host_folders && options.resumed)
+        complete_checkpoint(checkpoints.directory, options.resumed->manifest());
+    tidy_checkpoints(checkpoints.directory);
+    set_aside_damaged(checkpoints.directory, checkpoints.damaged_steps);
+    if (checkpoints.sets_aside_later) set_aside_later(checkpoints.directory, options.first_step);
+}
+
 }  // namespace
 
 RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& graph,
@@ -143,11 +159,7 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
             restore(*options.resumed, program, graph, communicator.rank(), executor.buckets());
         else if (options.initial)
             begin_with(*options.initial, program, graph, communicator.rank(), executor.buckets());
-        if (writes_checkpoints && communicator.rank() == 0) {
-            tidy_checkpoints(checkpoints.directory);
-            set_aside_damaged(checkpoints.directory, checkpoints.damaged_steps);
-            if (checkpoints.sets_aside_later) set_aside_later(checkpoints.directory, options.first_step);
-        }
+        if (writes_checkpoints && leads_folder(options, communicator.rank())) prepare_folder(options);
         std::optional<StepReporter> reporter;
         if (options.is_observed) reporter.emplace(program, options, communicator);
         const auto save = [&](std::int64_t completed) {

@@ -149,7 +149,9 @@ StepTimes summarize(const RunResult& result, const std::vector<std::size_t>& ste
             at(0.95),
             measured,
             std::max(0, core::count_of(result.step_times) - warm_up_steps - measured),
-            lost / measured};
+            lost / measured,
+            at(0.1),
+            at(0.9)};
 }
 
 const schedule::Timeline& nearest_timeline(const RunResult& result, const std::vector<std::size_t>& steps,

@@ -23,6 +23,7 @@ namespace exec {
 
 class Checkpoint;
 class InitialWeights;
+struct HostFolders;
 
 struct CheckpointOptions {
     std::string directory;  // empty = none are written; nor does a Program that only evaluates write any
@@ -30,7 +31,8 @@ struct CheckpointOptions {
     int keep = 2;           // the newest ones
     bool sets_aside_later = false;  // set_aside_later, with the step where the run begins; who leaves it out
                                     // has seen that there are none
-    std::vector<std::int64_t> damaged_steps = {};  // set_aside_damaged
+    std::vector<std::int64_t> damaged_steps = {};          // set_aside_damaged
+    std::shared_ptr<const HostFolders> host_folders = {};  // null: all ranks share `directory`
 };
 
 // Held-out data, on which parameters are evaluated between steps.
@@ -151,6 +153,7 @@ struct StepTimes {
     core::Seconds median, least, p95;
     int steps = 0, left_out = 0;  // measured, and after the warm-up but disturbed
     double lost_share = 0;        // StepConditions, mean over the measured steps
+    core::Seconds p10, p90;
 };
 StepTimes summarize(const RunResult& result, const std::vector<std::size_t>& steps, int warm_up_steps);
 // The timeline of the step, one of `steps`, whose time is nearest to `median`.

@@ -63,6 +63,10 @@ void describe_attention(AttentionLayer& attention, const DecoderDescription& d, 
     a.soft_cap = d.score_soft_cap;
     a.has_sinks = d.has_sinks;
     a.query_key_norm = d.query_key_norm;
+    if (a.query_key_norm != QueryKeyNorm::none) {
+        a.epsilon = d.epsilon;
+        a.has_bias = d.query_key_norm_kind != NormKind::rms_norm;  // layer norms, with a shift or without
+    }
     if (has_window(d, layer)) {
         if (!d.has_chunks) a.window = d.window;
         else if (d.window < d.sequence_length) a.local_window = d.window;

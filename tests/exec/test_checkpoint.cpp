@@ -75,6 +75,24 @@ std::string failure_of(const std::string& directory, std::optional<std::int64_t>
 
 }  // namespace
 
+TEST_CASE("the manifest of a long training is read back: half a million losses are more than 8 MiB") {
+    const Folder folder;
+    exec::CheckpointManifest manifest;
+    manifest.step = 500000;
+    manifest.model = "tiny";
+    manifest.data = "synthetic";
+    for (int step = 0; step < 500000; ++step) manifest.losses.push_back(1.0 / (3 + step));
+    const std::string text = exec::text_of(manifest);
+    CHECK(text.size() > (8u << 20));
+    exec::write_manifest(folder.path, text);
+    std::string failure;
+    const auto read = exec::read_manifest(folder.path, failure);
+    INFO(failure);
+    REQUIRE(read);
+    CHECK(read->losses == manifest.losses);
+    CHECK(read->step == 500000);
+}
+
 TEST_CASE("checksums are those of XXH64") {
     const auto of = [](const std::string& text) { return exec::checksum(std::as_bytes(std::span(text))); };
     CHECK(of("") == 0xEF46DB3751D8E999);  // xxHash's own self-test values: empty input and "abc" with seed 0

@@ -78,7 +78,7 @@ TEST_CASE("a random sample of plans trains as the reference does") {
             .count();
     const std::uint64_t seed = given ? std::strtoull(given, nullptr, 10) : static_cast<std::uint64_t>(days);
     const model::ModelGraph gpt = tiny::gpt(6, "dropout = 0.1\nattention_dropout = 0.1"),
-                            llama = tiny::llama(6),
+                            llama = tiny::llama(6), normed = tiny::llama(6, "query_key_norm = 'per_head'"),
                             mixture =
                                 tiny::llama(6, "experts = 4\nexperts_per_token = 2\nexpert_interval = 2"),
                             balanced = tiny::llama(6,
@@ -88,7 +88,7 @@ TEST_CASE("a random sample of plans trains as the reference does") {
     int plans = 0, of_experts = 0, of_parts = 0, offloaded = 0, rounded = 0, of_several = 0, by_lamb = 0;
     for (int draw = 0; draw < 20000 && plans < 60; ++draw) {
         const schedule::Plan plan = random_plan(random);
-        const model::ModelGraph& graph = one_of(random, {&gpt, &llama, &mixture, &balanced})[0];
+        const model::ModelGraph& graph = one_of(random, {&gpt, &llama, &normed, &mixture, &balanced})[0];
         core::Diagnostics diagnostics;
         schedule::check_plan(plan, graph, std::numeric_limits<int>::max(), nullptr, diagnostics);
         if (diagnostics.has_errors() || plan.layout.ranks() > 16) continue;

@@ -1,7 +1,12 @@
 #include <catch2/catch.hpp>
 
 #include <map>
+#include <string>
+#include <tuple>
 
+#include "exec/cpu/cores.h"
+#include "exec/profile/compare.h"
+#include "exec/profile/exchange_profile.h"
 #include "exec/profile/profile.h"
 #include "exec/runtime/solo_run.h"
 #include "model/operators/signature.h"
@@ -94,4 +99,51 @@ TEST_CASE("a profile has a time for every operator that computes, whichever rank
         REQUIRE(profile.link_bandwidth.value > 0);
         REQUIRE(profile.product_rate.value > 0);
     }
+}
+
+TEST_CASE("every collective of a plan is timed by itself, and more bytes take longer") {
+    if (exec::cpu::available_cores() < 2) return;
+    schedule::Plan plan = tiny::plan();
+    plan.layout.data = plan.layout.context = 2;
+    plan.gradient_bucket = core::bytes(1e9);
+    const model::ModelGraph graph = tiny::model_of(
+        "family = 'gpt'\nhidden = 256\nlayers = 3\nheads = 4\nvocabulary = 256\n"
+        "max_positions = 16\nsequence_length = 16\n");
+    const schedule::Program program = tiny::program_of(plan, graph);
+    std::map<std::string, double> expected;  // bytes by signature
+    for (const schedule::Instruction& instruction : program.classes[0].instructions)
+        if (instruction.kind == schedule::InstructionKind::collective)
+            expected[exec::exchange_signature(program, 0, instruction)] = instruction.bytes.value;
+    REQUIRE(expected.size() >= 4);  // keys, their gradients, gradients of parameters, the loss
+    std::map<std::string, double> measured;
+    for (const exec::MeasuredExchange& one : exec::time_exchanges_of_threads(program))
+        measured[one.signature] = one.time.value;
+    double least = 1e9, least_time = 0, most = 0, most_time = 0;
+    for (const auto& [signature, bytes] : expected) {
+        INFO(signature);
+        REQUIRE(measured.contains(signature));
+        CHECK(measured[signature] > 0);
+        if (bytes < least) std::tie(least, least_time) = std::pair(bytes, measured[signature]);
+        if (bytes > most) std::tie(most, most_time) = std::pair(bytes, measured[signature]);
+    }
+    CHECK(measured.size() == expected.size());
+    // 9.5 MB of gradients against a number: copying them alone takes a millisecond.
+    CHECK(most > 1e6 * least);
+    CHECK(most_time > 3 * least_time);
+}
+
+TEST_CASE("a difference of prediction and measurement is an error where their repetitions do not meet") {
+    exec::Comparison comparison;
+    comparison.predicted_step = core::milliseconds(10);
+    comparison.measured_step = core::milliseconds(12);
+    CHECK(exec::exceeds_noise(comparison));  // nothing is known of repetitions
+    const auto with = [&](double low, double high) {
+        comparison.predicted_interval = {core::milliseconds(9.5), core::milliseconds(10.5)};
+        comparison.measured_interval = {core::milliseconds(low), core::milliseconds(high)};
+        return exec::exceeds_noise(comparison);
+    };
+    CHECK(with(11.8, 12.5));
+    CHECK_FALSE(with(10.4, 12.5));
+    CHECK_FALSE(with(9.0, 14.0));
+    CHECK(with(8.0, 9.4));
 }

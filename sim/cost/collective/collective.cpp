@@ -1,10 +1,13 @@
 #include "sim/cost/collective/collective.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
 
 #include "cluster/node.h"
 #include "core/errors.h"
 #include "core/index/integers.h"
+#include "schedule/program/exchange_signature.h"
 #include "sim/cost/collective/library.h"
 #include "sim/cost/collective/repeated_groups.h"
 #include "sim/cost/framework/framework_lookup.h"
@@ -219,12 +222,37 @@ const Candidate& CommunicationCost::choice(CollectiveKind kind, schedule::GroupK
     return entry->second;
 }
 
+namespace {
+
+// The time of an exchange that ranks of the plan were seen to take; nothing where none was measured. Its name
+// is made only where there are any.
+template <class Signature>
+std::optional<core::Seconds> measured_exchange(const cluster::Cluster& cluster, const Signature& signature) {
+    const std::vector<cluster::MeasuredOperator>& measured = cluster.instance.device.measured_operators;
+    if (measured.empty()) return std::nullopt;
+    const std::string name = signature();
+    const auto found =
+        std::find_if(measured.begin(), measured.end(),
+                     [&](const cluster::MeasuredOperator& one) { return one.signature == name; });
+    if (found == measured.end()) return std::nullopt;
+    return found->forward;
+}
+
+}  // namespace
+
 core::Seconds CommunicationCost::collective(CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes,
                                             int pipeline, const std::vector<std::int32_t>& tied_ranks) {
-    const Participants participants = first_like({kind, group, pipeline, tied_ranks});
+    // What was measured is of these very ranks.
+    Participants participants{kind, group, pipeline, tied_ranks};
+    if (cluster_.instance.device.measured_operators.empty()) participants = first_like(participants);
     const auto [entry, is_new] = prices_.try_emplace(std::pair(participants, bytes.value));
-    if (is_new && members(participants, {0, 0, participants.pipeline}).size() > 1)
-        entry->second = time_of(choose(participants, bytes), bytes).total();
+    if (is_new && members(participants, {0, 0, participants.pipeline}).size() > 1) {
+        const std::optional<core::Seconds> measured = measured_exchange(cluster_, [&] {
+            return schedule::collective_signature(kind, group, pipeline, tied_ranks, bytes);
+        });
+        entry->second =
+            measured ? *measured : time_of(choose(first_like(participants), bytes), bytes).total();
+    }
     return entry->second;
 }
 
@@ -325,7 +353,9 @@ bool CommunicationCost::scatters(schedule::PayloadKind payload) const {
 
 core::Seconds CommunicationCost::transfer(int from, int to, core::Bytes bytes,
                                           schedule::PayloadKind payload) {
-    return transfer_between(from, to).cost.of(sent(bytes, payload));
+    const std::optional<core::Seconds> measured =
+        measured_exchange(cluster_, [&] { return schedule::transfer_signature(from, to, bytes); });
+    return measured ? *measured : transfer_between(from, to).cost.of(sent(bytes, payload));
 }
 
 core::Seconds CommunicationCost::assembly(int at, core::Bytes bytes, schedule::PayloadKind payload) {

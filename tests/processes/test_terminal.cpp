@@ -1,0 +1,167 @@
+// The line of progress on a terminal: a pseudo-terminal of a given width, and what a person sees on it.
+#include <pty.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+
+#include "tests/processes/processes.h"
+
+namespace {
+
+using namespace processes;
+using Catch::Contains;
+
+struct Session {
+    std::string written;  // by the program, to stdout and stderr alike
+    int code = -1;
+};
+
+Session on_terminal(const std::vector<std::string>& arguments, int columns,
+                    const std::vector<std::string>& environment, int signal_after_steps = 0) {
+    Session session;
+    winsize size{};
+    size.ws_row = 24;
+    size.ws_col = static_cast<unsigned short>(columns);
+    int terminal = -1;
+    const pid_t id = ::forkpty(&terminal, nullptr, nullptr, &size);
+    REQUIRE(id >= 0);
+    if (id == 0) {
+        for (const std::string& variable : environment) ::putenv(const_cast<char*>(variable.c_str()));
+        std::vector<char*> pointers;
+        for (const std::string& argument : arguments) pointers.push_back(const_cast<char*>(argument.c_str()));
+        pointers.push_back(nullptr);
+        ::execv(pointers[0], pointers.data());
+        ::_exit(127);
+    }
+    char buffer[4096];
+    bool is_signalled = false;
+    for (ssize_t got = 0; (got = ::read(terminal, buffer, sizeof buffer)) > 0;) {
+        session.written.append(buffer, static_cast<std::size_t>(got));
+        if (signal_after_steps > 0 && !is_signalled &&
+            session.written.find(fmt::format("step {}/", signal_after_steps)) != std::string::npos) {
+            ::kill(id, SIGTERM);
+            is_signalled = true;
+        }
+    }
+    int status = 0;
+    REQUIRE(::waitpid(id, &status, 0) == id);
+    ::close(terminal);
+    session.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return session;
+}
+
+// What stands on a screen after `written`: carriage returns, line feeds, "erase to the end of the line", and
+// the wrap behind the last column.
+std::vector<std::string> screen(const std::string& written, std::size_t columns) {
+    std::vector<std::string> lines(1);
+    std::size_t row = 0, column = 0;
+    for (std::size_t i = 0; i < written.size(); ++i) {
+        const char c = written[i];
+        if (c == '\r') column = 0;
+        else if (c == '\n') ++row;
+        else if (written.compare(i, 3, "\x1b[K") == 0) {
+            lines[row].resize(std::min(lines[row].size(), column));
+            i += 2;
+        } else {
+            if (column == columns) {
+                ++row;
+                column = 0;
+            }
+            lines.resize(std::max(lines.size(), row + 1));
+            lines[row].resize(std::max(lines[row].size(), column + 1), ' ');
+            lines[row][column++] = c;
+        }
+        lines.resize(std::max(lines.size(), row + 1));
+    }
+    return lines;
+}
+
+int lines_with(const std::vector<std::string>& lines, const std::string& text) {
+    return static_cast<int>(std::count_if(lines.begin(), lines.end(), [&](const std::string& line) {
+        return line.find(text) != std::string::npos;
+    }));
+}
+
+struct Training {
+    Folder folder;
+    std::string plan = write_plan(folder.path + "/plan.toml", {"gpt", "", "data_parallel = 2", ""});
+    std::vector<std::string> command(const std::vector<std::string>& more = {}) const {
+        std::vector<std::string> all = {smexec,    plan, "--no-compare", "--ranks-from", "threads",
+                                        "--steps", "30"};
+        all.insert(all.end(), more.begin(), more.end());
+        return all;
+    }
+};
+
+}  // namespace
+
+TEST_CASE("a terminal shows one line of progress, drawn anew at every step and gone at the end") {
+    const Training training;
+    const int columns = GENERATE(200, 80, 24, 9);
+    const Session session = on_terminal(training.command(), columns, {"TERM=xterm"});
+    CHECK(session.code == 0);
+    if (columns > 12) CHECK_THAT(session.written, Contains("\r\x1b[Kstep 17/30"));
+    // While it goes on, the line is never longer than the terminal: it would wrap, and stay.
+    std::size_t longest = 0;
+    for (std::size_t at = session.written.find("\r\x1b[Kstep "); at != std::string::npos;
+         at = session.written.find("\r\x1b[Kstep ", at + 1))
+        longest = std::max(longest, session.written.find('\r', at + 4) - at - 4);
+    CHECK(longest > 4);
+    CHECK(longest < static_cast<std::size_t>(columns));
+    const std::vector<std::string> seen = screen(session.written, static_cast<std::size_t>(columns));
+    CHECK(lines_with(seen, "step 1/30") + lines_with(seen, "step 29/30") + lines_with(seen, "step 30/30") ==
+          0);
+    if (columns == 200) CHECK(lines_with(seen, "30 steps: median") == 1);
+}
+
+TEST_CASE("what is told during a training stands above the line of progress") {
+    const Training training;
+    const Session session =
+        on_terminal(training.command({"--checkpoint", training.folder.path + "/states", "--every", "10"}),
+                    120, {"TERM=xterm"});
+    CHECK(session.code == 0);
+    const std::vector<std::string> seen = screen(session.written, 120);
+    for (const char* step : {"step-00000010", "step-00000020", "step-00000030"})
+        CHECK(lines_with(
+                  seen, std::string("checkpoint written: ") + training.folder.path + "/states/" + step) == 1);
+    CHECK(lines_with(seen, "/30  loss") == 0);
+}
+
+TEST_CASE("a training that a signal ends leaves its message alone on the line") {
+    const Training training;
+    std::vector<std::string> command =
+        training.command({"--checkpoint", training.folder.path + "/states", "--every", "1000"});
+    *std::find(command.begin(), command.end(), "30") = "100000";
+    const Session session = on_terminal(command, 300, {"TERM=xterm"}, 5);
+    CHECK(session.code == 4);
+    const std::vector<std::string> seen = screen(session.written, 300);
+    CHECK(lines_with(seen, "/100000  loss") == 0);
+    const auto told = std::find_if(seen.begin(), seen.end(), [](const std::string& line) {
+        return line.find("training ended after step") != std::string::npos;
+    });
+    REQUIRE(told != seen.end());
+    CHECK(told->starts_with("SIGTERM"));
+}
+
+TEST_CASE("no colours are written, and nothing is drawn where a line cannot be drawn anew") {
+    const Training training;
+    for (const std::vector<std::string>& environment :
+         {std::vector<std::string>{"TERM=xterm-256color", "NO_COLOR=1"}, {"TERM=xterm-256color"}}) {
+        const Session session = on_terminal(training.command(), 80, environment);
+        CHECK(session.code == 0);
+        CHECK_THAT(session.written, Contains("step 17/30"));
+        for (std::size_t at = session.written.find('\x1b'); at != std::string::npos;
+             at = session.written.find('\x1b', at + 1))
+            CHECK(session.written.compare(at, 3, "\x1b[K") == 0);
+    }
+    for (const std::vector<std::string>& environment :
+         {std::vector<std::string>{"TERM=dumb"}, std::vector<std::string>{"TERM="}}) {
+        const Session session = on_terminal(training.command(), 80, environment);
+        CHECK(session.code == 0);
+        CHECK(session.written.find('\x1b') == std::string::npos);
+        CHECK(session.written.find("step 17/30") == std::string::npos);
+    }
+    const Session as_json = on_terminal(training.command({"--json"}), 80, {"TERM=xterm"});
+    CHECK(as_json.code == 0);
+    CHECK(as_json.written.find('\x1b') == std::string::npos);
+}
