@@ -89,9 +89,16 @@ void OnnxMapper::convolution(const OnnxNode& from) {
     const int input = from.input(0), filter = from.input(1), bias = from.input(2), output = from.output();
     if (!is_activation(input) || !is_weight(filter))
         return void(fail(describe(from) + ": its weights are not stored in the graph but computed"));
-    const TensorId x = tensor(input);
-    const std::optional<Shape> y = sample_shape(output);
-    if (!y) return;
+    TensorId x = tensor(input);
+    const std::optional<Shape> result = sample_shape(output);
+    if (!result) return;
+    std::optional<Shape> y = result;
+    const bool is_of_regions = has_regions(builder.shape(x), *result, graph.value(filter).shape.size());
+    if (is_of_regions) {
+        x = builder.general(OperatorKind::reshape, unique_name(from), {x}, {}, mosaic(builder.shape(x)), {},
+                            has_gradient_at(input), core::DataType::fp32);
+        y = mosaic(*result);
+    }
     const Shape kernel = graph.value(filter).shape;
     Attributes attributes;
     attributes.groups = from.integer("group", 1);
@@ -123,8 +130,21 @@ void OnnxMapper::convolution(const OnnxNode& from) {
         is_one_value(pads) &&
         std::all_of(dilations.begin(), dilations.end(), [](std::int64_t d) { return d == 1; }) &&
         follows(attributes, in, *y);
-    emit(is_plain ? OperatorKind::conv2d : OperatorKind::convolution, from, output, {x},
-         std::move(parameters), attributes);
+    const TensorId maps = emit(is_plain ? OperatorKind::conv2d : OperatorKind::convolution, from, output, {x},
+                               std::move(parameters), attributes, true, y);
+    if (is_of_regions) emit(OperatorKind::reshape, from, output, {maps}, {}, {}, true, result);
+}
+
+// A sample of several regions, [regions, channels, y, x], as the heads of detection models see them.
+bool OnnxMapper::has_regions(const Shape& in, const Shape& out, std::size_t rank) {
+    return in.size() == rank && out.size() == rank && in[0] == out[0];
+}
+
+// Regions below one another as one image, [channels, regions y, x]: the same arithmetic and bytes.
+OnnxMapper::Shape OnnxMapper::mosaic(const Shape& regions) {
+    Shape image(regions.begin() + 1, regions.end());
+    image[1] *= regions[0];
+    return image;
 }
 
 bool OnnxMapper::follows(const Attributes& a, const Shape& in, const Shape& out) {
