@@ -972,6 +972,34 @@ TEST_CASE("What torch.export calls a buffer is no parameter") {
     }
 }
 
+TEST_CASE("An Einsum costs a product over all of its indices") {
+    const auto loaded = [](const std::string& equation, const std::vector<std::int64_t>& weight) {
+        Writer w;
+        w.input("x", {-1, 6, 4});
+        w.make("MatMul", {"x", w.weight("projection", {4, 4})}, "projected");
+        Writer::set_text(w.node("Einsum", {"projected", w.weight("other", weight)}, "result"), "equation",
+                         equation);
+        w.output("result");
+        return load(w.bytes());
+    };
+    const auto flops = [&](const std::string& equation, const std::vector<std::int64_t>& weight) {
+        const Loaded result = loaded(equation, weight);
+        INFO(result.errors);
+        REQUIRE(result.graph);
+        for (const model::Operator& op : result.graph->operators)
+            if (op.kind == model::OperatorKind::matrix_product)
+                return 2 * op.attributes.product.batch * op.attributes.product.m * op.attributes.product.n *
+                       op.attributes.product.k;
+        return std::int64_t(0);
+    };
+    CHECK(flops("bij, jk -> bik", {4, 5}) == 2 * 6 * 4 * 5);
+    CHECK(flops("bij,ijk->bik", {6, 4, 5}) == 2 * 6 * 4 * 5);  // a matrix for each i
+    CHECK(flops("bij,jk", {4, 5}) == 2 * 6 * 4 * 5);
+    CHECK(contains(loaded("jk,kl->jl", {4, 5}).errors,
+                   "result_node"));  // the first operand has three dimensions
+    CHECK(contains(loaded("...ij,jk->...ik", {4, 5}).errors, "result_node"));
+}
+
 TEST_CASE("A part of a small table is a parameter, not a constant that was folded") {
     Writer w;
     w.input("x", {-1, 4, 8});

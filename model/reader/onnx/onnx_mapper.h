@@ -116,6 +116,7 @@ private:
 
     // Columns and rows as the node reads them; one-dimensional operands are rows and columns of one.
     void product(const OnnxNode& from, int output, int bias);
+    void einsum(const OnnxNode& from);
     TensorId constant_operand(const OnnxNode& from, int value);
 
     // A bias that is no plain row of weights.

@@ -32,8 +32,10 @@ std::optional<ModelGraph> OnnxMapper::run() {
         if (graph.values[v].is_initializer && graph.values[v].type == OnnxType::floating &&
             !stored.is_constant[v] && (elements(v) > 1 || is_weight_of_one(v)))
             weights_[v] = {v, false, true};
+    for (const int v : stored.joined) weights_[v] = {v, false, true};
     if (!add_inputs()) return std::nullopt;
     choose_loss();
+    for (const int n : stored.joining) is_left_out_[n] = true;
     for (std::size_t n = 0; n < graph.nodes.size() && !has_failed_; ++n)
         if (!patterns.is_absorbed[n] && !is_left_out_[n]) map(static_cast<int>(n));
     if (has_failed_ || !add_loss()) return std::nullopt;
@@ -283,6 +285,7 @@ void OnnxMapper::map_operator(const OnnxNode& from) {
     const int input = from.input(0), output = from.output();
     if (type == "MatMul" || type == "Gemm") return product(from, output, type == "Gemm" ? from.input(2) : -1);
     if (type == "Conv" || type == "ConvTranspose") return convolution(from);
+    if (type == "Einsum") return einsum(from);
     if (type == "Gather" || type == "GatherElements" || type == "GatherND") return gather(from);
     if (is_any_of(type, {"LSTM", "GRU", "RNN"})) {
         if (!recurrence(from))

@@ -1,5 +1,6 @@
 // Products, convolutions and pooling: the arithmetic of an imported graph.
 #include "model/reader/onnx/onnx_mapper.h"
+#include "model/reader/onnx/onnx_sizes.h"
 
 #include <algorithm>
 
@@ -65,6 +66,38 @@ void OnnxMapper::product(const OnnxNode& from, int output, int bias) {
     }
     emit(OperatorKind::matrix_product, from, output, std::move(inputs), std::move(parameters), attributes);
     if (bias >= 0) add_operand(from, output, bias);
+}
+
+void OnnxMapper::einsum(const OnnxNode& from) {
+    const std::optional<EinsumExtents> extents = einsum_extents(graph, from);
+    if (!extents)
+        return void(fail(describe(from) + " is no product of two operands with each index once in each",
+                         "write it as products of two, without an ellipsis"));
+    std::vector<TensorId> inputs;
+    std::vector<ParameterId> parameters;
+    operands(from, inputs, parameters);
+    if (from.inputs.size() == 1 || inputs.empty())  // a sum or another order of dimensions
+        return void(emit(OperatorKind::elementwise, from, from.output(), inputs, parameters));
+    for (const int operand : from.inputs)
+        if (inputs.size() + parameters.size() < 2 && !is_activation(operand) && !is_weight(operand))
+            inputs.push_back(constant_operand(from, operand));
+    Attributes attributes;
+    Attributes::Product& product = attributes.product;
+    product = {extents->batch, extents->rows, extents->columns, extents->inner};
+    // One sample of the batch, whichever indices it is of.
+    const std::optional<Shape> shape = sample_shape(from.output());
+    if (!shape) return;
+    const std::int64_t all = product.batch * product.m * product.n, one = element_count(*shape);
+    std::int64_t samples = all % one == 0 ? all / one : 0;
+    for (std::int64_t* const extent : {&product.batch, &product.m, &product.n})
+        if (samples > 1 && *extent % samples == 0) {
+            *extent /= samples;
+            samples = 1;
+        }
+    if (samples != 1)
+        return void(fail(describe(from) + " mixes samples of the batch", "export with a batch of 1"));
+    if (!is_activation(from.inputs[0])) std::swap(attributes.product.m, attributes.product.n);
+    emit(OperatorKind::matrix_product, from, from.output(), inputs, parameters, attributes);
 }
 
 TensorId OnnxMapper::constant_operand(const OnnxNode& from, int value) {

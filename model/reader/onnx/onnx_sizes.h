@@ -14,4 +14,12 @@ namespace model {
 // them. Shapes of its inputs are known.
 std::optional<std::vector<std::int64_t>> largest_shape(const OnnxGraph& graph, const OnnxNode& node);
 
+// What an Einsum of one or two operands multiplies: the extents of its indices, by their part. Nothing where
+// the equation has an ellipsis, an index twice in one operand, or does not fit the shapes.
+struct EinsumExtents {
+    std::vector<std::int64_t> output;
+    std::int64_t batch = 1, rows = 1, columns = 1, inner = 1;  // of both, of the first, of the second; summed
+};
+std::optional<EinsumExtents> einsum_extents(const OnnxGraph& graph, const OnnxNode& node);
+
 }  // namespace model

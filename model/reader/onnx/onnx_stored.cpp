@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include <fmt/core.h>
 
@@ -35,11 +36,16 @@ public:
             if (value.is_parameter && !*value.is_parameter) leave_out(v, buffers_);
             else if (is_mask(value)) leave_out(v, masks_);
             else if (is_folded_norm(value)) leave_out(v, norms_);
-            else if (is_matrix_per_head(v)) take_scores(v);
-            else if (is_folded_sum(value)) sums_ += element_count(value.shape);
+            else if (is_folded_constant(value)) leave_out(v, masks_);
+            else if (!is_matrix_per_head(value) && is_folded_sum(value)) sums_ += element_count(value.shape);
         }
+        for (const std::int32_t v : core::indices(graph_.values))
+            if (is_fixed_[v] && is_matrix_per_head(graph_.values[v])) take_scores(v);
         for (const OnnxNode& node : graph_.nodes)
             if (node.type == "Sqrt" && node.domain.empty() && is_variance(node.input(0))) freeze_norm(node);
+        for (const OnnxNode& node : graph_.nodes)
+            if ((node.type == "LSTM" || node.type == "GRU" || node.type == "RNN") && node.domain.empty())
+                for (const std::size_t i : {1, 2, 3}) join_parts(node.input(i));
         remark();
         return std::move(stored_);
     }
@@ -106,26 +112,62 @@ private:
         });
     }
 
-    bool is_matrix_per_head(int v) const {
-        const OnnxValue& value = graph_.value(v);
+    bool is_matrix_per_head(const OnnxValue& value) const {
         const std::size_t rank = value.shape.size();
-        if (rank < 3 || !all_readers(value, {"Add"})) return false;
+        if (value.type != OnnxType::floating || rank < 3 || !all_readers(value, {"Add"})) return false;
         const std::int64_t tokens = value.shape[rank - 1], heads = value.shape[rank - 3];
         return tokens > 1 && tokens == value.shape[rank - 2] && heads > 1 &&
                element_count(value.shape) == heads * tokens * tokens &&
                reaches_softmax(value, most_steps_to_softmax);
     }
-    void take_scores(int v) {
-        const std::vector<std::int64_t>& shape = graph_.value(v).shape;
-        const std::int64_t tokens = shape.back(), heads = shape[shape.size() - 3];
-        const std::int64_t window = std::llround(std::sqrt(static_cast<double>(tokens)));
-        if (is_named_by_exporter(graph_, graph_.value(v)) && window * window == tokens) {
-            stored_.tables[v] = {(2 * window - 1) * (2 * window - 1), heads};
-            table_elements_ += element_count(stored_.tables[v]);
-            folded_scores_ += element_count(shape);
-        } else {
-            scores_ += element_count(shape);
+    // The initialiser that the value is in another shape, or -1.
+    int stored_whole(int value) const {
+        const std::int64_t count = element_count(graph_.value(value).shape);
+        while (value >= 0 && !graph_.value(value).is_initializer) {
+            const int n = graph_.value(value).producer;
+            if (n < 0 ||
+                (node(n).type != "Reshape" && node(n).type != "Transpose" && node(n).type != "Unsqueeze" &&
+                 node(n).type != "Squeeze" && node(n).type != "Identity"))
+                return -1;
+            value = node(n).input(0);
         }
+        return value >= 0 && element_count(graph_.value(value).shape) == count ? value : -1;
+    }
+    void take_scores(int scores) {
+        const OnnxValue& value = graph_.value(scores);
+        const int source = stored_whole(scores);
+        if (source < 0 || stored_.tables.contains(source)) return;
+        const std::int64_t tokens = value.shape.back(), heads = value.shape[value.shape.size() - 3];
+        const std::int64_t window = std::llround(std::sqrt(static_cast<double>(tokens)));
+        if (is_named_by_exporter(graph_, graph_.value(source)) && window * window == tokens) {
+            stored_.tables[source] = {(2 * window - 1) * (2 * window - 1), heads};
+            table_elements_ += element_count(stored_.tables[source]);
+            folded_scores_ += element_count(value.shape);
+        } else {
+            scores_ += element_count(value.shape);
+        }
+    }
+    // Of what the exporter computed, what only makes other constants: subtracted, compared, chosen, written
+    // into them (masks of shifted windows).
+    bool is_folded_constant(const OnnxValue& value) const {
+        const bool is_written_into = std::any_of(value.consumers.begin(), value.consumers.end(), [&](int n) {
+            return node(n).type.starts_with("Scatter") && node(n).output() >= 0 &&
+                   is_fixed_[node(n).output()];
+        });
+        return is_named_by_exporter(graph_, value) &&
+               (is_written_into || makes_constants(value, most_steps_to_softmax));
+    }
+    bool makes_constants(const OnnxValue& value, int steps) const {
+        return steps > 0 && !value.consumers.empty() &&
+               std::all_of(value.consumers.begin(), value.consumers.end(), [&](int n) {
+                   const OnnxNode& reader = node(n);
+                   if (reader.output() < 0 || !is_fixed_[reader.output()]) return false;
+                   if (reader.type == "Reshape" || reader.type == "Unsqueeze" || reader.type == "Transpose" ||
+                       reader.type == "Slice")
+                       return makes_constants(graph_.value(reader.output()), steps - 1);
+                   return reader.type == "Sub" || reader.type == "Equal" || reader.type == "Where" ||
+                          reader.type == "ScatterND" || reader.type == "ScatterElements";
+               });
     }
 
     // Rows that an exporter looked up itself: positions, token types.
@@ -171,6 +213,64 @@ private:
         }
     }
 
+    // A weight of a recurrence that is stored in parts: TorchScript's exporter, when it folds nothing, cuts
+    // the gates of torch's weights, joins them in ONNX's order, and joins those of two directions.
+    void join_parts(int weight) {
+        if (weight < 0 || !is_fixed_[weight] || graph_.value(weight).is_initializer) return;
+        std::vector<int> open{weight}, nodes;
+        std::set<int> sources, seen;
+        while (!open.empty()) {
+            const int value = open.back();
+            open.pop_back();
+            if (value < 0 || !seen.insert(value).second) continue;
+            if (graph_.value(value).is_initializer) {
+                if (graph_.value(value).type == OnnxType::floating) sources.insert(value);
+                continue;
+            }
+            const int n = graph_.value(value).producer;
+            if (n < 0 || node(n).type == "Constant") continue;
+            nodes.push_back(n);
+            const bool is_cut = node(n).type == "Slice" || node(n).type == "Unsqueeze" ||
+                                node(n).type == "Reshape" || node(n).type == "Identity";
+            if (!is_cut && node(n).type != "Concat") return;
+            // What else these read are places and shapes.
+            for (std::size_t i = 0; i < (is_cut ? 1 : node(n).inputs.size()); ++i)
+                open.push_back(node(n).inputs[i]);
+        }
+        std::int64_t stored = 0;
+        for (const int source : sources) stored += element_count(graph_.value(source).shape);
+        if (stored != element_count(graph_.value(weight).shape)) return;
+        stored_.joined.insert(weight);
+        for (const int source : sources) stored_.is_constant[source] = true;
+        for (const int n : nodes) stored_.joining.insert(n);
+    }
+
+    // The elements of an exporter's matrix [width, words] beside a table [words, width] that is looked up.
+    std::int64_t untied_head() const {
+        for (const int output : graph_.outputs) {
+            for (const OnnxNode& lookup : graph_.nodes) {
+                if (lookup.type != "Gather" || lookup.input(0) < 0) continue;
+                const OnnxValue& table = graph_.value(lookup.inputs[0]);
+                if (!table.is_initializer || table.shape.size() != 2) continue;
+                if (const OnnxValue* const head = head_of(output);
+                    head && head->shape == std::vector<std::int64_t>{table.shape[1], table.shape[0]})
+                    return element_count(head->shape);
+            }
+        }
+        return 0;
+    }
+    // The exporter's matrix of the product that makes the value, before a bias.
+    const OnnxValue* head_of(int value) const {
+        int n = graph_.value(value).producer;
+        if (n >= 0 && node(n).type == "Add")
+            for (const int input : node(n).inputs)
+                if (input >= 0 && !is_fixed_[input]) value = input;
+        n = graph_.value(value).producer;
+        if (n < 0 || node(n).type != "MatMul" || node(n).input(1) < 0) return nullptr;
+        const OnnxValue& weight = graph_.value(node(n).inputs[1]);
+        return weight.is_initializer && is_named_by_exporter(graph_, weight) ? &weight : nullptr;
+    }
+
     void remark() {
         const auto say = [&](std::int64_t elements, const char* text) {
             if (elements > 0) stored_.remarks.push_back(fmt::format("{} {}", elements, text));
@@ -190,6 +290,11 @@ private:
         say(scores_,
             "stored scores of heads count as parameters: torch.onnx folds smaller tables of relative "
             "positions to them; export with do_constant_folding = False to keep the tables");
+        if (const std::int64_t repeated = untied_head(); repeated > 0)
+            say(repeated,
+                "weights in front of the scores have the extents of a table of embeddings, transposed: where "
+                "the "
+                "two are tied, torch.onnx wrote them twice, and they count twice");
         say(sums_,
             "stored values that the exporter computed and the graph adds count as parameters: rows that it "
             "looked up in tables of positions or token types, which may be longer or shorter; export with "

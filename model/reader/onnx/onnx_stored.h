@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,8 @@ struct OnnxStored {
     // Scores of every head [.., heads, w^2, w^2] that were computed of a table of relative positions: the
     // table's shape, [(2 w - 1)^2, heads] (Swin, arXiv 2103.14030, section 3.2).
     std::map<int, std::vector<std::int64_t>> tables;
+    // Weights of recurrences that nodes (`joining`) put together of stored parts: each is one parameter.
+    std::set<int> joined, joining;
     std::vector<std::string> remarks;
 };
 

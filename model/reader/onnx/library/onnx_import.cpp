@@ -407,7 +407,7 @@ private:
         for (int d = 0; d < shape->dim_size(); ++d)
             if (!shape->dim(d).has_dim_value()) shape->mutable_dim(d)->set_dim_value((*largest)[d]);
         if (!adopt(output, type)) return false;
-        if (output == node.output()) {
+        if (output == node.output() && node.type != "Einsum") {
             ++bounded_[node.type];
             const std::vector<std::int64_t>& taken = graph_.value(output).shape;
             largest_extent_ = std::max(largest_extent_, *std::max_element(taken.begin(), taken.end()));
