@@ -167,7 +167,10 @@ void OnnxMapper::map(int n) {
         return;
     }
     if (is_standard && from.type == "ConstantOfShape") {
-        const bool is_given = from.input(0) >= 0 && graph.value(from.inputs[0]).is_initializer;
+        // Files without their weights make them so; where parameters are listed these are zeros to write
+        // into.
+        const bool is_given =
+            from.input(0) >= 0 && graph.value(from.inputs[0]).is_initializer && !graph.lists_parameters;
         if (graph.value(from.output()).type == OnnxType::floating && elements(from.output()) > 1)
             weights_[from.output()] = {from.output(), false, is_given};
         return;
