@@ -5,7 +5,7 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends \
         cmake dpkg-dev file g++ git mold ninja-build \
         libboost-graph-dev libboost-program-options-dev libdnnl-dev libeigen3-dev libfmt-dev libonnx-dev \
-        libopenmpi-dev libprotobuf-dev libsentencepiece-dev libssl-dev libtomlplusplus-dev nlohmann-json3-dev protobuf-compiler \
+        libopenmpi-dev libprotobuf-dev libsentencepiece-dev libssl-dev libtomlplusplus-dev nlohmann-json3-dev protobuf-compiler zlib1g-dev \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY . .

@@ -205,10 +205,15 @@ std::optional<schedule::PlanFile> read_deepspeed(const std::string& text, const 
                micro = integer_unless_auto(reader, "train_micro_batch_size_per_gpu"),
                steps = integer_unless_auto(reader, "gradient_accumulation_steps");
     if (!batch && !micro && !reader.has("zero_optimization")) {
-        diagnostics.error(
-            {path, 1, 1}, "",
-            "this is no configuration of DeepSpeed: it has neither a batch size nor zero_optimization",
-            "give the file that deepspeed_config names");
+        if (reader.has("autotuning"))
+            diagnostics.error({path, 1, 1}, "autotuning",
+                              "the batch size and ZeRO's stage are left to DeepSpeed's autotuner",
+                              "give the ds_config_optimal.json that the autotuner wrote");
+        else
+            diagnostics.error(
+                {path, 1, 1}, "",
+                "this is no configuration of DeepSpeed: it has neither a batch size nor zero_optimization",
+                "give the file that deepspeed_config names");
         return std::nullopt;
     }
     const auto switched_on = [&](const char* key) {

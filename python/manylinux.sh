@@ -3,7 +3,7 @@
 # that AlmaLinux does not have, from their own releases. Without ONNX: its graphs are not read by this wheel.
 set -euo pipefail
 dnf install -y epel-release
-dnf install -y cmake ninja-build json-devel openssl-devel
+dnf install -y cmake ninja-build json-devel openssl-devel zlib-devel
 prefix=/usr/local
 fetch() { curl -fsSL "$1" | tar -xz -C /tmp; }
 fetch https://archives.boost.io/release/1.84.0/source/boost_1_84_0.tar.gz

@@ -34,7 +34,7 @@ breaches=$(find $existing -path tests/architecture -prune -o -type f \( -name '*
         allowed["python"] = "core api python"
         allowed["bench"] = allowed["apps"] " bench"
         allowed["tests"] = allowed["apps"] " tests"
-        heavy = "^(toml\\+\\+/|toml\\.hpp|nlohmann/|boost/graph|boost/program_options|Eigen/|unsupported/Eigen|mpi\\.h|cuda|cublas|cudnn|nccl|fmt/ranges|onnx/|google/protobuf|openssl/)"
+        heavy = "^(toml\\+\\+/|toml\\.hpp|nlohmann/|boost/graph|boost/program_options|Eigen/|unsupported/Eigen|mpi\\.h|cuda|cublas|cudnn|nccl|fmt/ranges|onnx/|google/protobuf|openssl/|zlib\\.h)"
         gpu = "^(cuda|cublas|cudnn|nccl)"
     }
     {

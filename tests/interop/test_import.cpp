@@ -197,6 +197,11 @@ TEST_CASE("every key of a DeepSpeed configuration is honoured, harmless or refus
     }
 }
 
+TEST_CASE("a DeepSpeed configuration that leaves its batch to the autotuner is refused for that") {
+    refused(R"({"train_micro_batch_size_per_gpu": "auto", "autotuning": {"enabled": true}})", "deepspeed",
+            "autotuning");
+}
+
 TEST_CASE("an estimator's hyperparameters by the example scripts' names are the training's") {
     core::Diagnostics diagnostics;
     const auto read = interop::find_exchange_target("sagemaker-smp-v2")

@@ -54,20 +54,6 @@ bool contains(const std::string& text, const std::string& part) {
     return text.find(part) != std::string::npos;
 }
 
-// A light model of the shared collection, or nothing where it is absent.
-std::optional<model::ModelGraph> shared_graph(const std::string& name) {
-    const std::string path = std::string(SHARED_DIR) + "/reference/partitioning/graphs/onnx/" + name;
-    if (!fs::exists(path)) {
-        WARN("skipped: " << path << " is not there");
-        return std::nullopt;
-    }
-    core::Diagnostics diagnostics;
-    auto graph = model::load_model(path, {}, diagnostics);
-    INFO(core::format(diagnostics));
-    REQUIRE(graph);
-    return graph;
-}
-
 // Writes graphs node by node; names of tensors are the handles.
 class Writer {
 public:
@@ -132,6 +118,14 @@ public:
         attribute->set_type(onnx::AttributeProto::INTS);
         for (std::int64_t value : values) attribute->add_ints(value);
     }
+    // A graph inside the node, as the branches of If and the bodies of loops are.
+    static onnx::GraphProto& graph_inside(onnx::NodeProto& node, const std::string& key) {
+        onnx::AttributeProto* attribute = node.add_attribute();
+        attribute->set_name(key);
+        attribute->set_type(onnx::AttributeProto::GRAPH);
+        attribute->mutable_g()->set_name(key);
+        return *attribute->mutable_g();
+    }
     static void set(onnx::NodeProto& node, const std::string& key, std::int64_t value) {
         onnx::AttributeProto* attribute = node.add_attribute();
         attribute->set_name(key);
@@ -161,6 +155,20 @@ private:
         }
     }
 };
+
+// A light model of the shared collection, or nothing where it is absent.
+std::optional<model::ModelGraph> shared_graph(const std::string& name) {
+    const std::string path = std::string(SHARED_DIR) + "/reference/partitioning/graphs/onnx/" + name;
+    if (!fs::exists(path)) {
+        WARN("skipped: " << path << " is not there");
+        return std::nullopt;
+    }
+    core::Diagnostics diagnostics;
+    auto graph = model::load_model(path, {}, diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(graph);
+    return graph;
+}
 
 // A pre-norm GPT as torch.onnx writes it at opset 13: layer norms and GELU taken apart, heads by Reshape and
 // Transpose, shapes computed from Shape.
@@ -694,6 +702,318 @@ TEST_CASE("Mutated ONNX files are refused or read, never fatal") {
         CHECK(model::forward_flops_per_sample(*loaded.graph).value >= 0);
     }
     CHECK(read > 0);
+}
+
+// Graphs that choose: branches, loops, boxes whose number depends on data; which stored tensors are trained.
+namespace {
+
+void declare_outputs(onnx::GraphProto& graph, const std::vector<std::string>& names) {
+    for (const std::string& name : names) graph.add_output()->set_name(name);
+}
+
+onnx::NodeProto& add(onnx::GraphProto& graph, const std::string& type, const std::vector<std::string>& inputs,
+                     const std::string& output) {
+    onnx::NodeProto* node = graph.add_node();
+    node->set_op_type(type);
+    node->set_name(output + "_node");
+    for (const std::string& name : inputs) node->add_input(name);
+    node->add_output(output);
+    return *node;
+}
+
+void give_weight(onnx::GraphProto& graph, const std::string& name, const std::vector<std::int64_t>& shape) {
+    onnx::TensorProto* tensor = graph.add_initializer();
+    tensor->set_name(name);
+    tensor->set_data_type(onnx::TensorProto::FLOAT);
+    for (std::int64_t extent : shape) tensor->add_dims(extent);
+    tensor->set_data_location(onnx::TensorProto::EXTERNAL);
+}
+
+// images [3, 8, 8] -> Unsqueeze -> maps [1, 4, 8, 8]: a convolution of 3 x 3 with padding.
+Writer one_image() {
+    Writer w;
+    w.input("image", {3, 8, 8});
+    w.make("Unsqueeze", {"image", w.integers("axis0", {0})}, "images");
+    onnx::NodeProto& conv = w.node("Conv", {"images", w.weight("filter", {4, 3, 3, 3})}, "maps");
+    Writer::set(conv, "kernel_shape", std::vector<std::int64_t>{3, 3});
+    Writer::set(conv, "pads", std::vector<std::int64_t>{1, 1, 1, 1});
+    return w;
+}
+
+// A condition on sizes: is the first extent of `of` zero?
+void add_emptiness(Writer& w, const std::string& of) {
+    w.make("Shape", {of}, of + ".shape");
+    w.make("Gather", {of + ".shape", w.integers(of + ".first", {0})}, of + ".count");
+    w.make("Equal", {of + ".count", w.integers(of + ".zero", {0})}, of + ".is_empty");
+}
+
+std::string remarks_of(const model::ModelGraph& graph) {
+    std::string all;
+    for (const std::string& one : graph.assumptions) all += one + "\n";
+    return all;
+}
+
+model::ModelGraph read_back(const Writer& w) {
+    Loaded loaded = load(w.bytes());
+    INFO(loaded.errors);
+    REQUIRE(loaded.graph);
+    return std::move(*loaded.graph);
+}
+
+}  // namespace
+
+TEST_CASE("An image without a batch is one sample, whatever its channels") {
+    Writer w = one_image();
+    w.output("maps");
+    const model::ModelGraph graph = read_back(w);
+    // A product of 27 numbers for each of 4 x 64 values.
+    CHECK(model::forward_flops_per_sample(graph).value >= 2.0 * 27 * 256);
+    CHECK(model::forward_flops_per_sample(graph).value < 2.2 * 27 * 256);
+    CHECK_FALSE(contains(remarks_of(graph), "everything is divided"));
+}
+
+TEST_CASE("Of If the branch is read that a condition on sizes chooses") {
+    for (const bool negated : {false, true}) {
+        INFO(negated);
+        Writer w = one_image();
+        add_emptiness(w, "images");
+        if (negated) w.make("Not", {"images.is_empty"}, "images.is_full");
+        onnx::NodeProto& branch = w.node("If", {negated ? "images.is_full" : "images.is_empty"}, "chosen");
+        // Both branches use the same name for a tensor of their own, and one of the graph around them.
+        for (const bool is_then : {true, false}) {
+            onnx::GraphProto& inner = Writer::graph_inside(branch, is_then ? "then_branch" : "else_branch");
+            give_weight(inner, "own", {is_then ? 5 : 7, 4, 1, 1});
+            add(inner, "Conv", {"maps", "own"}, "result");
+            declare_outputs(inner, {"result"});
+        }
+        w.output("chosen");
+        const model::ModelGraph graph = read_back(w);
+        CHECK(model::parameter_count(graph) == 4 * 27 + (negated ? 5 : 7) * 4);
+        CHECK(contains(remarks_of(graph), "1 conditions that depend on sizes alone"));
+    }
+}
+
+TEST_CASE("A condition that is computed from data is refused by its node and tensor") {
+    Writer w = one_image();
+    w.make("ReduceMax", {"maps"}, "largest");
+    w.make("Greater", {"largest", w.scalar("threshold", 0.5F)}, "is_bright");
+    onnx::NodeProto& branch = w.node("If", {"is_bright"}, "chosen");
+    for (const char* name : {"then_branch", "else_branch"}) {
+        onnx::GraphProto& inner = Writer::graph_inside(branch, name);
+        add(inner, "Relu", {"maps"}, "result");
+        declare_outputs(inner, {"result"});
+    }
+    w.output("chosen");
+    const std::string errors = load(w.bytes()).errors;
+    CHECK(contains(errors, "chosen_node"));
+    CHECK(contains(errors, "'is_bright'"));
+    CHECK(contains(errors, "export the branch that is trained"));
+}
+
+TEST_CASE("Sizes that depend on data are taken at the most that they can be, and said") {
+    Writer w = one_image();
+    w.integers("rows", {-1, 4});
+    w.make("Reshape", {"maps", "rows"}, "boxes");  // [64, 4]
+    w.make("ReduceMax", {"boxes"}, "unused");
+    onnx::NodeProto& best = w.node("ReduceMax", {"boxes"}, "scores");
+    Writer::set(best, "axes", std::vector<std::int64_t>{1});
+    Writer::set(best, "keepdims", 0);  // [64]
+    w.make("Greater", {"scores", w.scalar("threshold", 0.1F)}, "is_good");
+    w.make("NonZero", {"is_good"}, "places");  // at most [1, 64]
+    w.make("Squeeze", {"places", w.integers("axis", {0})}, "indices");
+    w.make("Gather", {"boxes", "indices"}, "kept");          // [64, 4]
+    w.make("Gather", {"scores", "indices"}, "kept_scores");  // [64]
+    w.make("Unsqueeze", {"kept", "axis"}, "batched");
+    w.make("Unsqueeze", {"kept_scores", w.integers("axes01", {0, 1})}, "batched_scores");
+    w.make("NonMaxSuppression", {"batched", "batched_scores", w.integers("most", {10})}, "selected");
+    w.make("Gather", {"selected", w.integers("third", {2})}, "third_column");
+    onnx::NodeProto& column = *w.model.mutable_graph()->mutable_node(w.model.graph().node_size() - 1);
+    Writer::set(column, "axis", 1);  // [10, 1]
+    w.make("Squeeze", {"third_column", w.integers("axis1", {1})}, "chosen");
+    w.make("Gather", {"kept", "chosen"}, "result");
+    w.output("result");
+    const model::ModelGraph graph = read_back(w);
+    const std::string remarks = remarks_of(graph);
+    CHECK(contains(remarks, "NonMaxSuppression (1), NonZero (1); the largest is 64"));
+    CHECK(contains(remarks, "losses of a detection model"));
+    // 10 boxes of 4 numbers are trained on.
+    CHECK(std::any_of(graph.operators.begin(), graph.operators.end(), [&](const model::Operator& op) {
+        return op.name == "loss.outputs" && graph.tensor(op.output).shape == std::vector<std::int64_t>{40, 1};
+    }));
+}
+
+TEST_CASE("A head over regions costs a region's head as often as there are regions") {
+    const auto flops = [](std::int64_t regions) {
+        Writer w = one_image();
+        w.weight("rois", {regions, 4});
+        w.integers("of_image", std::vector<std::int64_t>(regions, 0));
+        onnx::NodeProto& align = w.node("RoiAlign", {"maps", "rois", "of_image"}, "regions");
+        Writer::set(align, "output_height", 6);
+        Writer::set(align, "output_width", 6);
+        Writer::set(align, "sampling_ratio", 2);
+        onnx::NodeProto& head = w.node("Conv", {"regions", w.weight("head", {8, 4, 3, 3})}, "features");
+        Writer::set(head, "kernel_shape", std::vector<std::int64_t>{3, 3});
+        w.output("features");
+        const model::ModelGraph graph = read_back(w);
+        CHECK(model::parameter_count(graph) == 4 * 27 + 8 * 36);
+        return model::forward_flops_per_sample(graph).value;
+    };
+    // 8 x 4 x 4 values a region, of 36 products each; the loss takes a few a value besides.
+    const double per_region = 2.0 * 36 * 128;
+    CHECK((flops(40) - flops(20)) / 20 == Approx(per_region).epsilon(0.1));
+}
+
+TEST_CASE("A loop is left out with what follows it where nothing of that is trained") {
+    const auto looped = [](bool has_weight_inside, bool has_weight_after) {
+        Writer w = one_image();
+        onnx::NodeProto& loop = w.node("Loop", {w.integers("trips", {3}), "", "maps"}, "pasted");
+        onnx::GraphProto& body = Writer::graph_inside(loop, "body");
+        for (const char* name : {"i", "condition", "carried"}) body.add_input()->set_name(name);
+        add(body, "Identity", {"condition"}, "again");
+        if (has_weight_inside) {
+            give_weight(body, "inner", {4, 4, 1, 1});
+            add(body, "Conv", {"carried", "inner"}, "next");
+        } else {
+            add(body, "Relu", {"carried"}, "next");
+        }
+        declare_outputs(body, {"again", "next"});
+        if (has_weight_after) w.make("Conv", {"pasted", w.weight("after", {2, 4, 1, 1})}, "result");
+        else w.make("Relu", {"pasted"}, "result");
+        w.output("result");
+        return w;
+    };
+    const model::ModelGraph graph = read_back(looped(false, false));
+    CHECK(model::parameter_count(graph) == 4 * 27);
+    CHECK(contains(remarks_of(graph), "pasted_node"));
+    CHECK(contains(remarks_of(graph), "left out with 1 nodes"));
+    const std::string inside = load(looped(true, false).bytes()).errors;
+    CHECK(contains(inside, "pasted_node"));
+    CHECK(contains(inside, "'inner'"));
+    const std::string after = load(looped(false, true).bytes()).errors;
+    CHECK(contains(after, "result_node"));
+    CHECK(contains(after, "'after'"));
+}
+
+TEST_CASE("The four vectors of a frozen norm are no parameters, folded or not") {
+    SECTION("as torchvision's FrozenBatchNorm2d computes with them") {
+        Writer w = one_image();
+        for (const char* name : {"weight", "bias", "mean", "variance"})
+            w.make("Reshape", {w.weight(std::string("norm.") + name, {4}), "channels"},
+                   std::string(name) + "_4d");
+        w.integers("channels", {1, -1, 1, 1});
+        w.make("Add", {"variance_4d", w.scalar("epsilon", 1e-5F)}, "sum");
+        w.make("Sqrt", {"sum"}, "root");
+        w.make("Reciprocal", {"root"}, "inverse");
+        w.make("Mul", {"weight_4d", "inverse"}, "scale");
+        w.make("Mul", {"mean_4d", "scale"}, "scaled_mean");
+        w.make("Sub", {"bias_4d", "scaled_mean"}, "shift");
+        w.make("Mul", {"maps", "scale"}, "scaled");
+        w.make("Add", {"scaled", "shift"}, "normed");
+        w.output("normed");
+        const model::ModelGraph graph = read_back(w);
+        CHECK(model::parameter_count(graph) == 4 * 27);
+        CHECK(contains(remarks_of(graph), "16 stored scales and shifts behind convolutions"));
+    }
+    SECTION("as TorchScript's exporter folds them, and a scale that a module names is trained") {
+        for (const bool is_folded : {true, false}) {
+            Writer w = one_image();
+            const std::string name = is_folded ? "onnx::Mul_7" : "layer_scale";
+            w.make("Mul", {"maps", w.weight(name, {1, 4, 1, 1})}, "scaled");
+            w.output("scaled");
+            CHECK(model::parameter_count(read_back(w)) == 4 * 27 + (is_folded ? 0 : 4));
+        }
+    }
+}
+
+TEST_CASE("Masks of windows are no parameters, and scores of heads are those of their table") {
+    // Two windows of 2 x 2 tokens, 3 heads: scores [2, 3, 4, 4]; the table has (2 x 2 - 1)^2 rows a head.
+    Writer w;
+    w.input("x", {-1, 8, 4});
+    w.make("MatMul", {"x", w.weight("projection", {4, 12})}, "projected");
+    w.make("Reshape", {"projected", w.integers("shape", {1, 2, 3, 4, 4})}, "scores");
+    w.make("Add", {"scores", w.weight("onnx::Add_9", {1, 3, 4, 4})}, "biased");
+    w.make("Add", {"biased", w.weight("onnx::Add_10", {1, 2, 1, 4, 4})}, "masked");
+    Writer::set(w.node("Softmax", {"masked"}, "probabilities"), "axis", -1);
+    w.output("probabilities");
+    // One softmax is the loss's own: another follows, so that the mask's stays in the graph.
+    w.make("Relu", {"probabilities"}, "result");
+    w.model.mutable_graph()->mutable_output(0)->set_name("result");
+    const model::ModelGraph graph = read_back(w);
+    CHECK(model::parameter_count(graph) == 48 + 9 * 3);
+    CHECK(contains(remarks_of(graph), "48 stored scores of heads are taken for 27 parameters"));
+    CHECK(contains(remarks_of(graph), "32 stored scores that are added in front of a softmax"));
+}
+
+TEST_CASE("Vectors that TorchScript's exporter writes once count for each that they stand for") {
+    Writer w = one_image();
+    w.weight("first.bias", {4});
+    w.make("Identity", {"first.bias"}, "second.bias");
+    onnx::NodeProto& first = w.node("Conv", {"maps", w.weight("a", {4, 4, 1, 1}), "first.bias"}, "one");
+    onnx::NodeProto& second = w.node("Conv", {"one", w.weight("b", {4, 4, 1, 1}), "second.bias"}, "two");
+    for (onnx::NodeProto* node : {&first, &second})
+        Writer::set(*node, "kernel_shape", std::vector<std::int64_t>{1, 1});
+    w.output("two");
+    CHECK(model::parameter_count(read_back(w)) == 4 * 27 + 2 * 16 + 2 * 4);
+}
+
+TEST_CASE("What torch.export calls a buffer is no parameter") {
+    for (const bool is_buffer : {true, false}) {
+        Writer w = one_image();
+        w.make("Add", {"maps", w.weight("positions", {1, 4, 8, 8})}, "placed");
+        w.output("placed");
+        // Field 4 of ValueInfoProto, which an older libonnx does not know, holds key and value.
+        const std::string key = "pkg.torch.export.graph_signature.InputSpec.kind",
+                          value = is_buffer ? "BUFFER" : "PARAMETER";
+        std::string entry = "\x0a" + std::string(1, static_cast<char>(key.size())) + key + "\x12" +
+                            std::string(1, static_cast<char>(value.size())) + value;
+        std::string info = "\x0a\x09positions\x22" + std::string(1, static_cast<char>(entry.size())) + entry;
+        REQUIRE(w.model.mutable_graph()->add_value_info()->ParseFromString(info));
+        CHECK(model::parameter_count(read_back(w)) == 4 * 27 + (is_buffer ? 0 : 256));
+    }
+}
+
+TEST_CASE("An Einsum costs a product over all of its indices") {
+    const auto loaded = [](const std::string& equation, const std::vector<std::int64_t>& weight) {
+        Writer w;
+        w.input("x", {-1, 6, 4});
+        w.make("MatMul", {"x", w.weight("projection", {4, 4})}, "projected");
+        Writer::set_text(w.node("Einsum", {"projected", w.weight("other", weight)}, "result"), "equation",
+                         equation);
+        w.output("result");
+        return load(w.bytes());
+    };
+    const auto flops = [&](const std::string& equation, const std::vector<std::int64_t>& weight) {
+        const Loaded result = loaded(equation, weight);
+        INFO(result.errors);
+        REQUIRE(result.graph);
+        for (const model::Operator& op : result.graph->operators)
+            if (op.kind == model::OperatorKind::matrix_product)
+                return 2 * op.attributes.product.batch * op.attributes.product.m * op.attributes.product.n *
+                       op.attributes.product.k;
+        return std::int64_t(0);
+    };
+    CHECK(flops("bij, jk -> bik", {4, 5}) == 2 * 6 * 4 * 5);
+    CHECK(flops("bij,ijk->bik", {6, 4, 5}) == 2 * 6 * 4 * 5);  // a matrix for each i
+    CHECK(flops("bij,jk", {4, 5}) == 2 * 6 * 4 * 5);
+    CHECK(contains(loaded("jk,kl->jl", {4, 5}).errors,
+                   "result_node"));  // the first operand has three dimensions
+    CHECK(contains(loaded("...ij,jk->...ik", {4, 5}).errors, "result_node"));
+}
+
+TEST_CASE("A part of a small table is a parameter, not a constant that was folded") {
+    Writer w;
+    w.input("x", {-1, 4, 8});
+    onnx::TensorProto* table =
+        w.model.mutable_graph()->add_initializer();  // with its payload: small enough to fold
+    table->set_name("positions");
+    table->set_data_type(onnx::TensorProto::FLOAT);
+    for (const std::int64_t extent : {1, 6, 8}) table->add_dims(extent);
+    for (int i = 0; i < 48; ++i) table->add_float_data(static_cast<float>(i));
+    w.make("Slice", {"positions", w.integers("begin", {0}), w.integers("end", {4}), w.integers("along", {1})},
+           "used");
+    w.make("Add", {"x", "used"}, "placed");
+    w.output("placed");
+    CHECK(model::parameter_count(read_back(w)) == 48);
 }
 
 #else

@@ -128,7 +128,7 @@ public:
         const core::Value* const events = document.find("traceEvents");
         if (!events || !events->is_array()) {
             error(document, "traceEvents", "no trace of torch.profiler: traceEvents is missing",
-                  "give what export_chrome_trace wrote, unpacked if it ends in .gz");
+                  "give what export_chrome_trace wrote");
             return std::nullopt;
         }
         const core::Value* const version = document.find("schemaVersion");

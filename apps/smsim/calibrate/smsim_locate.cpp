@@ -11,6 +11,7 @@
 #include "sim/report/comparison.h"
 #include "sim/report/explain.h"
 #include "sim/scenario.h"
+#include "validation/measured/gzip/gzip.h"
 #include "validation/measured/step_comparison.h"
 
 namespace apps {
@@ -27,7 +28,8 @@ const char* const help =
     "  --set KEY=VALUE  change the scenario\n"
     "  --json           one JSON document on stdout\n"
     "\n"
-    "TRACE.json is what export_chrome_trace() of torch.profiler wrote of one rank (unpack .gz), with step() "
+    "TRACE.json is what export_chrome_trace() of torch.profiler wrote of one rank (.json or .json.gz), with "
+    "step() "
     "called "
     "after every\n"
     "training step: profile(activities=[CPU, CUDA], schedule=schedule(wait=5, warmup=2, active=3)). Kernels "
@@ -37,6 +39,15 @@ const char* const help =
     "\n"
     "Example:\n"
     "  smsim locate scenarios/llama2_7b_p4d.toml rank0.json\n";
+
+// A step of a large model on a GPU is some 100 MB of JSON.
+constexpr std::size_t largest_trace = std::size_t(512) << 20;
+
+std::optional<std::string> read_trace(const std::string& file, core::Diagnostics& diagnostics) {
+    std::optional<std::string> bytes = core::read_file(file, diagnostics, {}, {}, largest_trace);
+    if (!bytes || !validation::is_gzip(*bytes)) return bytes;
+    return validation::unpacked(*bytes, file, diagnostics, largest_trace);
+}
 
 }  // namespace
 
@@ -54,7 +65,6 @@ int run_locate_command(const std::vector<std::string>& arguments, std::ostream& 
                     "see smsim locate --help");
     if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
     const std::string &path = given.positional()[0], &file = given.positional()[1];
-    if (file.ends_with(".gz")) given.error(file, "the trace is packed", "gunzip it first");
     std::optional<core::Value> document = sim::load_scenario_document(path, diagnostics);
     if (diagnostics.has_errors() || !document) return show(diagnostics, as_json, out, err);
     for (const std::string& text : given.all("--set"))
@@ -63,7 +73,7 @@ int run_locate_command(const std::vector<std::string>& arguments, std::ostream& 
     std::optional<sim::Scenario> scenario = sim::read_scenario(*document, path, diagnostics);
     std::string order;
     std::optional<validation::MeasuredStep> measured;
-    if (const std::optional<std::string> text = core::read_file(file, diagnostics))
+    if (const std::optional<std::string> text = read_trace(file, diagnostics))
         if (const auto trace = core::parse_json(*text, file, diagnostics))
             measured = validation::read_kineto_trace(*trace, file, diagnostics);
     if (!scenario || !measured || !api::search_order(*scenario, diagnostics, order))

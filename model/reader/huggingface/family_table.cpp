@@ -1,5 +1,8 @@
 #include "model/reader/huggingface/family_table.h"
 
+#include <algorithm>
+#include <array>
+
 #include "model/reader/huggingface/family_rule.h"
 #include "model/reader/huggingface/family_specials.h"
 
@@ -293,6 +296,12 @@ bool map_family(const std::string& model_type, ConfigMapper& mapper) {
         return true;
     }
     return false;
+}
+
+bool has_state_space(const std::string& type) {
+    constexpr std::array types{"mamba", "mamba2", "falcon_mamba",     "jamba",     "bamba",
+                               "zamba", "zamba2", "granitemoehybrid", "falcon_h1", "nemotron_h"};
+    return std::find(types.begin(), types.end(), type) != types.end();
 }
 
 }  // namespace model

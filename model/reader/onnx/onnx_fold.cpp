@@ -89,16 +89,25 @@ private:
             for (std::int64_t i = 0; i < count; ++i) all.push_back((*data(0))[0] + i * (*data(2))[0]);
             return all;
         }
-        if (type == "ReduceProd" && count == 1) {
-            double product = 1;
-            for (double x : *data(0)) product *= x;
-            return Data{product};
-        }
+        if (type.starts_with("Reduce") && count == 1) return reduced();
         if (type == "Expand") return elementwise(result, count, 1, [](const double* x) { return x[0]; });
         if (type == "Where")
             return elementwise(result, count, 3, [](const double* x) { return x[0] != 0 ? x[1] : x[2]; });
         if (node.inputs.size() == 1) return unary();
         return binary(result, count);
+    }
+
+    // Of all elements.
+    std::optional<Data> reduced() const {
+        const Data& all = *data(0);
+        if (all.empty() && node.type != "ReduceProd") return std::nullopt;
+        if (node.type == "ReduceMin") return Data{*std::min_element(all.begin(), all.end())};
+        if (node.type == "ReduceMax") return Data{*std::max_element(all.begin(), all.end())};
+        const bool is_product = node.type == "ReduceProd";
+        if (!is_product && node.type != "ReduceSum" && node.type != "ReduceMean") return std::nullopt;
+        double result = is_product ? 1 : 0;
+        for (const double x : all) result = is_product ? result * x : result + x;
+        return Data{node.type == "ReduceMean" ? result / static_cast<double>(all.size()) : result};
     }
 
     std::optional<Data> shape_of_input() const {
@@ -220,6 +229,10 @@ private:
             else if (type == "Abs") x = std::abs(x);
             else if (type == "Sqrt") x = std::sqrt(x);
             else if (type == "Not") x = x == 0;
+            else if (type == "Reciprocal") x = 1 / x;
+            else if (type == "Exp") x = std::exp(x);
+            else if (type == "Log") x = std::log(x);
+            else if (type == "Round") x = std::nearbyint(x);
             else return std::nullopt;
         }
         return all;
@@ -245,6 +258,7 @@ private:
         if (type == "LessOrEqual") return apply([](double a, double b) { return a <= b ? 1.0 : 0.0; });
         if (type == "Less") return apply([](double a, double b) { return a < b ? 1.0 : 0.0; });
         if (type == "And") return apply([](double a, double b) { return a != 0 && b != 0 ? 1.0 : 0.0; });
+        if (type == "Xor") return apply([](double a, double b) { return (a != 0) != (b != 0) ? 1.0 : 0.0; });
         if (type == "Or") return apply([](double a, double b) { return a != 0 || b != 0 ? 1.0 : 0.0; });
         if (type == "Div" || type == "Mod") {
             if (!data(1) || std::find(data(1)->begin(), data(1)->end(), 0.0) != data(1)->end())

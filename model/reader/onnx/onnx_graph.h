@@ -24,6 +24,7 @@ struct OnnxValue {
     int producer = -1;                        // node
     std::vector<int> consumers;               // nodes, ascending, each once
     bool is_initializer = false, is_input = false, is_output = false;
+    std::optional<bool> is_parameter;  // of a module, or its buffer, where the file says so
 };
 
 struct OnnxAttribute {
@@ -64,6 +65,7 @@ struct OnnxGraph {
     std::vector<OnnxValue> values;
     std::vector<OnnxNode> nodes;
     std::vector<int> inputs, outputs;  // values
+    bool lists_parameters = false;     // the file says which initialisers are parameters
     std::vector<std::string> assumptions;
 
     const OnnxValue& value(int id) const { return values[id]; }

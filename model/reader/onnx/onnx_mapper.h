@@ -16,6 +16,7 @@
 #include "model/reader/onnx/onnx.h"
 #include "model/reader/onnx/onnx_operator_kinds.h"
 #include "model/reader/onnx/onnx_patterns.h"
+#include "model/reader/onnx/onnx_stored.h"
 
 namespace model {
 
@@ -26,6 +27,7 @@ public:
     OnnxMapper(const OnnxGraph& g, const std::string& path, core::Diagnostics& d, const std::string& k)
         : graph(g),
           patterns(find_patterns(g)),
+          stored(classify_stored(g)),
           diagnostics(d),
           key(k),
           location{path, 0, 0},
@@ -53,6 +55,7 @@ private:
     bool is_weight(int value) const {
         return value >= 0 && !is_activation(value) && weight(value).source >= 0;
     }
+    bool is_weight_of_one(int value) const;
     bool has_gradient_at(int value) const {
         return is_activation(value) && has_gradient(builder_graph(), tensor(value));
     }
@@ -76,20 +79,16 @@ private:
 
     // Activations and weights among the inputs, in order.
     void operands(const OnnxNode& from, std::vector<TensorId>& inputs, std::vector<ParameterId>& parameters);
-    // Scores that are only ever added in front of a softmax, one matrix for all heads: exporters fold causal
-    // masks to such constants.
-    bool is_mask(int value) const;
     bool add_inputs();
 
     // The output to train on, and the softmax in front of it, which the loss contains.
     void choose_loss();
     bool add_loss();
+    // Scores of several outputs, one row an element: [elements, 1].
+    TensorId joined_outputs();
     void describe_model();
-    // Remarks on what an exporter may have folded away, and how to export without.
+    // A remark on what an exporter may have folded away, and how to export without.
     void describe_folded_norms();
-    void describe_folded_scores();
-    // Through sums and other shapes alone.
-    bool reaches_softmax(int value, int steps) const;
     void map(int n);
 
     // Transposed, reshaped, cast: still the same weight.
@@ -112,14 +111,19 @@ private:
     void transpose(const OnnxNode& from, TensorId x);
     void elementwise(const OnnxNode& from, OnnxKeeps keeps);
     void gather(const OnnxNode& from);
+    // The largest values, places that are not zero, boxes, regions: what detection models choose.
+    void selection(const OnnxNode& from);
 
     // Columns and rows as the node reads them; one-dimensional operands are rows and columns of one.
     void product(const OnnxNode& from, int output, int bias);
+    void einsum(const OnnxNode& from);
     TensorId constant_operand(const OnnxNode& from, int value);
 
     // A bias that is no plain row of weights.
     void add_operand(const OnnxNode& from, int output, int operand);
     void convolution(const OnnxNode& from);
+    static bool has_regions(const Shape& in, const Shape& out, std::size_t rank);
+    static Shape mosaic(const Shape& regions);
 
     // False where the layer is not of weights [directions, gates hidden, ...] and one sequence a sample.
     bool recurrence(const OnnxNode& from);
@@ -127,6 +131,7 @@ private:
     void pool(const OnnxNode& from, TensorId x);
     const OnnxGraph& graph;
     const OnnxPatterns patterns;
+    const OnnxStored stored;
     core::Diagnostics& diagnostics;
     const std::string key;
     const core::SourceLocation location;
@@ -136,8 +141,8 @@ private:
     std::vector<ParameterId> parameters_;  // by source value
     std::vector<bool> is_left_out_;
     std::map<std::string, int> names_;
-    int logits_ = -1, loss_node_ = -1, unknowns_ = 0;
-    std::int64_t masked_scores_ = 0;
+    std::vector<int> trained_;  // outputs, where one loss is over several
+    int logits_ = -1, loss_node_ = -1, unknowns_ = 0, repeated_weights_ = 0;
     bool has_failed_ = false, has_scaled_norms_ = false;
 };
 

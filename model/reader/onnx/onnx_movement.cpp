@@ -84,4 +84,26 @@ void OnnxMapper::gather(const OnnxNode& from) {
     emit(OperatorKind::gather, from, output, inputs, parameters);
 }
 
+void OnnxMapper::selection(const OnnxNode& from) {
+    std::vector<TensorId> inputs;
+    for (int input : from.inputs)
+        if (is_activation(input)) inputs.push_back(tensor(input));
+    if (inputs.empty()) return;  // of weights or constants: nothing that a step computes
+    if (from.type == "RoiAlign") {
+        // Regions share the pixels of one map, which caches hold: read once, written once a region.
+        Attributes attributes;
+        const auto mode = from.attributes.find("mode");
+        attributes.is_maximum = mode != from.attributes.end() && mode->second.text == "max";
+        if (!is_activation(from.input(0)))
+            return void(fail(describe(from) + " reads regions of a constant", "there is nothing to train"));
+        emit(OperatorKind::pooling, from, from.output(), {inputs[0]}, {}, attributes);
+        return;
+    }
+    const bool has_values = from.type == "TopK" || from.type == "Compress";
+    for (const int output : from.outputs)
+        if (output >= 0 && (!graph.value(output).consumers.empty() || graph.value(output).is_output))
+            emit(has_values && output == from.output() ? OperatorKind::gather : OperatorKind::elementwise,
+                 from, output, inputs, {}, {}, has_values && output == from.output());
+}
+
 }  // namespace model

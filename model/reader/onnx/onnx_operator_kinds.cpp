@@ -1,6 +1,8 @@
 #include "model/reader/onnx/onnx_operator_kinds.h"
 
-#include <set>
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
 
 #include "model/reader/onnx/onnx_graph.h"
 
@@ -8,63 +10,63 @@ namespace model {
 
 namespace {
 
-const std::set<std::string>& other_operators() {
-    static const std::set<std::string> operators{"AveragePool",
-                                                 "BatchNormalization",
-                                                 "Concat",
-                                                 "Constant",
-                                                 "ConstantOfShape",
-                                                 "Conv",
-                                                 "ConvTranspose",
-                                                 "DepthToSpace",
-                                                 "Dropout",
-                                                 "EyeLike",
-                                                 "Flatten",
-                                                 "Gather",
-                                                 "GatherElements",
-                                                 "GatherND",
-                                                 "GRU",
-                                                 "Gelu",
-                                                 "Gemm",
-                                                 "GlobalAveragePool",
-                                                 "GlobalMaxPool",
-                                                 "GroupNormalization",
-                                                 "Identity",
-                                                 "InstanceNormalization",
-                                                 "LSTM",
-                                                 "LayerNormalization",
-                                                 "LogSoftmax",
-                                                 "LpNormalization",
-                                                 "MatMul",
-                                                 "MaxPool",
-                                                 "MeanVarianceNormalization",
-                                                 "NegativeLogLikelihoodLoss",
-                                                 "RMSNormalization",
-                                                 "RNN",
-                                                 "Range",
-                                                 "ReduceL1",
-                                                 "ReduceL2",
-                                                 "ReduceLogSumExp",
-                                                 "ReduceMax",
-                                                 "ReduceMean",
-                                                 "ReduceMin",
-                                                 "ReduceProd",
-                                                 "ReduceSum",
-                                                 "ReduceSumSquare",
-                                                 "Relu",
-                                                 "Reshape",
-                                                 "Shape",
-                                                 "Size",
-                                                 "Slice",
-                                                 "Softmax",
-                                                 "SoftmaxCrossEntropyLoss",
-                                                 "SpaceToDepth",
-                                                 "Split",
-                                                 "Squeeze",
-                                                 "Tanh",
-                                                 "Transpose",
-                                                 "Unsqueeze"};
-    return operators;
+constexpr const char* reductions[] = {"ReduceL1",   "ReduceL2",   "ReduceLogSumExp",
+                                      "ReduceMax",  "ReduceMean", "ReduceMin",
+                                      "ReduceProd", "ReduceSum",  "ReduceSumSquare"};
+// How many or which, by data; branches and loops.
+constexpr const char* choices[] = {"Compress", "If",       "Loop", "NonMaxSuppression",
+                                   "NonZero",  "RoiAlign", "Scan", "TopK"};
+constexpr const char* other_operators[] = {"AveragePool",
+                                           "BatchNormalization",
+                                           "Concat",
+                                           "Constant",
+                                           "ConstantOfShape",
+                                           "Conv",
+                                           "ConvTranspose",
+                                           "DepthToSpace",
+                                           "Dropout",
+                                           "Einsum",
+                                           "EyeLike",
+                                           "Flatten",
+                                           "Gather",
+                                           "GatherElements",
+                                           "GatherND",
+                                           "GRU",
+                                           "Gelu",
+                                           "Gemm",
+                                           "GlobalAveragePool",
+                                           "GlobalMaxPool",
+                                           "GroupNormalization",
+                                           "Identity",
+                                           "InstanceNormalization",
+                                           "LSTM",
+                                           "LayerNormalization",
+                                           "LogSoftmax",
+                                           "LpNormalization",
+                                           "MatMul",
+                                           "MaxPool",
+                                           "MeanVarianceNormalization",
+                                           "NegativeLogLikelihoodLoss",
+                                           "RMSNormalization",
+                                           "RNN",
+                                           "Range",
+                                           "Relu",
+                                           "Reshape",
+                                           "Shape",
+                                           "Size",
+                                           "Slice",
+                                           "Softmax",
+                                           "SoftmaxCrossEntropyLoss",
+                                           "SpaceToDepth",
+                                           "Split",
+                                           "Squeeze",
+                                           "Tanh",
+                                           "Transpose",
+                                           "Unsqueeze"};
+
+template <std::size_t size>
+bool is_one_of(const char* const (&types)[size], const std::string& type) {
+    return std::find(std::begin(types), std::end(types), type) != std::end(types);
 }
 
 }  // namespace
@@ -137,7 +139,8 @@ const std::map<std::string, OnnxKeeps>& onnx_elementwise_operators() {
 }
 
 bool has_mapping(const OnnxNode& node) {
-    return other_operators().contains(node.type) || onnx_elementwise_operators().contains(node.type);
+    return is_one_of(other_operators, node.type) || is_one_of(choices, node.type) ||
+           is_one_of(reductions, node.type) || onnx_elementwise_operators().contains(node.type);
 }
 
 }  // namespace model

@@ -4,6 +4,7 @@
 #include "model/reader/onnx/onnx_mapper.h"
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 
 #include <fmt/core.h>
@@ -18,17 +19,23 @@ bool is_any_of(const std::string& text, std::initializer_list<const char*> words
     return std::any_of(words.begin(), words.end(), [&](const char* word) { return text == word; });
 }
 
+// As "layers.0.norm.bias"; TorchScript names what nodes make "/layers.0/Add_output_0", "onnx::Add_7" or "7".
+bool is_name_of_module(const std::string& name) {
+    return !name.empty() && std::isalpha(static_cast<unsigned char>(name[0])) && !name.starts_with("onnx::");
+}
+
 }  // namespace
 
 std::optional<ModelGraph> OnnxMapper::run() {
     builder.begin_unit("graph");
     for (const std::int32_t v : core::indices(graph.values))
-        if (graph.values[v].is_initializer && graph.values[v].type == OnnxType::floating && elements(v) > 1) {
-            if (is_mask(v)) masked_scores_ += elements(v);
-            else weights_[v] = {v, false, true};
-        }
+        if (graph.values[v].is_initializer && graph.values[v].type == OnnxType::floating &&
+            !stored.is_constant[v] && (elements(v) > 1 || is_weight_of_one(v)))
+            weights_[v] = {v, false, true};
+    for (const int v : stored.joined) weights_[v] = {v, false, true};
     if (!add_inputs()) return std::nullopt;
     choose_loss();
+    for (const int n : stored.joining) is_left_out_[n] = true;
     for (std::size_t n = 0; n < graph.nodes.size() && !has_failed_; ++n)
         if (!patterns.is_absorbed[n] && !is_left_out_[n]) map(static_cast<int>(n));
     if (has_failed_ || !add_loss()) return std::nullopt;
@@ -37,6 +44,15 @@ std::optional<ModelGraph> OnnxMapper::run() {
     divide_into_units(result);
     check(result);
     return result;
+}
+
+// A bias of one output: any other single number is a factor or an epsilon.
+bool OnnxMapper::is_weight_of_one(int value) const {
+    const OnnxValue& number = graph.value(value);
+    return !number.shape.empty() && elements(value) == 1 && !number.consumers.empty() &&
+           std::all_of(number.consumers.begin(), number.consumers.end(), [&](int n) {
+               return is_any_of(node(n).type, {"Conv", "ConvTranspose", "Gemm"}) && node(n).domain.empty();
+           });
 }
 
 bool OnnxMapper::fail(std::string message, std::string hint) {
@@ -86,7 +102,8 @@ ParameterId OnnxMapper::parameter(int value, const Shape& shape) {
     ParameterId& id = parameters_[source];
     if (!id.is_valid()) {
         Parameter description;
-        description.shape = shape.empty() ? Shape{1} : shape;
+        const auto table = stored.tables.find(source);
+        description.shape = table != stored.tables.end() ? table->second : shape.empty() ? Shape{1} : shape;
         description.decays = graph.value(source).shape.size() > 1;
         description.initialization = description.decays ? Initialization::normal : Initialization::zeros;
         std::string name = graph.value(source).name;
@@ -150,14 +167,18 @@ void OnnxMapper::map(int n) {
         return;
     }
     if (is_standard && from.type == "ConstantOfShape") {
-        const bool is_given = from.input(0) >= 0 && graph.value(from.inputs[0]).is_initializer;
+        // Files without their weights make them so; where parameters are listed these are zeros to write
+        // into.
+        const bool is_given =
+            from.input(0) >= 0 && graph.value(from.inputs[0]).is_initializer && !graph.lists_parameters;
         if (graph.value(from.output()).type == OnnxType::floating && elements(from.output()) > 1)
             weights_[from.output()] = {from.output(), false, is_given};
         return;
     }
     if (!has_activation && is_standard && rename_weight(from)) return;
-    if (is_standard && graph.value(from.output()).data) return;  // folded
-    if (!has_activation && !has_weight) return;                  // a constant
+    const bool is_part_of_weight = has_weight && graph.value(from.output()).type == OnnxType::floating;
+    if (is_standard && !is_part_of_weight && graph.value(from.output()).data) return;  // folded
+    if (!has_activation && !has_weight) return;                                        // a constant
     if (!is_standard || !has_mapping(from)) return map_unknown(from);
     map_operator(from);
 }
@@ -168,6 +189,12 @@ bool OnnxMapper::rename_weight(const OnnxNode& from) {
                                                     "Flatten", "Transpose", "Dropout"}))
         return false;
     if (graph.value(from.output()).type != OnnxType::floating) return false;
+    if (from.type == "Identity" && graph.value(input).is_initializer &&
+        graph.value(input).shape.size() == 1 && is_name_of_module(graph.value(from.output()).name)) {
+        weights_[from.output()] = {from.output(), false, true};
+        ++repeated_weights_;
+        return true;
+    }
     Weight renamed = weight(input);
     if (from.type == "Transpose") {
         if (graph.value(input).shape.size() != 2) return false;
@@ -245,11 +272,14 @@ void OnnxMapper::layer_norm(const OnnxNode& from, int output, TensorId x, const 
 }
 
 void OnnxMapper::batch_norm(const OnnxNode& from, int output, TensorId x, const std::vector<int>& values) {
-    std::vector<ParameterId> parameters = trained(values, {builder.shape(x)[0]});
+    const std::int64_t channels = graph.value(from.input(0)).shape[1];  // of regions perhaps
+    std::vector<ParameterId> parameters = trained(values, {channels});
     Attributes attributes;
     attributes.epsilon = std::clamp(from.real("epsilon", 1e-5), 0.0, 1.0);
     attributes.has_bias = true;
-    const OperatorKind kind = parameters.size() == 2 ? OperatorKind::batch_norm : OperatorKind::normalization;
+    const OperatorKind kind = parameters.size() == 2 && builder.shape(x)[0] == channels
+                                  ? OperatorKind::batch_norm
+                                  : OperatorKind::normalization;
     emit(kind, from, output, {x}, std::move(parameters), attributes, true, builder.shape(x));
 }
 
@@ -258,6 +288,7 @@ void OnnxMapper::map_operator(const OnnxNode& from) {
     const int input = from.input(0), output = from.output();
     if (type == "MatMul" || type == "Gemm") return product(from, output, type == "Gemm" ? from.input(2) : -1);
     if (type == "Conv" || type == "ConvTranspose") return convolution(from);
+    if (type == "Einsum") return einsum(from);
     if (type == "Gather" || type == "GatherElements" || type == "GatherND") return gather(from);
     if (is_any_of(type, {"LSTM", "GRU", "RNN"})) {
         if (!recurrence(from))
@@ -267,6 +298,8 @@ void OnnxMapper::map_operator(const OnnxNode& from) {
                  "export with batch_first = True, a batch of 1 and folded constants");
         return;
     }
+    if (is_any_of(type, {"TopK", "NonZero", "NonMaxSuppression", "Compress", "RoiAlign"}))
+        return selection(from);
     if (type == "Concat") {
         std::vector<TensorId> inputs;
         std::vector<ParameterId> parameters;

@@ -1,5 +1,6 @@
 // Products, convolutions and pooling: the arithmetic of an imported graph.
 #include "model/reader/onnx/onnx_mapper.h"
+#include "model/reader/onnx/onnx_sizes.h"
 
 #include <algorithm>
 
@@ -67,6 +68,38 @@ void OnnxMapper::product(const OnnxNode& from, int output, int bias) {
     if (bias >= 0) add_operand(from, output, bias);
 }
 
+void OnnxMapper::einsum(const OnnxNode& from) {
+    const std::optional<EinsumExtents> extents = einsum_extents(graph, from);
+    if (!extents)
+        return void(fail(describe(from) + " is no product of two operands with each index once in each",
+                         "write it as products of two, without an ellipsis"));
+    std::vector<TensorId> inputs;
+    std::vector<ParameterId> parameters;
+    operands(from, inputs, parameters);
+    if (from.inputs.size() == 1 || inputs.empty())  // a sum or another order of dimensions
+        return void(emit(OperatorKind::elementwise, from, from.output(), inputs, parameters));
+    for (const int operand : from.inputs)
+        if (inputs.size() + parameters.size() < 2 && !is_activation(operand) && !is_weight(operand))
+            inputs.push_back(constant_operand(from, operand));
+    Attributes attributes;
+    Attributes::Product& product = attributes.product;
+    product = {extents->batch, extents->rows, extents->columns, extents->inner};
+    // One sample of the batch, whichever indices it is of.
+    const std::optional<Shape> shape = sample_shape(from.output());
+    if (!shape) return;
+    const std::int64_t all = product.batch * product.m * product.n, one = element_count(*shape);
+    std::int64_t samples = all % one == 0 ? all / one : 0;
+    for (std::int64_t* const extent : {&product.batch, &product.m, &product.n})
+        if (samples > 1 && *extent % samples == 0) {
+            *extent /= samples;
+            samples = 1;
+        }
+    if (samples != 1)
+        return void(fail(describe(from) + " mixes samples of the batch", "export with a batch of 1"));
+    if (!is_activation(from.inputs[0])) std::swap(attributes.product.m, attributes.product.n);
+    emit(OperatorKind::matrix_product, from, from.output(), inputs, parameters, attributes);
+}
+
 TensorId OnnxMapper::constant_operand(const OnnxNode& from, int value) {
     OnnxNode named = from;
     named.name += ".constant";
@@ -89,9 +122,16 @@ void OnnxMapper::convolution(const OnnxNode& from) {
     const int input = from.input(0), filter = from.input(1), bias = from.input(2), output = from.output();
     if (!is_activation(input) || !is_weight(filter))
         return void(fail(describe(from) + ": its weights are not stored in the graph but computed"));
-    const TensorId x = tensor(input);
-    const std::optional<Shape> y = sample_shape(output);
-    if (!y) return;
+    TensorId x = tensor(input);
+    const std::optional<Shape> result = sample_shape(output);
+    if (!result) return;
+    std::optional<Shape> y = result;
+    const bool is_of_regions = has_regions(builder.shape(x), *result, graph.value(filter).shape.size());
+    if (is_of_regions) {
+        x = builder.general(OperatorKind::reshape, unique_name(from), {x}, {}, mosaic(builder.shape(x)), {},
+                            has_gradient_at(input), core::DataType::fp32);
+        y = mosaic(*result);
+    }
     const Shape kernel = graph.value(filter).shape;
     Attributes attributes;
     attributes.groups = from.integer("group", 1);
@@ -123,8 +163,21 @@ void OnnxMapper::convolution(const OnnxNode& from) {
         is_one_value(pads) &&
         std::all_of(dilations.begin(), dilations.end(), [](std::int64_t d) { return d == 1; }) &&
         follows(attributes, in, *y);
-    emit(is_plain ? OperatorKind::conv2d : OperatorKind::convolution, from, output, {x},
-         std::move(parameters), attributes);
+    const TensorId maps = emit(is_plain ? OperatorKind::conv2d : OperatorKind::convolution, from, output, {x},
+                               std::move(parameters), attributes, true, y);
+    if (is_of_regions) emit(OperatorKind::reshape, from, output, {maps}, {}, {}, true, result);
+}
+
+// A sample of several regions, [regions, channels, y, x], as the heads of detection models see them.
+bool OnnxMapper::has_regions(const Shape& in, const Shape& out, std::size_t rank) {
+    return in.size() == rank && out.size() == rank && in[0] == out[0];
+}
+
+// Regions below one another as one image, [channels, regions y, x]: the same arithmetic and bytes.
+OnnxMapper::Shape OnnxMapper::mosaic(const Shape& regions) {
+    Shape image(regions.begin() + 1, regions.end());
+    image[1] *= regions[0];
+    return image;
 }
 
 bool OnnxMapper::follows(const Attributes& a, const Shape& in, const Shape& out) {

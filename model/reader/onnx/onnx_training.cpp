@@ -17,20 +17,6 @@ bool is_any_of(const std::string& text, std::initializer_list<const char*> words
 
 }  // namespace
 
-bool OnnxMapper::is_mask(int value) const {
-    const OnnxValue& scores = graph.value(value);
-    if (scores.shape.size() < 3 || scores.consumers.empty() ||
-        element_count(scores.shape) != scores.shape.back() * scores.shape[scores.shape.size() - 2])
-        return false;
-    return std::all_of(scores.consumers.begin(), scores.consumers.end(), [&](int n) {
-        const int sum = node(n).output();
-        if (node(n).type != "Add" || sum < 0 || graph.value(sum).consumers.empty()) return false;
-        const std::vector<int>& next = graph.value(sum).consumers;
-        return std::all_of(next.begin(), next.end(),
-                           [&](int after) { return node(after).type == "Softmax"; });
-    });
-}
-
 bool OnnxMapper::add_inputs() {
     bool has_image = false;
     for (int input : graph.inputs) {
@@ -66,6 +52,14 @@ void OnnxMapper::choose_loss() {
     for (int output : graph.outputs)
         if (graph.value(output).name == "logits") logits_ = output;
     if (logits_ < 0) return;
+    const bool selects_boxes = std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const OnnxNode& node) {
+        return node.type == "NonMaxSuppression" && node.domain.empty();
+    });
+    if (selects_boxes) {
+        for (int output : graph.outputs)
+            if (graph.value(output).type == OnnxType::floating) trained_.push_back(output);
+        return;
+    }
     const std::string name = graph.value(logits_).name;
     std::string note = "the graph has no loss: cross-entropy over the last dimension of output " +
                        core::in_quotes(name, 100);
@@ -80,6 +74,25 @@ void OnnxMapper::choose_loss() {
     if (graph.outputs.size() > 1)
         builder.graph().assumptions.push_back(fmt::format(
             "the graph has {} outputs; the others are computed and not trained on", graph.outputs.size()));
+}
+
+TensorId OnnxMapper::joined_outputs() {
+    std::vector<TensorId> parts;
+    std::int64_t count = 0;
+    for (const int output : trained_) {
+        if (!is_activation(output) || !has_gradient_at(output) ||
+            std::find(parts.begin(), parts.end(), tensor(output)) != parts.end())
+            continue;
+        parts.push_back(tensor(output));
+        count += element_count(builder.shape(parts.back()));
+    }
+    if (parts.empty()) return {};
+    builder.graph().assumptions.push_back(fmt::format(
+        "the losses of a detection model are not in its graph: one over all elements of {} outputs "
+        "is priced, and as many regions as this export keeps",
+        parts.size()));
+    return builder.general(OperatorKind::concat, "loss.outputs", std::move(parts), {}, {count, 1}, {}, true,
+                           core::DataType::fp32);
 }
 
 bool OnnxMapper::add_loss() {
@@ -98,11 +111,12 @@ bool OnnxMapper::add_loss() {
                                      core::DataType::fp32);
         }
     } else {
-        if (!is_activation(logits_))
+        if (!trained_.empty()) logits = joined_outputs();
+        else if (!is_activation(logits_))
             return fail("no floating-point output depends on the inputs", "there is nothing to train");
-        logits = tensor(logits_);
+        else logits = tensor(logits_);
     }
-    if (!has_gradient(builder_graph(), logits))
+    if (!logits.is_valid() || !has_gradient(builder_graph(), logits))
         return fail("the output to train on depends on no weight", "there is nothing to train");
     // Rows of class scores: pixels of extent one behind the classes are none.
     Shape shape = builder.shape(logits);
@@ -130,28 +144,26 @@ void OnnxMapper::describe_model() {
         model.assumptions.push_back(
             "batch norms followed by a scale layer have no affine part of their own (Caffe): the scale "
             "layer's is counted");
-    if (masked_scores_ > 0)
+    model.assumptions.insert(model.assumptions.end(), stored.remarks.begin(), stored.remarks.end());
+    if (repeated_weights_ > 0)
         model.assumptions.push_back(
-            fmt::format("{} stored scores that are added in front of a softmax, the same for all heads, are "
-                        "masks and not trained",
-                        masked_scores_));
+            fmt::format("{} vectors are stored once for several that were equal at export, and each counts "
+                        "(TorchScript's exporter; matrices that are stored once are tied)",
+                        repeated_weights_));
     if (!patterns.at_last.empty())
         model.assumptions.push_back(
             fmt::format("{} groups of nodes (norms, GELU, biases taken apart by the exporter) are run as one "
                         "operator each",
                         patterns.at_last.size()));
     describe_folded_norms();
-    describe_folded_scores();
 }
 
 // What exporters fold away before a graph is written, told by what is left: batch norms of a model in eval
-// mode become biases of convolutions, and tables of relative positions become scores of every head.
+// mode become biases of convolutions.
 namespace {
 
 // Below this many convolutions a network is as likely to have biases of its own (the patches of a ViT).
 constexpr int fewest_convolutions = 4;
-// Between a bias of scores and their softmax: shapes for windows, masks, and shapes back.
-constexpr int most_steps_to_softmax = 6;
 
 }  // namespace
 
@@ -170,37 +182,6 @@ void OnnxMapper::describe_folded_norms() {
         "does so to a model in eval mode), training has more parameters, memory and time than this graph; "
         "export with training = torch.onnx.TrainingMode.TRAINING and do_constant_folding = False",
         convolutions));
-}
-
-bool OnnxMapper::reaches_softmax(int value, int steps) const {
-    if (value < 0 || steps == 0) return false;
-    const std::vector<int>& next = graph.value(value).consumers;
-    return std::any_of(next.begin(), next.end(), [&](int n) {
-        const std::string& type = node(n).type;
-        if (type == "Softmax") return true;
-        const bool keeps = type == "Add" || type == "Reshape" || type == "Squeeze" || type == "Unsqueeze";
-        return keeps && reaches_softmax(node(n).output(), steps - 1);
-    });
-}
-
-void OnnxMapper::describe_folded_scores() {
-    std::int64_t scores = 0;
-    for (const std::int32_t v : core::indices(graph.values)) {
-        const OnnxValue& value = graph.values[v];
-        const std::size_t rank = value.shape.size();
-        if (!value.is_initializer || !is_weight(v) || rank < 3) continue;
-        const bool is_a_matrix_per_head = value.shape[rank - 1] > 1 && value.shape[rank - 3] > 1 &&
-                                          value.shape[rank - 1] == value.shape[rank - 2];
-        const bool is_added = std::all_of(value.consumers.begin(), value.consumers.end(),
-                                          [&](int n) { return node(n).type == "Add"; });
-        if (is_a_matrix_per_head && is_added && reaches_softmax(v, most_steps_to_softmax))
-            scores += elements(v);
-    }
-    if (scores > 0)
-        builder.graph().assumptions.push_back(fmt::format(
-            "{} stored scores of heads count as parameters: torch.onnx folds smaller tables of relative "
-            "positions to them; export with do_constant_folding = False to keep the tables",
-            scores));
 }
 
 }  // namespace model

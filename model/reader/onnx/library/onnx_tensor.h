@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "model/reader/onnx/onnx_graph.h"
@@ -10,6 +11,7 @@
 namespace onnx {
 class AttributeProto;
 class TensorProto;
+class ValueInfoProto;
 }  // namespace onnx
 
 namespace model {
@@ -24,6 +26,9 @@ std::optional<std::vector<double>> data_of(const onnx::TensorProto& tensor);
 // The reverse, for element types that constants are evaluated in.
 onnx::TensorProto tensor_of(const std::vector<double>& data, const std::vector<std::int64_t>& shape,
                             int element);
+
+// What torch.export says of an initialiser in the metadata of its value ("PARAMETER", "BUFFER", ...).
+std::optional<std::string> input_kind_of(const onnx::ValueInfoProto& info);
 
 OnnxAttribute attribute_of(const onnx::AttributeProto& from);
 

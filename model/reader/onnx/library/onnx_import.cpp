@@ -1,18 +1,23 @@
 // From libonnx's messages to the plain graph: node by node, shapes inferred and constants evaluated on the
 // way, so that every problem is told with its node.
 #include <algorithm>
+#include <memory>
 #include <unordered_map>
 
 #include <fmt/core.h>
+#include <fmt/format.h>
 #include <onnx/onnx_pb.h>
 
 #include "core/diagnostics.h"
 #include "core/index/integers.h"
+#include "model/operator.h"
+#include "model/reader/onnx/library/onnx_branch.h"
+#include "model/reader/onnx/library/onnx_inference.h"
+#include "model/reader/onnx/library/onnx_tensor.h"
 #include "model/reader/onnx/onnx_graph.h"
-#include "model/reader/onnx/onnx_inference.h"
 #include "model/reader/onnx/onnx_inputs.h"
+#include "model/reader/onnx/onnx_sizes.h"
 #include "model/reader/onnx/onnx_skeleton.h"
-#include "model/reader/onnx/onnx_tensor.h"
 
 namespace model {
 
@@ -37,7 +42,7 @@ public:
 
     std::optional<OnnxGraph> run() {
         if (!check_opset()) return std::nullopt;
-        if (!list_values() || !list_nodes()) return std::nullopt;
+        if (!list_graph()) return std::nullopt;
         if (const std::string cycle = sort_nodes(graph_, order_); !cycle.empty()) {
             error("the graph is cyclic: each of these nodes waits for the next, the last for the first: " +
                       cycle,
@@ -45,8 +50,10 @@ public:
             return std::nullopt;
         }
         if (!fix_inputs()) return std::nullopt;
-        read_declared_types();
-        if (!infer()) return std::nullopt;
+        read_declared_types(source_);
+        if (!infer() || !choose_outputs()) return std::nullopt;
+        describe_bounds();
+        forget_channels_as_batch();
         for (const std::int32_t n : core::indices(graph_.nodes)) {
             for (int input : graph_.nodes[n].inputs)
                 if (input >= 0) {
@@ -97,6 +104,8 @@ private:
             element_types_.push_back(0);
             constants_.emplace_back();
             is_defined_.push_back(false);
+            is_read_.push_back(false);
+            is_cut_.push_back(false);
         }
         return entry->second;
     }
@@ -166,20 +175,26 @@ private:
         return true;
     }
 
-    bool list_values() {
+    // Weights of the graph or of a branch.
+    bool list_weights(const onnx::GraphProto& from) {
         bool is_good = true;
-        for (const onnx::TensorProto& tensor : source_.initializer()) {
+        for (const onnx::TensorProto& tensor : from.initializer()) {
             const int id = value_named(tensor.name());
             is_good = define(id) && take_constant(id, tensor) && is_good;
             graph_.value(id).is_initializer = true;
         }
-        for (const onnx::SparseTensorProto& sparse : source_.sparse_initializer()) {
+        for (const onnx::SparseTensorProto& sparse : from.sparse_initializer()) {
             const int id = value_named(sparse.values().name());
             is_good = define(id) &&
                       adopt(id, sparse.values().data_type(), {sparse.dims().begin(), sparse.dims().end()}) &&
                       is_good;
             graph_.value(id).is_initializer = true;
         }
+        return is_good;
+    }
+
+    bool list_inputs() {
+        bool is_good = true;
         for (const onnx::ValueInfoProto& input : source_.input()) {
             const int id = value_named(input.name());
             if (graph_.value(id).is_initializer)
@@ -192,32 +207,36 @@ private:
         return is_good;
     }
 
-    bool list_nodes() {
+    bool list_node(const onnx::NodeProto& from, std::vector<OnnxNode>& nodes) {
+        bool is_good = true;
+        OnnxNode to;
+        to.type = from.op_type();
+        to.domain = from.domain() == "ai.onnx" ? "" : from.domain();
+        to.name = !from.name().empty()                                ? from.name()
+                  : from.output_size() > 0 && !from.output(0).empty() ? from.output(0)
+                                                                      : fmt::format("#{}", nodes.size());
+        for (const std::string& input : from.input())
+            to.inputs.push_back(input.empty() ? -1 : value_named(input));
+        for (const std::string& name : names_from_outside(from)) to.inputs.push_back(value_named(name));
+        for (const std::string& output : from.output()) {
+            to.outputs.push_back(output.empty() ? -1 : value_named(output));
+            if (!output.empty()) is_good = define(to.outputs.back()) && is_good;
+        }
+        for (const onnx::AttributeProto& attribute : from.attribute())
+            to.attributes[attribute.name()] = attribute_of(attribute);
+        nodes.push_back(std::move(to));
+        return is_good;
+    }
+
+    // Names what has no counterpart and tensors that nothing makes.
+    bool check_nodes(const std::vector<OnnxNode>& nodes) {
         bool is_good = true;
         std::map<std::string, std::pair<std::string, int>> unmapped;  // type -> first node, how many
-        for (int n = 0; n < source_.node_size(); ++n) {
-            const onnx::NodeProto& from = source_.node(n);
-            OnnxNode to;
-            to.type = from.op_type();
-            to.domain = from.domain() == "ai.onnx" ? "" : from.domain();
-            to.name = !from.name().empty()                                ? from.name()
-                      : from.output_size() > 0 && !from.output(0).empty() ? from.output(0)
-                                                                          : fmt::format("#{}", n);
-            for (const std::string& input : from.input())
-                to.inputs.push_back(input.empty() ? -1 : value_named(input));
-            for (const std::string& output : from.output()) {
-                to.outputs.push_back(output.empty() ? -1 : value_named(output));
-                if (!output.empty()) is_good = define(to.outputs.back()) && is_good;
+        for (const OnnxNode& node : nodes)
+            if (!options_.allow_unknown && !(node.domain.empty() && has_mapping(node))) {
+                auto& entry = unmapped[node.domain.empty() ? node.type : node.domain + "." + node.type];
+                if (entry.second++ == 0) entry.first = node.name;
             }
-            for (const onnx::AttributeProto& attribute : from.attribute())
-                to.attributes[attribute.name()] = attribute_of(attribute);
-            if (!options_.allow_unknown && !(to.domain.empty() && has_mapping(to))) {
-                auto& entry = unmapped[to.domain.empty() ? to.type : to.domain + "." + to.type];
-                if (entry.second++ == 0) entry.first = to.name;
-            }
-            graph_.nodes.push_back(std::move(to));
-            order_.push_back(n);
-        }
         for (const auto& [type, entry] : unmapped)
             is_good = error(
                 fmt::format("operator {} of node {} has no counterpart here{}", core::in_quotes(type),
@@ -227,11 +246,23 @@ private:
                                 : ""),
                 "allow_unknown = true (smsim model --allow-unknown) prices it by the bytes it reads and "
                 "writes");
-        for (const OnnxNode& node : graph_.nodes)
+        for (const OnnxNode& node : nodes)
             for (int input : node.inputs)
                 if (input >= 0 && !is_defined_[input])
                     is_good = error(fmt::format("{} reads tensor {}, which nothing makes", describe(node),
                                                 core::in_quotes(graph_.value(input).name, 100)));
+        return is_good;
+    }
+
+    bool list_graph() {
+        bool is_good = list_weights(source_);
+        is_good = list_inputs() && is_good;
+        if (!is_good) return false;
+        for (int n = 0; n < source_.node_size(); ++n) {
+            is_good = list_node(source_.node(n), graph_.nodes) && is_good;
+            order_.push_back(n);
+        }
+        is_good = check_nodes(graph_.nodes) && is_good;
         for (const onnx::ValueInfoProto& output : source_.output()) {
             const auto found = ids_.find(output.name());
             if (found == ids_.end() || !is_defined_[found->second]) {
@@ -239,7 +270,6 @@ private:
                     error(fmt::format("output {} is made by no node", core::in_quotes(output.name(), 100)));
                 continue;
             }
-            graph_.value(found->second).is_output = true;
             graph_.outputs.push_back(found->second);
         }
         if (source_.output_size() == 0) is_good = error("the graph has no output");
@@ -274,6 +304,7 @@ private:
             error(std::move(problem.message), std::move(problem.hint));
         symbols_ = std::move(fixed.symbols);
         graph_.batch = fixed.batch;
+        batch_assumption_ = fixed.assumption;
         if (!fixed.assumption.empty()) graph_.assumptions.push_back(fixed.assumption);
         bool is_good = fixed.problems.empty();
         for (std::size_t i = 0; i < fixed.shapes.size(); ++i) {
@@ -286,7 +317,18 @@ private:
         return is_good;
     }
 
-    void read_declared_types() {
+    // torch.export lists every parameter and buffer in value_info, and says in its metadata which one it is.
+    // The metadata are field 4 of ValueInfoProto since IR version 10, unknown to an older libonnx.
+    void read_kind(const onnx::ValueInfoProto& info) {
+        const auto found = ids_.find(info.name());
+        if (found == ids_.end()) return;
+        const std::optional<std::string> kind = input_kind_of(info);
+        if (!kind) return;
+        graph_.value(found->second).is_parameter = *kind == "PARAMETER";
+        graph_.lists_parameters = true;
+    }
+
+    void read_declared_types(const onnx::GraphProto& from) {
         const auto declare = [&](const onnx::ValueInfoProto& info) {
             const auto found = ids_.find(info.name());
             if (found == ids_.end() || !info.type().has_tensor_type() ||
@@ -301,8 +343,11 @@ private:
             }
             declared_[found->second] = std::move(type);
         };
-        for (const onnx::ValueInfoProto& info : source_.value_info()) declare(info);
-        for (const onnx::ValueInfoProto& info : source_.output()) declare(info);
+        for (const onnx::ValueInfoProto& info : from.value_info()) {
+            declare(info);
+            read_kind(info);
+        }
+        for (const onnx::ValueInfoProto& info : from.output()) declare(info);
     }
 
     bool infer_outputs(const OnnxNode& node, const onnx::NodeProto& proto) {
@@ -333,6 +378,7 @@ private:
             if (const auto declared = declared_.find(output);
                 declared != declared_.end() && adopt(output, declared->second))
                 continue;
+            if (i < inferred.types.size() && adopt_largest(node, output, inferred.types[i])) continue;
             const bool is_known = inferred.is_known && node.domain.empty() && has_mapping(node);
             if (options_.allow_unknown && !is_known && node.input(0) >= 0 &&
                 graph_.value(node.inputs[0]).has_shape) {
@@ -351,34 +397,188 @@ private:
         return true;
     }
 
+    // Extents that depend on data, at the most that they can be.
+    bool adopt_largest(const OnnxNode& node, int output, onnx::TypeProto type) {
+        const std::optional<std::vector<std::int64_t>> largest = largest_shape(graph_, node);
+        if (!largest || !type.has_tensor_type()) return false;
+        onnx::TensorShapeProto* shape = type.mutable_tensor_type()->mutable_shape();
+        while (shape->dim_size() < core::count_of(*largest)) shape->add_dim();
+        if (shape->dim_size() != core::count_of(*largest)) return false;
+        for (int d = 0; d < shape->dim_size(); ++d)
+            if (!shape->dim(d).has_dim_value()) shape->mutable_dim(d)->set_dim_value((*largest)[d]);
+        if (!adopt(output, type)) return false;
+        if (output == node.output() && node.type != "Einsum") {
+            ++bounded_[node.type];
+            const std::vector<std::int64_t>& taken = graph_.value(output).shape;
+            largest_extent_ = std::max(largest_extent_, *std::max_element(taken.begin(), taken.end()));
+        }
+        return true;
+    }
+
+    void describe_bounds() {
+        if (bounded_.empty()) return;
+        std::string types;
+        for (const auto& [type, count] : bounded_)
+            types += fmt::format("{}{} ({})", types.empty() ? "" : ", ", type, count);
+        graph_.assumptions.push_back(fmt::format(
+            "sizes that depend on data are taken at the most that they can be in this export: {}; "
+            "the largest is {}",
+            types, largest_extent_));
+    }
+
     bool infer() {
-        is_read_.assign(graph_.values.size(), false);
-        for (const OnnxNode& node : graph_.nodes)
+        std::vector<OnnxNode> nodes = std::move(graph_.nodes);
+        graph_.nodes.clear();
+        std::vector<const onnx::NodeProto*> protos;
+        for (const int n : order_) protos.push_back(&source_.node(n));
+        note_readers(nodes);
+        for (int output : graph_.outputs) is_read_[output] = true;
+        return infer_nodes(std::move(nodes), protos);
+    }
+
+    void note_readers(const std::vector<OnnxNode>& nodes) {
+        for (const OnnxNode& node : nodes)
             for (int input : node.inputs)
                 if (input >= 0) is_read_[input] = true;
-        for (int output : graph_.outputs) is_read_[output] = true;
+    }
+
+    // In order; protos are of the same nodes. What is inferred joins the graph.
+    bool infer_nodes(std::vector<OnnxNode> nodes, const std::vector<const onnx::NodeProto*>& protos) {
         bool is_good = true;
-        for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
-            const OnnxNode& node = graph_.nodes[n];
-            const onnx::NodeProto& proto = source_.node(order_[n]);
+        for (std::size_t n = 0; n < nodes.size(); ++n) {
+            OnnxNode& node = nodes[n];
+            const bool is_standard = node.domain.empty();
+            if (is_behind_cut(node)) {
+                is_good = leave_out(node) && is_good;
+                continue;
+            }
             // Behind a problem that is told already.
             if (std::any_of(node.inputs.begin(), node.inputs.end(),
                             [&](int input) { return input >= 0 && !graph_.value(input).has_shape; })) {
                 if (is_good) return error(fmt::format("{} reads a tensor of unknown shape", describe(node)));
                 continue;
             }
-            if (node.type == "Constant" && node.domain.empty() && node.output() >= 0) {
-                is_good = read_constant(node, proto) && is_good;
-                continue;
-            }
-            if (!infer_outputs(node, proto)) {
+            if (is_standard && node.type == "If") {
+                is_good = take_branch(node, *protos[n]) && is_good;
+            } else if (is_standard && (node.type == "Loop" || node.type == "Scan")) {
+                is_good = cut(node, *protos[n]) && is_good;
+            } else if (is_standard && node.type == "Constant" && node.output() >= 0) {
+                is_good = read_constant(node, *protos[n]) && is_good;
+                graph_.nodes.push_back(std::move(node));
+            } else if (infer_outputs(node, *protos[n])) {
+                if (is_standard)
+                    if (auto data = fold(graph_, node)) set_data(node.output(), std::move(*data));
+                graph_.nodes.push_back(std::move(node));
+            } else {
                 is_good = false;
-                continue;
             }
-            if (node.domain.empty())
-                if (auto data = fold(graph_, node)) set_data(node.output(), std::move(*data));
         }
         return is_good;
+    }
+
+    // The branch that a constant condition chooses, in place of the node.
+    bool take_branch(const OnnxNode& node, const onnx::NodeProto& proto) {
+        const int condition = node.input(0);
+        if (condition < 0 || !graph_.value(condition).data || graph_.value(condition).data->size() != 1)
+            return error(
+                fmt::format("{} chooses a branch by {}, which is computed from the data", describe(node),
+                            condition < 0 ? "nothing" : core::in_quotes(graph_.value(condition).name, 100)),
+                "export the branch that is trained, with fixed sizes of the inputs: conditions on "
+                "sizes are then constant");
+        const bool is_then = (*graph_.value(condition).data)[0] != 0;
+        const onnx::GraphProto& branch = *branches_.emplace_back(std::make_unique<onnx::GraphProto>(
+            inlined_branch(proto, is_then, fmt::format("{}#{}/", node.name, branches_.size()))));
+        if (branch.node_size() == 0)
+            return error(fmt::format("{} has no sound {} branch", describe(node), is_then ? "then" : "else"));
+        taken_nodes_ += branch.node_size();
+        if (taken_nodes_ > most_nodes)
+            return error(fmt::format("the branches of the graph have more than {} nodes", most_nodes));
+        for (int output : node.outputs)
+            if (output >= 0) is_defined_[output] = false;  // by nodes of the branch
+        bool is_good = list_weights(branch);
+        std::vector<OnnxNode> nodes;
+        std::vector<const onnx::NodeProto*> protos;
+        for (const onnx::NodeProto& inner : branch.node()) {
+            is_good = list_node(inner, nodes) && is_good;
+            protos.push_back(&inner);
+        }
+        if (!(check_nodes(nodes) && is_good)) return false;
+        note_readers(nodes);
+        read_declared_types(branch);
+        ++taken_branches_;
+        return infer_nodes(std::move(nodes), protos);
+    }
+
+    // Loops are left out with all that follows them, as long as nothing of that is trained.
+    bool cut(const OnnxNode& node, const onnx::NodeProto& proto) {
+        if (const std::string weight = weight_inside(proto); !weight.empty())
+            return error(fmt::format("{} repeats a graph that multiplies by {}: loops of trained layers are "
+                                     "not read",
+                                     describe(node), core::in_quotes(weight, 100)),
+                         "export with the loop unrolled: by tracing with a fixed length, not by scripting");
+        for (int output : node.outputs)
+            if (output >= 0) is_cut_[output] = true;
+        for (int input : node.inputs)
+            if (input >= 0 && graph_.value(input).type == OnnxType::floating && !graph_.value(input).data &&
+                !graph_.value(input).is_initializer)
+                ends_.push_back(input);
+        cut_at_.push_back(describe(node));
+        return true;
+    }
+
+    bool is_behind_cut(const OnnxNode& node) const {
+        return std::any_of(node.inputs.begin(), node.inputs.end(),
+                           [&](int input) { return input >= 0 && is_cut_[input]; });
+    }
+
+    bool leave_out(const OnnxNode& node) {
+        ++left_out_;
+        for (int output : node.outputs)
+            if (output >= 0) is_cut_[output] = true;
+        for (int input : node.inputs) {
+            if (input < 0 || !graph_.value(input).is_initializer) continue;
+            const OnnxValue& weight = graph_.value(input);
+            if (weight.type == OnnxType::floating && weight.shape.size() > 1 &&
+                element_count(weight.shape) > 1)
+                return error(
+                    fmt::format("{} reads weight {} and follows {}: loops are left out, what follows "
+                                "them is not trained",
+                                describe(node), core::in_quotes(weight.name, 100), cut_at_.front()),
+                    "export with the loop unrolled: by tracing with a fixed length, not by scripting");
+        }
+        return true;
+    }
+
+    // Outputs that are left out give way to what the loops in front of them read.
+    bool choose_outputs() {
+        std::erase_if(graph_.outputs, [&](int output) { return is_cut_[output]; });
+        for (const int end : ends_)
+            if (std::find(graph_.outputs.begin(), graph_.outputs.end(), end) == graph_.outputs.end())
+                graph_.outputs.push_back(end);
+        for (const int output : graph_.outputs) graph_.value(output).is_output = true;
+        if (!cut_at_.empty())
+            graph_.assumptions.push_back(fmt::format(
+                "{} is left out with {} nodes that follow it, which read no weights: what it reads "
+                "is taken for an output",
+                fmt::join(cut_at_, ", "), left_out_));
+        if (taken_branches_ > 0)
+            graph_.assumptions.push_back(
+                fmt::format("{} conditions that depend on sizes alone are decided, and their branches taken",
+                            taken_branches_));
+        return !graph_.outputs.empty() ||
+               error("no output is left in front of the loops", "export the network in front of them");
+    }
+
+    // An image without a batch, [channels, y, x]: the first convolution then reads one image.
+    void forget_channels_as_batch() {
+        const auto first = std::find_if(graph_.nodes.begin(), graph_.nodes.end(), [](const OnnxNode& node) {
+            return node.type == "Conv" && node.domain.empty() && node.input(0) >= 0;
+        });
+        if (graph_.batch == 1 || first == graph_.nodes.end()) return;
+        const std::vector<std::int64_t>& shape = graph_.value(first->inputs[0]).shape;
+        if (shape.empty() || shape[0] != 1) return;
+        graph_.batch = 1;
+        std::erase(graph_.assumptions, batch_assumption_);
     }
 
     bool read_constant(const OnnxNode& node, const onnx::NodeProto& proto) {
@@ -413,10 +613,17 @@ private:
     std::vector<onnx::TypeProto> types_;
     std::vector<int> element_types_;
     std::vector<std::optional<onnx::TensorProto>> constants_;
-    std::vector<bool> is_defined_, is_read_;
+    std::vector<bool> is_defined_, is_read_, is_cut_;
     std::vector<int> order_;  // of the file's nodes
     std::map<int, onnx::TypeProto> declared_;
     std::size_t problems_ = 0;
+    std::string batch_assumption_;
+    std::map<std::string, int> bounded_;  // type -> nodes
+    std::int64_t largest_extent_ = 0;
+    std::vector<std::unique_ptr<onnx::GraphProto>> branches_;
+    int taken_branches_ = 0, taken_nodes_ = 0, left_out_ = 0;
+    std::vector<std::string> cut_at_;
+    std::vector<int> ends_;  // what loops read
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "model/reader/onnx/onnx_tensor.h"
+#include "model/reader/onnx/library/onnx_tensor.h"
 
 #include <algorithm>
 #include <cstring>
@@ -24,6 +24,15 @@ std::int64_t integer_of(double x) {
     if (!(x > -9.2e18)) return std::numeric_limits<std::int64_t>::min();
     if (x > 9.2e18) return std::numeric_limits<std::int64_t>::max();
     return static_cast<std::int64_t>(x);
+}
+
+// Of a libonnx that has the field: an older one keeps it among those it does not know.
+template <typename Info>
+std::optional<std::string> known_metadata(const Info& info, const std::string& key) {
+    if constexpr (requires { info.metadata_props(); })
+        for (const auto& entry : info.metadata_props())
+            if (entry.key() == key) return entry.value();
+    return std::nullopt;
 }
 
 }  // namespace
@@ -99,6 +108,22 @@ onnx::TensorProto tensor_of(const std::vector<double>& data, const std::vector<s
                 break;
         }
     return tensor;
+}
+
+std::optional<std::string> input_kind_of(const onnx::ValueInfoProto& info) {
+    constexpr int metadata_field = 4;  // repeated StringStringEntryProto metadata_props, IR version 10
+    const std::string wanted = "pkg.torch.export.graph_signature.InputSpec.kind";
+    if (auto kind = known_metadata(info, wanted)) return kind;
+    onnx::StringStringEntryProto entry;
+    const google::protobuf::UnknownFieldSet& fields = info.unknown_fields();
+    for (int i = 0; i < fields.field_count(); ++i) {
+        const google::protobuf::UnknownField& field = fields.field(i);
+        if (field.number() == metadata_field &&
+            field.type() == google::protobuf::UnknownField::TYPE_LENGTH_DELIMITED &&
+            entry.ParseFromString(field.length_delimited()) && entry.key() == wanted)
+            return entry.value();
+    }
+    return std::nullopt;
 }
 
 OnnxAttribute attribute_of(const onnx::AttributeProto& from) {

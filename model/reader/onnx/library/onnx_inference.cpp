@@ -1,7 +1,7 @@
 // libonnx 1.12 (Debian 12) ends at operator set 17, 1.14 (Ubuntu 24.04) at 19, torch 2.15 exports 20 by
 // default. Operators are defined anew where something changed, so a node of a newer set is inferred as the
 // newest version that libonnx has, after what changed is said in that version's words.
-#include "model/reader/onnx/onnx_inference.h"
+#include "model/reader/onnx/library/onnx_inference.h"
 
 #include <algorithm>
 #include <cstring>
@@ -15,7 +15,7 @@
 #include <onnx/onnx_pb.h>
 
 #include "core/diagnostics.h"
-#include "model/reader/onnx/onnx_tensor.h"
+#include "model/reader/onnx/library/onnx_tensor.h"
 
 namespace model {
 

@@ -1,4 +1,4 @@
-// Replacement of onnx.cpp, onnx_inference.cpp and onnx_tensor.cpp in builds without libonnx.
+// Replacement of the other files of this folder in builds without libonnx.
 #include "core/diagnostics.h"
 #include "model/reader/onnx/onnx_graph.h"
 
