@@ -128,6 +128,17 @@ std::string joined(const std::vector<std::int64_t>& numbers) {
     return text + "]";
 }
 
+// A column in which numbers repeat, as a text: "0*2,288279*41,17".
+std::string in_runs(const std::vector<std::int64_t>& numbers) {
+    std::string text = "\"";
+    for (std::size_t begin = 0, end = 0; begin < numbers.size(); begin = end) {
+        while (end < numbers.size() && numbers[end] == numbers[begin]) ++end;
+        fmt::format_to(std::back_inserter(text), "{}{}", begin == 0 ? "" : ",", numbers[begin]);
+        if (end - begin > 1) fmt::format_to(std::back_inserter(text), "*{}", end - begin);
+    }
+    return text + "\"";
+}
+
 std::string joined_texts(const std::vector<std::string>& texts) {
     std::string json = core::to_json(core::Value(texts), 0);
     json.pop_back();  // the end of its line
@@ -227,21 +238,24 @@ std::string lane_json(const schedule::RankProgram& list, std::vector<const sched
                      [](const auto* a, const auto* b) { return a->start < b->start; });
     std::vector<std::int64_t> gaps, numbers, micro_batches;
     std::vector<const Instruction*> instructions;
-    std::int64_t time = 0, micro_batch = 0;
+    std::int64_t time = 0, micro_batch = 0, operation = 0;
     for (const schedule::Span* span : spans) {
         const Instruction& instruction = list.instructions[span->instruction];
         // A rounded end is where the next one begins: lanes do not overlap by rounding.
         const std::int64_t start = std::max(nanoseconds(span->start), time),
                            end = std::max(nanoseconds(span->end), start);
         gaps.push_back(start - time);
-        numbers.push_back(operations.number_of(instruction, end - start));
+        const std::int64_t number = operations.number_of(instruction, end - start);
+        numbers.push_back(number - operation);
+        operation = number;
         micro_batches.push_back(instruction.micro_batch - micro_batch);
         time = end;
         micro_batch = instruction.micro_batch;
         instructions.push_back(&instruction);
     }
     return fmt::format("{{\"name\":\"{}\",\"gap_ns\":{},\"operation\":{},\"micro_batch\":{}}}",
-                       lane_name(stream, instructions), joined(gaps), joined(numbers), joined(micro_batches));
+                       lane_name(stream, instructions), in_runs(gaps), in_runs(numbers),
+                       in_runs(micro_batches));
 }
 
 // Held after each moment; the first is from the beginning.
@@ -259,7 +273,7 @@ std::string memory_json(const std::vector<schedule::MemorySample>& samples, core
         time += gaps.back();
         before = now;
     }
-    return fmt::format("{{\"gap_ns\":{},\"kib\":{}}}", joined(gaps), joined(held));
+    return fmt::format("{{\"gap_ns\":{},\"kib\":{}}}", in_runs(gaps), in_runs(held));
 }
 
 // The end of warm-up and the beginning of drain: when every performer has begun its first backward, and when
@@ -322,7 +336,7 @@ std::string rank_json(const schedule::Program& program, const NamedTimeline& sou
         lanes += (lanes.empty() ? "" : ",\n") +
                  lane_json(list, std::move(spans), static_cast<schedule::Stream>(stream), operations);
     }
-    std::string memory = "{\"gap_ns\":[],\"kib\":[]}";
+    std::string memory = memory_json({}, {});
     if (performer < source.memory.samples.size())
         memory = memory_json(source.memory.samples[performer], besides);
     return fmt::format(

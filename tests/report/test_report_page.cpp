@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
+#include <sstream>
 #include <string>
 
 #include "api/report_page/bundle.h"
@@ -50,6 +51,18 @@ std::vector<double> numbers(const core::Value& row, const char* key) {
     return found;
 }
 
+// "0*2,288279*41,17" of a page: what repeats is written once.
+std::vector<double> expanded(const core::Value& row, const char* key) {
+    std::vector<double> found;
+    std::istringstream runs(row.find(key)->string());
+    for (std::string run; std::getline(runs, run, ',');) {
+        const std::size_t star = run.find('*');
+        const std::size_t times = star == std::string::npos ? 1 : std::stoul(run.substr(star + 1));
+        found.insert(found.end(), times, std::stod(run));
+    }
+    return found;
+}
+
 struct Drawn {
     sim::Evaluation evaluation;
     core::Value columns;
@@ -58,24 +71,23 @@ struct Drawn {
 // A scenario's timeline as a page has it, peaks those of the memory table.
 Drawn drawn(const std::vector<std::string>& set) {
     core::Diagnostics diagnostics;
-    const std::optional<core::Value> document = api::load_scenario(
-        {.path = SOURCE_DIR "/scenarios/cpu_gpt_pipeline2.toml", .set = set}, diagnostics);
+    const std::optional<core::Value> document =
+        api::load_scenario({.path = SOURCE_DIR "/scenarios/cpu_gpt_pipeline2.toml", .set = set}, diagnostics);
     REQUIRE(document.has_value());
     const std::optional<sim::Scenario> scenario = sim::read_scenario(*document, "test", diagnostics);
     INFO(core::format(diagnostics));
     REQUIRE(scenario.has_value());
     sim::EvaluateOptions options;
     options.keeps_timeline = true;
-    std::optional<sim::Evaluation> evaluation = sim::evaluate(scenario->graph, scenario->cluster,
-                                                              scenario->file.plan, diagnostics, options);
+    std::optional<sim::Evaluation> evaluation =
+        sim::evaluate(scenario->graph, scenario->cluster, scenario->file.plan, diagnostics, options);
     REQUIRE(evaluation.has_value());
     std::vector<core::Bytes> peaks;
     for (const std::int32_t number : evaluation->timeline.class_of)
         peaks.push_back(evaluation->memory[number].peak);
-    const std::string columns = sim::timeline_columns(*evaluation->program, scenario->graph,
-                                                      {{.timeline = evaluation->timeline,
-                                                        .memory = evaluation->memory_timeline,
-                                                        .peaks = peaks}});
+    const std::string columns = sim::timeline_columns(
+        *evaluation->program, scenario->graph,
+        {{.timeline = evaluation->timeline, .memory = evaluation->memory_timeline, .peaks = peaks}});
     return {std::move(*evaluation), parse(columns)};
 }
 
@@ -91,8 +103,8 @@ std::vector<std::string> lane_names(const core::Value& columns) {
 
 TEST_CASE("the page of a scenario holds the document that --json prints, and its timeline") {
     if (is_without_pages()) return;
-    const api::Reply reply =
-        api::simulate({.scenario = {.path = SOURCE_DIR "/scenarios/llama2_7b_p4d.toml"}, .html = "page.html"});
+    const api::Reply reply = api::simulate(
+        {.scenario = {.path = SOURCE_DIR "/scenarios/llama2_7b_p4d.toml"}, .html = "page.html"});
     REQUIRE(reply.files.size() == 1);
     CHECK(reply.files[0].path == "page.html");
     CHECK(reply.files[0].said == "wrote page.html\n");
@@ -104,7 +116,7 @@ TEST_CASE("the page of a scenario holds the document that --json prints, and its
     double drawn = 0;
     for (const core::Value& rank : data.find("timeline")->find("ranks")->items()) {
         double held = 0, most = 0;
-        for (const double change : numbers(*rank.find("memory"), "kib")) {
+        for (const double change : expanded(*rank.find("memory"), "kib")) {
             held += change;
             most = std::max(most, held);
         }
@@ -122,7 +134,8 @@ TEST_CASE("names in an answer are neither markup nor script of its page") {
         answer["model"] = name;
         answer["assumptions"] = core::Value::array();
         answer["assumptions"].append(name);
-        return api::report_page({.kind = api::ReportKind::step, .title = name, .answer = answer, .text = name});
+        return api::report_page(
+            {.kind = api::ReportKind::step, .title = name, .answer = answer, .text = name});
     };
     const std::string page = page_with(hostile), harmless = page_with("llama");
     for (const char* markup : {"<script", "</script", "<!--", "<img", "</title"}) {
@@ -159,14 +172,15 @@ TEST_CASE("the columns of a timeline give back every slice of every stream") {
         for (auto& [stream, expected] : begins) {
             std::sort(expected.begin(), expected.end());
             const core::Value& own = ranks[p].find("lanes")->items()[lane++];
-            const std::vector<double> gaps = numbers(own, "gap_ns"), numbered = numbers(own, "operation");
+            const std::vector<double> gaps = expanded(own, "gap_ns"), steps = expanded(own, "operation");
             REQUIRE(gaps.size() == expected.size());
-            double time = 0;
+            double time = 0, operation = 0;
             for (std::size_t i = 0; i < gaps.size(); ++i) {
                 CHECK(gaps[i] >= 0);
                 time += gaps[i];
                 CHECK(std::abs(time - expected[i]) < 2);
-                time += durations.at(std::size_t(numbered[i]));
+                operation += steps[i];
+                time += durations.at(std::size_t(operation));
             }
             slices += gaps.size();
         }

@@ -127,7 +127,7 @@ function job(page, report) {
   const quantiles = titled(page, "quantiles", `${number(answer.runs)} runs`);
   table.render(quantiles.append("div").node(), {
     columns: [
-      { key: "name", label: "" },
+      { key: "name", label: "Of a run" },
       { key: "mean", label: "Mean", is_number: true },
       { key: "p10", label: "10 %", is_number: true },
       { key: "p50", label: "Median", is_number: true },
