@@ -23,7 +23,6 @@ namespace sim {
 namespace {
 
 using schedule::ComputePhase;
-using schedule::GroupKind;
 using schedule::Instruction;
 using schedule::InstructionKind;
 
@@ -35,67 +34,20 @@ std::string in_words(std::string_view key) {
     return words;
 }
 
-// What the page has a colour for, in the order of `colour_names`.
-enum class Colour {
-    forward,
-    recompute,
-    backward,
-    backward_input,
-    backward_weight,
-    tensor,
-    context,
-    expert,
-    data,
-    send,
-    receive,
-    copy,
-    optimizer
-};
-constexpr std::array colour_names{"forward", "recompute", "backward", "backward_input", "backward_weight",
-                                  "tensor",  "context",   "expert",   "data",           "send",
-                                  "receive", "copy",      "optimizer"};
-
-Colour colour_of(ComputePhase phase) {
-    switch (phase) {
-        case ComputePhase::forward: return Colour::forward;
-        case ComputePhase::recompute: return Colour::recompute;
-        case ComputePhase::backward: return Colour::backward;
-        case ComputePhase::backward_input: return Colour::backward_input;
-        case ComputePhase::backward_weight: return Colour::backward_weight;
-    }
-    throw core::InternalError("broken promise: every phase has a colour");
-}
-
-Colour colour_of(GroupKind group) {
-    switch (group) {
-        case GroupKind::tensor: return Colour::tensor;
-        case GroupKind::context: return Colour::context;
-        case GroupKind::expert: return Colour::expert;
-        case GroupKind::world:
-        case GroupKind::data:
-        case GroupKind::pipeline:
-        case GroupKind::shard:
-        case GroupKind::replica:
-        case GroupKind::tied_stages:
-        case GroupKind::expert_replica:
-        case GroupKind::expert_shard: return Colour::data;
-    }
-    throw core::InternalError("broken promise: every group has a colour");
-}
-
-Colour colour_of(const Instruction& instruction) {
+// What the page has a colour for: a phase of compute, or what a communication is over.
+std::string_view kind_of(const Instruction& instruction) {
     switch (instruction.kind) {
-        case InstructionKind::compute: return colour_of(instruction.phase);
-        case InstructionKind::send: return Colour::send;
-        case InstructionKind::receive: return Colour::receive;
-        case InstructionKind::collective: return colour_of(instruction.group);
-        case InstructionKind::copy: return Colour::copy;
+        case InstructionKind::compute: return schedule::name_of(instruction.phase);
+        case InstructionKind::send:
+        case InstructionKind::receive:
+        case InstructionKind::copy: return schedule::name_of(instruction.kind);
+        case InstructionKind::collective: return schedule::name_of(instruction.group);
         case InstructionKind::optimizer_step:
         case InstructionKind::zero_gradients:
         case InstructionKind::gradient_norm:
-        case InstructionKind::update_norm: return Colour::optimizer;
+        case InstructionKind::update_norm: return "optimizer";
     }
-    throw core::InternalError("broken promise: every instruction has a colour");
+    throw core::InternalError("broken promise: every instruction has a kind");
 }
 
 // Without its micro-batch, which is a column of its own.
@@ -165,7 +117,7 @@ class Operations {
 public:
     std::int64_t number_of(const Instruction& instruction, std::int64_t duration) {
         const auto [at, is_new] = numbers_.try_emplace(
-            {names_.number_of(name_of(instruction)), core::position_of(colour_of(instruction)),
+            {names_.number_of(name_of(instruction)), kinds_.number_of(std::string(kind_of(instruction))),
              instruction.stage, duration, channel_of(instruction), std::llround(instruction.bytes.value),
              instruction.operators.begin, instruction.operators.end},
             core::count_of(numbers_));
@@ -184,7 +136,8 @@ public:
         std::string text = "\"operations\":{";
         for (std::size_t c = 0; c < column_count; ++c)
             text += fmt::format("{}\"{}\":{}", c == 0 ? "" : ",", column_names[c], joined(columns[c]));
-        return fmt::format("\"names\":{},\n{}}}", joined_texts(names_.texts()), text);
+        return fmt::format("\"kinds\":{},\n\"names\":{},\n{}}}", joined_texts(kinds_.texts()),
+                           joined_texts(names_.texts()), text);
     }
 
 private:
@@ -202,7 +155,7 @@ private:
             .first->second;
     }
 
-    Names names_;
+    Names kinds_, names_;
     std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
                         std::int64_t, std::int64_t>,
              std::int64_t>
@@ -210,8 +163,8 @@ private:
     std::map<std::pair<schedule::PayloadKind, int>, std::int64_t> channels_;
 };
 
-// A stream is called what its collectives are over: without tensor parallelism its lane carries those of the
-// context or expert group, if any.
+// A stream is called what its collectives are over: without tensor parallelism its lane carries those of
+// other groups, if any.
 std::string lane_name(schedule::Stream stream, const std::vector<const Instruction*>& instructions) {
     switch (stream) {
         case schedule::Stream::compute: return "compute";
@@ -366,7 +319,8 @@ std::string timeline_columns(const schedule::Program& program, const model::Mode
         makespan = std::max(makespan, timeline.makespan);
         for (std::size_t p = 0; p < timeline.spans.size(); ++p) {
             places.push_back({timeline.rank[p], s, p});
-            if (s == 0) add_performer(program.classes[timeline.class_of[p]], timeline.spans[p], parts);
+            if (timelines.size() == 1)
+                add_performer(program.classes[timeline.class_of[p]], timeline.spans[p], parts);
         }
     }
     std::sort(places.begin(), places.end());
@@ -379,13 +333,12 @@ std::string timeline_columns(const schedule::Program& program, const model::Mode
     std::vector<std::string> operators;
     for (const model::Operator& op : graph.operators) operators.push_back(op.name);
     return fmt::format(
-        "{{\"makespan_ns\":{},\"pipeline_parallel\":{},\"stages\":{},\"segments\":{},"
-        "\"parts\":{{\"warm_up_ns\":{},\"drain_ns\":{}}},\n\"kinds\":{},\n\"operators\":{},\n{},\n\"ranks\":["
+        "{{\"makespan_ns\":{},\"pipeline_parallel\":{},\"stages\":{},\"passes_per_micro_batch\":{},"
+        "\"parts\":{{\"warm_up_ns\":{},\"drain_ns\":{}}},\n\"operators\":{},\n{},\n\"ranks\":["
         "{}]}}",
-        nanoseconds(makespan), program.plan.layout.pipeline, program.stages.size(), program.segments,
-        optional_nanoseconds(parts.warm_up), optional_nanoseconds(parts.drain),
-        joined_texts({colour_names.begin(), colour_names.end()}), joined_texts(operators), operations.json(),
-        ranks);
+        nanoseconds(makespan), program.plan.layout.pipeline, program.stages.size(),
+        program.passes_per_micro_batch(), optional_nanoseconds(parts.warm_up),
+        optional_nanoseconds(parts.drain), joined_texts(operators), operations.json(), ranks);
 }
 
 }  // namespace sim

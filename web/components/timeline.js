@@ -385,7 +385,7 @@ class Timeline {
         pen.fillText(words(rank.lanes[row.lane].name), 8, row.top + row.height / 2);
       } else {
         pen.fillStyle = colours.quiet;
-        pen.fillText("memory, peak", 8, row.top + 13);
+        pen.fillText(left < 100 ? "peak" : "memory, peak", 8, row.top + 13);
         pen.fillText(gib(rank.peak_gib), 8, row.top + 28);
       }
       pen.restore();
@@ -401,7 +401,8 @@ class Timeline {
       const time = window.from + ((window.to - window.from) * i) / ticks;
       pen.fillStyle = colours.grid;
       pen.fillRect(pane.x(time), axis_height - 4, 1, height);
-      if (i === ticks && ticks > 1) continue;
+      const is_under_name = this.layout.panes.length > 1 && pane.x(time) + 62 > left + width - pen.measureText(window.name).width;
+      if ((i === ticks && ticks > 1) || is_under_name) continue;
       pen.fillStyle = colours.quiet;
       pen.fillText(this.tick_text(time, window), pane.x(time) + 2, 8);
     }

@@ -84,7 +84,8 @@ export function after(values, value) {
 }
 
 export function decode(data) {
-  const number_of = data.kinds.map((name) => kind_names.indexOf(name));
+  // Collectives are over many kinds of groups: those of data parallelism have one colour.
+  const number_of = data.kinds.map((name) => kind_names.indexOf(kind_names.includes(name) ? name : "data"));
   const operations = { ...data.operations, kind: data.operations.kind.map((kind) => number_of[kind]) };
   const ranks = data.ranks.map((rank) => ({
     ...rank,
@@ -98,9 +99,9 @@ export const kind_of = (timeline, operation) => kind_names[timeline.operations.k
 
 // "3", or "3.1": segment 1 of the sequences of micro-batch 3.
 export function micro_batch_text(timeline, micro_batch) {
-  const { segments } = timeline;
+  const passes = timeline.passes_per_micro_batch;
   if (micro_batch < 0) return "";
-  return segments > 1 ? `${Math.floor(micro_batch / segments)}.${micro_batch % segments}` : String(micro_batch);
+  return passes > 1 ? `${Math.floor(micro_batch / passes)}.${micro_batch % passes}` : String(micro_batch);
 }
 
 // "F3", or the name where no letter stands for it.
