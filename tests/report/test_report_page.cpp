@@ -10,6 +10,7 @@
 #include "api/simulate.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
+#include "jobs/gantt.h"
 #include "sim/evaluate.h"
 #include "sim/report/timeline_columns.h"
 #include "sim/scenario.h"
@@ -197,4 +198,34 @@ TEST_CASE("a lane is called tensor where tensor parallelism is, and nowhere else
     CHECK(std::count(pipeline.begin(), pipeline.end(), "receive") == 2);
     CHECK(std::count(tensor.begin(), tensor.end(), "tensor") > 0);
     CHECK(std::count(tensor.begin(), tensor.end(), "receive") == 0);
+}
+
+TEST_CASE("the chart of a job keeps the time and the number of all stretches, in few rows") {
+    // A hundred thousand times a second of training and half a second lost, ten seconds' wait in the middle.
+    std::vector<jobs::Stretch> stretches;
+    core::Seconds time;
+    const auto add = [&](jobs::StretchKind kind, double seconds) {
+        stretches.push_back({kind, time, time + core::Seconds(seconds)});
+        time += core::Seconds(seconds);
+    };
+    for (int i = 0; i < 100'000; ++i) {
+        add(jobs::StretchKind::training, 1);
+        add(jobs::StretchKind::lost, 0.5);
+        if (i == 50'000) add(jobs::StretchKind::wait, 10);
+    }
+    const core::Value rows = jobs::activities_of(stretches);
+    CHECK(rows.size() < 10);
+    std::map<std::string, double> seconds;
+    std::map<std::string, std::int64_t> times;
+    for (const core::Value& row : rows.items()) {
+        const std::string& activity = row.find("activity")->string();
+        seconds[activity] += row.find("seconds")->number();
+        times[activity] += row.find("times")->integer();
+        CHECK(row.find("to_s")->number() > row.find("from_s")->number());
+    }
+    CHECK(seconds["training"] == Approx(100'000));
+    CHECK(seconds["lost"] == Approx(50'000));
+    CHECK(seconds["wait"] == Approx(10));
+    CHECK(times["training"] == 100'000);
+    CHECK(times["wait"] == 1);
 }
