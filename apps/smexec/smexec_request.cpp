@@ -83,17 +83,29 @@ void read_training(Options& options, ExecutionRequest& request) {
 
 ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
     Options options(arguments,
-                    {{"--backend",      "--ranks-from",
-                      "--steps",        "--data",
-                      "--tolerance",    "--trace",
-                      "--checkpoint",   "--checkpoint-copies",
-                      "--every",        "--from-step",
-                      "--time-limit",   "--cuda-expert-room",
-                      "--cuda-without", "--join-limit",
-                      "--interface",    "--token-file",
-                      "--init",         "--lr-scheduler-type",
-                      "--warmup-steps", "--eval-data",
-                      "--eval-every",   "--eval-batches",
+                    {{"--backend",
+                      "--ranks-from",
+                      "--steps",
+                      "--data",
+                      "--tolerance",
+                      "--trace",
+                      "--html",
+                      "--checkpoint",
+                      "--checkpoint-copies",
+                      "--every",
+                      "--from-step",
+                      "--time-limit",
+                      "--cuda-expert-room",
+                      "--cuda-without",
+                      "--join-limit",
+                      "--interface",
+                      "--token-file",
+                      "--init",
+                      "--lr-scheduler-type",
+                      "--warmup-steps",
+                      "--eval-data",
+                      "--eval-every",
+                      "--eval-batches",
                       "--metrics"},
                      {"--check", "--json", "--verbose", "--help", "--compare", "--no-compare", "--resume",
                       "--checkpoint-local", "--set-aside", "--cuda-graph", "--cuda-tune"}},
@@ -108,6 +120,7 @@ ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core
     request.data = options.text("--data");
     request.init = options.text("--init");
     request.trace = options.text("--trace").value_or("");
+    request.html = options.text("--html").value_or("");
     request.checkpoint = options.text("--checkpoint").value_or("");
     request.steps = options.integer("--steps", 0, 1000000);
     request.every = options.integer("--every", 1, 1000000);

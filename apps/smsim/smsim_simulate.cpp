@@ -27,7 +27,7 @@ const char* const help =
     "  --explain            time by kind of operator, communication by link (exposed or hidden), and how the "
     "step moves with every figure it rests on\n"
     "  --trace FILE         timeline as Chrome trace JSON, for ui.perfetto.dev (not with --sweep)\n"
-    "  --html FILE          timeline as a page of its own (not with --sweep)\n"
+    "  --html FILE          the answer with its timeline as a page of its own (not with --sweep)\n"
     "  --csv FILE           the figures as a table, one line a prediction\n"
     "  --unfolded           every rank on its own instead of one for all that do the same (not with "
     "--sweep)\n"
