@@ -69,7 +69,8 @@ Digits shortest_digits(double value) {
     const std::string text = fmt::format("{}", value);
     const std::size_t e = text.find('e');
     const std::string mantissa = text.substr(0, e);
-    Digits all{.point = e == std::string::npos ? 0 : std::atoi(text.c_str() + e + 1)};
+    Digits all;
+    if (e != std::string::npos) all.point = std::atoi(text.c_str() + e + 1);
     const std::size_t dot = mantissa.find('.');
     all.point += int(std::min(dot, mantissa.size()));
     for (const char c : mantissa)
