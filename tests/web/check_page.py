@@ -3,7 +3,7 @@
 Chromium, by playwright, and compares its figures with those of BUILD/smplan and BUILD/smsim, to the last digit.
 
 Exit code 77, with the reason, where the page, Chromium, playwright or the tools are missing. Playwright is looked for in this
-Python and in the one that $SMSIM_PLAYWRIGHT_PYTHON names."""
+Python and in ROOT/build-web/playwright, which `./run web --test` makes."""
 
 import functools
 import http.server
@@ -29,15 +29,16 @@ def skip(why):
     sys.exit(77)
 
 
-def playwright_or_skip():
+def playwright_or_skip(root):
     try:
         from playwright.sync_api import sync_playwright
         return sync_playwright
     except ImportError:
-        other = os.environ.get("SMSIM_PLAYWRIGHT_PYTHON")
-        if other and other != sys.executable and os.path.exists(other):
-            os.execv(other, [other, *sys.argv])
-        skip("playwright is not installed (pip install playwright in a virtual environment, named by SMSIM_PLAYWRIGHT_PYTHON)")
+        other = root / "build-web" / "playwright" / "bin" / "python"
+        if other.exists() and os.environ.get("SMSIM_PLAYWRIGHT") != "sought":
+            os.environ["SMSIM_PLAYWRIGHT"] = "sought"
+            os.execv(other, [str(other), *sys.argv])
+        return skip("playwright is not installed: ./run web --test makes an environment with it")
 
 
 def answer_of(tool, *arguments, cwd=None):
@@ -232,7 +233,7 @@ def main():
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if not chromium:
         skip("chromium is not installed")
-    sync_playwright = playwright_or_skip()
+    sync_playwright = playwright_or_skip(root)
 
     expected = answer_of(f"{tools}/smplan", *QUESTION)
     server, address = serve(site)

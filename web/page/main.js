@@ -51,7 +51,7 @@ async function showPlan(index) {
   const row = shown.answer.document.plans[index];
   at("plan-a-title").textContent = `Plan A is plan ${row.rank}: ${layout(row)}, ${schedule(row)}`;
   const of = shown;
-  const answer = await simulator.ask({ ask: "simulate", ...scenarioOf("plan.toml", index), explain: true, trace: "trace.json" },
+  const answer = await simulator.ask({ ask: "simulate", ...scenarioOf("plan.toml", index), explain: true, timeline: "timeline.json" },
     { files: files() });
   if (of !== shown || shown.chosen.a !== index) return; // another question, or another plan, came meanwhile
   if (!answer.document) return fail(answer.said);
@@ -59,7 +59,8 @@ async function showPlan(index) {
   shown.prediction = prediction;
   memory.render(at("memory"), prediction);
   breakdown.render(at("breakdown"), prediction);
-  timeline.render(at("timeline"), JSON.parse(answer.files["trace.json"]));
+  const columns = answer.files["timeline.json"];
+  if (columns) timeline.render(at("timeline"), JSON.parse(columns), { capacity_gib: prediction.available_memory_gib });
   at("report").textContent = answer.text;
   takeAway.render(at("take"), { command: commandLine(shown.given), scenario: shown.answer.plan_files[index],
     answer: shown.answer.document, modelFile: shown.file?.name });
