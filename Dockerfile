@@ -3,7 +3,7 @@
 FROM debian:12-slim AS build
 RUN apt-get update \
     && apt-get install -y --no-install-recommends \
-        cmake dpkg-dev file g++ git mold ninja-build \
+        cmake dpkg-dev esbuild file g++ git mold ninja-build node-d3 \
         libboost-graph-dev libboost-program-options-dev libdnnl-dev libeigen3-dev libfmt-dev libonnx-dev \
         libopenmpi-dev libprotobuf-dev libsentencepiece-dev libssl-dev libtomlplusplus-dev nlohmann-json3-dev protobuf-compiler \
     && rm -rf /var/lib/apt/lists/*

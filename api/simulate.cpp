@@ -3,12 +3,14 @@
 #include <optional>
 #include <utility>
 
+#include "api/report_page/report_page.h"
 #include "api/searched_order.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "sim/evaluate.h"
 #include "sim/report/explain.h"
 #include "sim/report/report.h"
+#include "sim/report/timeline_columns.h"
 #include "sim/report/trace.h"
 #include "sim/scenario.h"
 #include "sim/uncertainty/interval.h"
@@ -113,19 +115,39 @@ core::Value messages_of(const core::Diagnostics& diagnostics) {
     return lines;
 }
 
+// The peaks of the memory table, by performer of the timeline.
+std::vector<core::Bytes> peaks_of(const sim::Evaluation& evaluation) {
+    std::vector<core::Bytes> peaks;
+    for (const std::int32_t number : evaluation.timeline.class_of)
+        for (const sim::ClassMemory& row : evaluation.memory)
+            if (row.pipeline == evaluation.program->classes[number].pipeline) {
+                peaks.push_back(row.peak);
+                break;
+            }
+    return peaks;
+}
+
+OutputFile page_of(const std::string& path, const sim::Scenario& scenario, const sim::Evaluation& evaluation,
+                   const Reply& reply) {
+    return report_file(path, {.kind = ReportKind::step,
+                              .title = scenario.question.empty() ? scenario.path : scenario.question,
+                              .answer = reply.document,
+                              .text = reply.text,
+                              .timeline = sim::timeline_columns(*evaluation.program, scenario.graph,
+                                                                {{.timeline = evaluation.timeline,
+                                                                  .memory = evaluation.memory_timeline,
+                                                                  .peaks = peaks_of(evaluation)}})});
+}
+
 std::vector<OutputFile> files_of(const SimulateRequest& request, const sim::Scenario& scenario,
-                                 const sim::Evaluation& evaluation, const std::string& report,
+                                 const sim::Evaluation& evaluation, const Reply& reply,
                                  const core::Value& figures) {
     std::vector<OutputFile> files;
     if (request.trace)
         files.push_back(
             {*request.trace, sim::chrome_trace(*evaluation.program, evaluation.timeline,
                                                evaluation.memory_timeline, marks_of(evaluation))});
-    if (request.html)
-        files.push_back(
-            {*request.html,
-             sim::html_timeline(*evaluation.program, evaluation.timeline, evaluation.memory_timeline,
-                                scenario.question.empty() ? scenario.path : scenario.question, report)});
+    if (request.html) files.push_back(page_of(*request.html, scenario, evaluation, reply));
     if (request.csv) files.push_back({*request.csv, sim::sweep_csv({{{}, figures, {}}})});
     return files;
 }
@@ -161,10 +183,8 @@ Reply predict(const core::Value& document, const SimulateRequest& request, const
                            {.constants = evaluate_options.constants});
     core::Value figures = sim::to_value(*evaluation, scenario->graph, plan);
     sim::add_to(figures, intervals, *evaluation);
-    Reply reply{.outcome = evaluation->fits ? Outcome::good : Outcome::no_plan,
-                .document = figures,
-                .text = report,
-                .files = files_of(request, *scenario, *evaluation, report, figures)};
+    Reply reply{
+        .outcome = evaluation->fits ? Outcome::good : Outcome::no_plan, .document = figures, .text = report};
     if (!scenario->question.empty()) reply.document["question"] = scenario->question;
     reply.document["plan"] = schedule::to_value(plan);
     if (why) {
@@ -173,6 +193,7 @@ Reply predict(const core::Value& document, const SimulateRequest& request, const
     }
     if (!diagnostics.entries().empty()) reply.document["warnings"] = messages_of(diagnostics);
     reply.diagnostics = std::move(diagnostics);
+    reply.files = files_of(request, *scenario, *evaluation, reply, figures);
     return reply;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "api/options.h"
+#include "api/report_page/report_page.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "sim/evaluate.h"
@@ -117,7 +118,7 @@ Reply explain_row(const std::string& id, const core::CsvTable& runs, const core:
 
 struct Question {
     std::string file, clusters;
-    std::optional<std::string> sweeps, explained, calibration;
+    std::optional<std::string> sweeps, explained, calibration, html;
     std::size_t worst = 0;  // rows to show
     sim::CostConstants constants = {};
 };
@@ -136,6 +137,11 @@ Question read_question(const std::vector<std::string>& arguments, core::Diagnost
         if (const std::string wrong = set_constant(assignment, question.constants); !wrong.empty())
             given.error("--constant", wrong, "docs/accuracy.md lists names and ranges");
     question.calibration = given.text("--calibration");
+    question.html = given.text("--html");
+    if (question.html) check_report("--html", *question.html, diagnostics);
+    if (question.html && question.explained)
+        given.error("--html", "--html: a page is of all rows, and --explain asks for one",
+                    "leave out one of the two");
     if (question.calibration && given.has("--constant"))
         given.error("--constant", "--constant: --calibration brings the constants",
                     "leave out one of the two");
@@ -145,7 +151,8 @@ Question read_question(const std::vector<std::string>& arguments, core::Diagnost
 }  // namespace
 
 OptionNames validate_options() {
-    return {.with_value = {"--clusters", "--sweeps", "--worst", "--constant", "--explain", "--calibration"},
+    return {.with_value = {"--clusters", "--sweeps", "--worst", "--constant", "--explain", "--calibration",
+                           "--html"},
             .flags = {"--help", "--json"}};
 }
 
@@ -174,9 +181,16 @@ Reply validate(const std::vector<std::string>& arguments, const Watch& watch) {
         validation::validate(*runs, *clusters, sweeps ? &*sweeps : nullptr, diagnostics, options);
     if (diagnostics.has_errors()) return refusal(std::move(diagnostics));
     core::require(validation.has_value(), "a validation without errors has an answer");
-    return {.document = validation::to_value(*validation),
-            .text = text_of(*validation, question.worst),
-            .diagnostics = std::move(diagnostics)};
+    Reply reply{.document = validation::to_value(*validation),
+                .text = text_of(*validation, question.worst),
+                .diagnostics = std::move(diagnostics)};
+    if (question.html)
+        reply.files.push_back(
+            report_file(*question.html, {.kind = ReportKind::validation,
+                                         .title = "Predicted against measured: " + question.file,
+                                         .answer = reply.document,
+                                         .text = reply.text}));
+    return reply;
 }
 
 }  // namespace api

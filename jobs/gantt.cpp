@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <utility>
 
 #include "core/errors.h"
 
@@ -106,6 +108,39 @@ std::string gantt_csv(const std::vector<Stretch>& stretches) {
     for (const Stretch& stretch : stretches)
         text += fmt::format("{},{},{}\n", name_of(stretch.kind), stretch.begin.value, stretch.end.value);
     return text;
+}
+
+core::Value activities_of(const std::vector<Stretch>& stretches) {
+    // Finer than the pixels of a wide chart.
+    constexpr double rows_of_a_kind = 3000;
+    struct Run {
+        Seconds begin, end, time;
+        std::int64_t times = 0;
+    };
+    Seconds total;
+    for (const Stretch& stretch : stretches) total = std::max(total, stretch.end);
+    std::map<StretchKind, std::vector<Run>> runs;
+    for (const Stretch& stretch : stretches) {
+        if (!(stretch.end > stretch.begin)) continue;
+        std::vector<Run>& own = runs[stretch.kind];
+        if (own.empty() || stretch.begin - own.back().end > total / rows_of_a_kind)
+            own.push_back({stretch.begin, stretch.end, {}, 0});
+        own.back().end = stretch.end;
+        own.back().time += stretch.end - stretch.begin;
+        ++own.back().times;
+    }
+    core::Value rows = core::Value::array();
+    for (const auto& [kind, own] : runs)
+        for (const Run& run : own) {
+            core::Value row = core::Value::table();
+            row["activity"] = name_of(kind);
+            row["from_s"] = run.begin.value;
+            row["to_s"] = run.end.value;
+            row["seconds"] = run.time.value;
+            row["times"] = run.times;
+            rows.append(std::move(row));
+        }
+    return rows;
 }
 
 }  // namespace jobs

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/value.h"
 #include "jobs/job_model.h"
 #include "jobs/job_run.h"
 
@@ -16,5 +17,9 @@ std::string gantt_text(const JobModel& model, const std::vector<Stretch>& stretc
 
 // Header `kind,begin_s,end_s`, a line a stretch, in order.
 std::string gantt_csv(const std::vector<Stretch>& stretches);
+
+// Rows {activity, from_s, to_s, seconds, times}, by activity and in order: stretches of one kind that are
+// less than a few thousandths of the run apart are one row, with the time and number of them.
+core::Value activities_of(const std::vector<Stretch>& stretches);
 
 }  // namespace jobs

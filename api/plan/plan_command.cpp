@@ -14,6 +14,7 @@
 #include "api/plan/front.h"
 #include "api/plan/no_plan.h"
 #include "api/plan/question.h"
+#include "api/report_page/report_page.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "planner/search.h"
@@ -108,6 +109,9 @@ void check_together(Options& options, const std::vector<Runner>& runners) {
     if (runners.size() > 1 && options.has("--certificate"))
         options.error("--certificate", "a certificate is of one search, and --for names several tools",
                       "name one of them");
+    if (wants_offers(options) && options.has("--html"))
+        options.error("--html", "a report is of plans, and expected cost and time are of offers",
+                      "--picture FILE.svg draws offers");
     if (wants_offers(options) && runners.size() > 1)
         options.error("--for", "expected cost and time are of one tool's plans, and --for names several",
                       "name one of them");
@@ -151,6 +155,16 @@ Asked read_questions(const std::vector<std::string>& arguments, const Watch& wat
     return all;
 }
 
+// The answer as a page, where one is asked for.
+void add_page(const Question& question, Reply& reply) {
+    if (!question.request.html_path || reply.document.is_null()) return;
+    reply.files.push_back(
+        report_file(*question.request.html_path, {.kind = ReportKind::plans,
+                                                  .title = headline(question.request, question.graph),
+                                                  .answer = reply.document,
+                                                  .text = reply.text}));
+}
+
 // What was said before the searches comes first.
 void put_first(core::Diagnostics diagnostics, Reply& reply) {
     diagnostics.append(reply.diagnostics);
@@ -169,6 +183,7 @@ PlanReply plan(const std::vector<std::string>& arguments, const Watch& watch) {
         static_cast<Reply&>(reply) = offers_reply(questions.front(), *asked.offers);
     } else if (asked.asks_for_front) {
         static_cast<Reply&>(reply) = front_reply(questions.front());
+        add_page(questions.front(), reply);
     } else {
         std::vector<Answer> answers;
         for (Question& question : questions) answers.push_back(solve(std::move(question)));
@@ -177,6 +192,7 @@ PlanReply plan(const std::vector<std::string>& arguments, const Watch& watch) {
         if (reply.outcome == Outcome::good) {
             reply.files = files_of(best, arguments);
             reply.plan_files = plan_files_of(answers);
+            add_page(best.question, reply);
         }
     }
     put_first(std::move(diagnostics), reply);

@@ -9,6 +9,7 @@
 #include "api/offers/offer_options.h"
 #include "api/output.h"
 #include "api/plan/target_names.h"
+#include "api/report_page/report_page.h"
 #include "cluster/node.h"
 #include "cluster/profile/load.h"
 #include "core/diagnostics.h"
@@ -214,6 +215,8 @@ std::optional<Request> read_request(Options& options, core::Diagnostics& diagnos
     if (request.out_path) check_output("--out", *request.out_path, diagnostics);
     request.certificate_path = options.text("--certificate");
     if (request.certificate_path) check_output("--certificate", *request.certificate_path, diagnostics);
+    request.html_path = options.text("--html");
+    if (request.html_path) check_report("--html", *request.html_path, diagnostics);
     if (diagnostics.has_errors()) return std::nullopt;
     return request;
 }
@@ -300,25 +303,11 @@ std::optional<std::vector<planner::Target>> targets_of(Request& request, const m
 }  // namespace
 
 OptionNames plan_options() {
-    OptionNames names{.with_value = {"--target",
-                                     "--nodes",
-                                     "--max-nodes",
-                                     "--model",
-                                     "--seq-len",
-                                     "--global-batch",
-                                     "--objective",
-                                     "--tokens",
-                                     "--deadline",
-                                     "--budget",
-                                     "--top",
-                                     "--threads",
-                                     "--time-limit",
-                                     "--memory-margin",
-                                     "--out",
-                                     "--certificate",
-                                     "--for",
-                                     "--offload",
-                                     "--offload-bandwidth",
+    OptionNames names{.with_value = {"--target",     "--nodes",         "--max-nodes", "--model",
+                                     "--seq-len",    "--global-batch",  "--objective", "--tokens",
+                                     "--deadline",   "--budget",        "--top",       "--threads",
+                                     "--time-limit", "--memory-margin", "--out",       "--certificate",
+                                     "--html",       "--for",           "--offload",   "--offload-bandwidth",
                                      "--calibration"},
                       .flags = {"--pareto", "--json", "--help"}};
     for (const std::vector<std::string>* more : {&limit_option_names(), &offer_option_names()})

@@ -28,7 +28,7 @@ struct Request {
     LimitOptions limits;
     std::optional<Runner> runner;            // what plans are for; nothing: plans of any kind
     core::BytesPerSecond offload_bandwidth;  // of a node's disks
-    std::optional<std::string> out_path, certificate_path;
+    std::optional<std::string> out_path, certificate_path, html_path;
     std::vector<std::string> assumptions;
     std::optional<sim::Posterior> calibration;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <ostream>
+#include <sstream>
 
 #include <fmt/core.h>
 
@@ -12,6 +13,7 @@
 #include "exec/cuda/device/device.h"
 #include "model/operators/cost.h"
 #include "schedule/plan/explicit_order.h"
+#include "sim/report/timeline_columns.h"
 
 namespace apps {
 
@@ -213,6 +215,25 @@ void show_report(const ExecutionReport& report, std::ostream& out, std::ostream&
             report.checked->largest_difference, report.checked->allowed,
             report.checked->bounds.empty() ? "" : " and more than rounding would take this model",
             near_tie(*report.checked));
+}
+
+api::ReportPage page_of(const ExecutionReport& report) {
+    const ExecutionJob& job = report.job;
+    std::ostringstream text, remarks;
+    write_text(report, text, remarks);
+    std::vector<sim::NamedTimeline> timelines;
+    if (report.predicted)
+        timelines.push_back({.timeline = report.predicted->timeline,
+                             .memory = report.predicted->memory_timeline,
+                             .name = "predicted"});
+    timelines.push_back({.timeline = report.result.timelines.back(),
+                         .memory = report.result.memory,
+                         .name = report.predicted ? "measured" : ""});
+    return {.kind = api::ReportKind::execution,
+            .title = job.scenario.question.empty() ? report.request.plan : job.scenario.question,
+            .answer = document_of(report),
+            .text = text.str() + remarks.str(),
+            .timeline = sim::timeline_columns(job.program, job.scenario.graph, timelines)};
 }
 
 void show_interruption(const ExecutionRequest& request, const ExecutionJob& job,

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "api/report_page/report_page.h"
 #include "apps/smexec/smexec_job.h"
 #include "exec/profile/compare.h"
 #include "exec/runtime/run.h"
@@ -42,6 +43,9 @@ struct ExecutionReport {
 
 // As text (remarks on `err`) or as the contract's document.
 void show_report(const ExecutionReport& report, std::ostream& out, std::ostream& err);
+
+// The same as a page, with the timeline of the last step beside the predicted one.
+api::ReportPage page_of(const ExecutionReport& report);
 
 // Of a training that a signal ended: where its checkpoint is.
 void show_interruption(const ExecutionRequest& request, const ExecutionJob& job,

@@ -55,26 +55,13 @@ void read_training(Options& options, ExecutionRequest& request) {
 
 ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
     Options options(arguments,
-                    {{"--backend",
-                      "--ranks-from",
-                      "--steps",
-                      "--data",
-                      "--tolerance",
-                      "--trace",
-                      "--checkpoint",
-                      "--every",
-                      "--from-step",
-                      "--time-limit",
-                      "--cuda-expert-room",
-                      "--join-limit",
-                      "--interface",
-                      "--token-file",
-                      "--init",
-                      "--lr-scheduler-type",
-                      "--warmup-steps",
-                      "--eval-data",
-                      "--eval-every",
-                      "--eval-batches",
+                    {{"--backend",    "--ranks-from",        "--steps",
+                      "--data",       "--tolerance",         "--trace",
+                      "--html",       "--checkpoint",        "--every",
+                      "--from-step",  "--time-limit",        "--cuda-expert-room",
+                      "--join-limit", "--interface",         "--token-file",
+                      "--init",       "--lr-scheduler-type", "--warmup-steps",
+                      "--eval-data",  "--eval-every",        "--eval-batches",
                       "--metrics"},
                      {"--check", "--json", "--verbose", "--help", "--compare", "--no-compare", "--resume",
                       "--set-aside", "--cuda-graph", "--cuda-tune"}},
@@ -89,6 +76,7 @@ ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core
     request.data = options.text("--data");
     request.init = options.text("--init");
     request.trace = options.text("--trace").value_or("");
+    request.html = options.text("--html").value_or("");
     request.checkpoint = options.text("--checkpoint").value_or("");
     request.steps = options.integer("--steps", 0, 1000000);
     request.every = options.integer("--every", 1, 1000000);

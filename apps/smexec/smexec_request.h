@@ -12,7 +12,7 @@
 namespace apps {
 
 struct ExecutionRequest {
-    std::string plan, trace, ranks_from;
+    std::string plan, trace, html, ranks_from;
     std::string checkpoint;  // folder; empty = none
     std::string metrics;     // file; empty = none
     std::optional<std::string> data, init;

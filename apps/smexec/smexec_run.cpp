@@ -30,7 +30,8 @@ namespace apps {
 namespace {
 
 const char* const help =
-    "Usage: smexec PLAN.toml [--steps N] [--data FILE] [--check] [--tolerance PCT] [--trace FILE] [--json] "
+    "Usage: smexec PLAN.toml [--steps N] [--data FILE] [--check] [--tolerance PCT] [--trace FILE] [--html "
+    "FILE] [--json] "
     "[--verbose]\n"
     "       smexec profile [--model MODEL] --out FILE      measures this machine, or a model's operators on "
     "it\n"
@@ -81,6 +82,7 @@ const char* const help =
     "  --tolerance PCT      exit 3 when the measured step differs by more from the prediction\n"
     "  --compare            predict, and show both side by side: the default; --no-compare does not, and "
     "starts at once\n"
+    "  --html FILE          predicted beside measured, with both timelines, as a page of its own\n"
     "  --trace FILE         predicted and measured timeline as Chrome trace JSON, for ui.perfetto.dev\n"
     "  --time-limit S       the longest a rank may wait for another (120)\n"
     "  --join-limit S       at the start the longest that no rank may come while some are missing (30)\n"
@@ -219,6 +221,7 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
     if (world && request.compares && !request.on_gpu) measure_here(*job, *world);
     core::Diagnostics place;  // rank 0 alone writes, and its folder may be on its host alone
     if (is_first && !request.trace.empty()) check_output("--trace", request.trace, place);
+    if (is_first && !request.html.empty()) api::check_report("--html", request.html, place);
     if (is_first) check_metrics(request, *job, place);
     if (place.has_errors()) {
         code = show(place, request.as_json, out, err);
@@ -333,6 +336,12 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
                         "measured step says little about the prediction",
                         100 * report.times.lost_share));
     show_report(report, out, err);
+    if (!request.html.empty()) {
+        const OutputFile page = api::report_file(request.html, page_of(report));
+        const int written = write_outputs({page}, err);
+        if (written != good) verdict = written;
+        else if (!request.as_json) out << page.said;
+    }
     if (verdict == good && (report.is_too_far() || (report.checked && report.checked->is_wrong())))
         verdict = no_plan;
     return agreed(world, verdict);

@@ -83,6 +83,7 @@ const char* const plan_help =
     "  --calibration FILE   constants and site effects of one installation (smsim calibrate --help)\n"
     "  --out plan.toml      write the best plan, for smsim and smexec\n"
     "  --certificate FILE   write what was asked, excluded and simulated, for smplan verify\n"
+    "  --html FILE          the candidates, why, and what they cost as a page of its own\n"
     "  --json               one JSON document on stdout\n"
     "\n"
     "Exit code 3 when no plan fits, with what is missing and what would make it fit.\n"

@@ -5,6 +5,7 @@
 #include <optional>
 #include <ostream>
 
+#include "api/report_page/report_page.h"
 #include "apps/command.h"
 #include "apps/options.h"
 #include "apps/smsim/job_scenario.h"
@@ -20,7 +21,7 @@ namespace apps {
 namespace {
 
 const char* const help =
-    "Usage: smsim job SCENARIO.toml [--set KEY=VALUE]... [--gantt FILE.csv] [--json]\n"
+    "Usage: smsim job SCENARIO.toml [--set KEY=VALUE]... [--gantt FILE.csv] [--html FILE] [--json]\n"
     "\n"
     "Predicts a whole training from the [job] table of a scenario: acquire, download, steps, evaluations,\n"
     "checkpoints, failures, reclaimed spot instances, upload; time, cost and goodput as distributions over\n"
@@ -28,6 +29,7 @@ const char* const help =
     "\n"
     "  --set KEY=VALUE      change a key of the scenario: job.checkpoint.interval=1h, cluster.nodes=32\n"
     "  --gantt FILE.csv     what the median run did when\n"
+    "  --html FILE          the figures and the chart as a page of its own\n"
     "  --json               one JSON document on stdout\n"
     "\n"
     "Exit codes: 0 good, 1 internal failure, 2 wrong input, 3 the plan does not fit into memory or the job\n"
@@ -42,12 +44,12 @@ constexpr double most_interruptions = 2e8;
 struct Request {
     std::string scenario;
     std::vector<std::string> set;
-    std::optional<std::string> gantt;
+    std::optional<std::string> gantt, html;
     bool as_json = false, wants_help = false;
 };
 
 Request read_arguments(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
-    Options options(arguments, {{"--set", "--gantt"}, {"--json", "--help"}}, diagnostics);
+    Options options(arguments, {{"--set", "--gantt", "--html"}, {"--json", "--help"}}, diagnostics);
     Request request;
     request.wants_help = options.has("--help");
     request.as_json = options.has("--json");
@@ -58,6 +60,10 @@ Request read_arguments(const std::vector<std::string>& arguments, core::Diagnost
     if (options.has("--gantt")) {
         request.gantt = options.text("--gantt").value_or("");
         check_output("--gantt", *request.gantt, diagnostics);
+    }
+    if (options.has("--html")) {
+        request.html = options.text("--html").value_or("");
+        api::check_report("--html", *request.html, diagnostics);
     }
     return request;
 }
@@ -82,6 +88,21 @@ bool is_too_much_work(const jobs::JobModel& model, const jobs::SimulationRule& r
                                   rule.runs, interruptions),
                       fmt::format("give at most {:.0f} runs", most_interruptions / interruptions));
     return true;
+}
+
+std::vector<OutputFile> files_of(const Request& request, const JobScenario& task,
+                                 const jobs::JobAnswer& answer) {
+    std::vector<OutputFile> files;
+    if (request.gantt) files.push_back({*request.gantt, jobs::gantt_csv(answer.stretches)});
+    if (request.html)
+        files.push_back(api::report_file(
+            *request.html,
+            {.kind = api::ReportKind::job,
+             .title = task.scenario.question.empty() ? request.scenario : task.scenario.question,
+             .answer = jobs::to_value(answer),
+             .text = jobs::text_of(answer, task.scenario.question),
+             .activities = jobs::activities_of(answer.stretches)}));
+    return files;
 }
 
 }  // namespace
@@ -128,8 +149,11 @@ int run_job_command(const std::vector<std::string>& arguments, std::ostream& out
     answer.median = jobs::simulate_run(model, job.simulation.seed, answer.distribution.median_run, kept);
     if (as_json) out << core::to_json(jobs::to_value(answer)) << '\n';
     else out << jobs::text_of(answer, task->scenario.question);
-    if (request.gantt) return write_outputs({{*request.gantt, jobs::gantt_csv(answer.stretches)}}, err);
-    return good;
+    const std::vector<OutputFile> files = files_of(request, *task, answer);
+    const int written = write_outputs(files, err);
+    if (written == good && !as_json)
+        for (const OutputFile& file : files) out << file.said;
+    return written;
 }
 
 }  // namespace apps

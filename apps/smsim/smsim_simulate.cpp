@@ -5,6 +5,7 @@
 
 #include <fmt/core.h>
 
+#include "api/report_page/report_page.h"
 #include "api/simulate.h"
 #include "apps/command.h"
 #include "apps/options.h"
@@ -27,7 +28,7 @@ const char* const help =
     "  --explain            time by kind of operator, communication by link (exposed or hidden), and how the "
     "step moves with every figure it rests on\n"
     "  --trace FILE         timeline as Chrome trace JSON, for ui.perfetto.dev (not with --sweep)\n"
-    "  --html FILE          timeline as a page of its own (not with --sweep)\n"
+    "  --html FILE          the answer with its timeline as a page of its own (not with --sweep)\n"
     "  --csv FILE           the figures as a table, one line a prediction\n"
     "  --unfolded           every rank on its own instead of one for all that do the same (not with "
     "--sweep)\n"
@@ -66,7 +67,8 @@ Request read_arguments(const std::vector<std::string>& arguments, core::Diagnost
                                      std::pair("--csv", &asked.csv)}) {
         if (!options.has(name)) continue;
         *path = options.text(name).value_or("");
-        check_output(name, **path, diagnostics);
+        if (path == &asked.html) api::check_report(name, **path, diagnostics);
+        else check_output(name, **path, diagnostics);
     }
     if (asked.sweep.empty()) return request;
     if (asked.is_unfolded)

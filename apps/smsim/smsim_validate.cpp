@@ -15,7 +15,7 @@ namespace {
 
 const char* const help =
     "Usage: smsim validate FILE.csv --clusters clusters.csv [--sweeps sweeps.csv] [--worst N] [--explain ID] "
-    "[--constant NAME=VALUE]... [--calibration FILE] [--json]\n"
+    "[--constant NAME=VALUE]... [--calibration FILE] [--html FILE] [--json]\n"
     "\n"
     "Predicts every row of a file of published measurements and scores the predictions: per group and macro "
     "mean absolute\n"
@@ -28,6 +28,7 @@ const char* const help =
     "  --explain ID     one row instead of all: where its predicted time goes, and what it rests on\n"
     "  --constant N=V   another value of a constant of the cost model (docs/accuracy.md lists them)\n"
     "  --calibration F  what smsim calibrate learned of an installation (not with --constant)\n"
+    "  --html FILE      a page of its own: predicted against measured by group, every row\n"
     "  --json           one JSON document on stdout\n"
     "\n"
     "Example:\n"

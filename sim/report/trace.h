@@ -1,4 +1,4 @@
-// A timeline for other eyes: Chrome/Perfetto trace JSON, and a self-contained HTML page.
+// A timeline for other eyes: Chrome/Perfetto trace JSON.
 #pragma once
 
 #include <string>
@@ -27,11 +27,6 @@ std::string comparison_trace(const schedule::Program& program, const schedule::T
                              const schedule::MemoryTimeline& predicted_memory,
                              const schedule::Timeline& measured,
                              const schedule::MemoryTimeline& measured_memory);
-
-// One page without any other file: the same lanes to zoom and hover, memory below, the report as text.
-std::string html_timeline(const schedule::Program& program, const schedule::Timeline& timeline,
-                          const schedule::MemoryTimeline& memory, const std::string& title,
-                          const std::string& report);
 
 // "F3", "B3", "send 3", "all_reduce gradient 2": a few letters for a box; `full` adds stage and bytes.
 std::string label(const schedule::Program& program, const schedule::Instruction& instruction, bool full);

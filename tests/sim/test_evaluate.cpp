@@ -12,6 +12,7 @@
 #include "sim/evaluate.h"
 #include "sim/report/breakdown.h"
 #include "sim/report/report.h"
+#include "sim/report/timeline_columns.h"
 #include "sim/report/trace.h"
 #include "tests/cluster/instances.h"
 #include "tests/model/catalogue.h"
@@ -243,7 +244,8 @@ TEST_CASE("two evaluations give the same report, JSON and trace to the byte") {
         const sim::Evaluation e = evaluate(graph, cluster, plan, {.keeps_timeline = true});
         return sim::text_report(e, graph, cluster, plan) + core::to_json(sim::to_value(e, graph, plan)) +
                sim::chrome_trace(*e.program, e.timeline, e.memory_timeline) +
-               sim::html_timeline(*e.program, e.timeline, e.memory_timeline, "title", "report");
+               sim::timeline_columns(*e.program, graph,
+                                     {{.timeline = e.timeline, .memory = e.memory_timeline}});
     };
     REQUIRE(texts() == texts());
 }

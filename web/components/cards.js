@@ -2,6 +2,7 @@
 // data: the JSON document of a tool; options.kind: step (default), plans, job, execution, validation.
 import { select } from "d3-selection";
 import { clear } from "./figure.js";
+import { usd_per_million_samples } from "./scatter.js";
 import { gib, interval, interval_of_seconds, number, percent, seconds, usd, words } from "./format.js";
 
 // A card: {key, label, value, text, interval?, note?, state? (good, bad), share? (0 to 1: drawn as a bar)}
@@ -55,11 +56,12 @@ function step(answer) {
 }
 
 function plans(answer) {
-  const best = answer.plans?.[0];
-  const found = best ? step({ ...best, fits: true }) : [];
+  const best = (answer.plans ?? answer.front)?.[0];
+  const found = best ? step({ ...best, fits: true, usd_per_million_samples: usd_per_million_samples(best) }) : [];
   if (best?.usd_total)
     found.push({ key: "usd_total", label: "The training", value: best.usd_total, text: usd(best.usd_total) });
-  const search = answer.search ?? {};
+  const { search } = answer;
+  if (!search) return found;
   const counted = `${number(search.space)} plans in ${seconds(search.seconds)}`;
   found.push({
     key: "gap_pct",

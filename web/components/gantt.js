@@ -1,6 +1,6 @@
 // What a job does when: a row for each kind of activity.
-// data: what `smsim job --json` answers; options.spans: of its median run, [{activity, from_s, to_s}] in order. Spans that are less
-// than a pixel apart are drawn as one.
+// data: what `smsim job --json` answers; options.spans: of its median run, [{activity, from_s, to_s}] in order,
+// where seconds and times are given as well, a span of several. Spans that are less than a pixel apart are drawn as one.
 import { axisBottom } from "d3-axis";
 import { max } from "d3-array";
 import { scaleLinear } from "d3-scale";
@@ -16,8 +16,9 @@ export function render(root, data, options = {}) {
   const end = max(spans, (span) => span.to_s) ?? 0;
   const rows = activities.map((activity) => {
     const own = spans.filter((span) => span.activity === activity);
-    const total = own.reduce((all, span) => all + span.to_s - span.from_s, 0);
-    return { activity, name: words(activity), times: own.length, total, share: end > 0 ? total / end : 0, spans: own };
+    const total = own.reduce((all, span) => all + (span.seconds ?? span.to_s - span.from_s), 0);
+    const times = own.reduce((all, span) => all + (span.times ?? 1), 0);
+    return { activity, name: words(activity), times, total, share: end > 0 ? total / end : 0, spans: own };
   });
   const columns = [
     { key: "name", label: "Activity" },
@@ -43,8 +44,8 @@ function merged(spans, least) {
     const last = found.at(-1);
     if (last && span.from_s - last.to_s < least) {
       last.to_s = Math.max(last.to_s, span.to_s);
-      last.count += 1;
-    } else found.push({ ...span, count: 1 });
+      last.count += span.times ?? 1;
+    } else found.push({ ...span, count: span.times ?? 1 });
   }
   return found;
 }

@@ -48,7 +48,7 @@ export function front_of(points) {
 }
 
 function of_plans(data) {
-  const plans = data.plans ?? [];
+  const plans = data.plans ?? data.front ?? [];
   const is_priced = plans.some((plan) => usd_per_million_samples(plan) !== null);
   const points = plans
     .map((plan) => ({

@@ -15,6 +15,7 @@ import {
   kind_of,
   kinds,
   matching,
+  micro_batch_text,
   name_of,
   opening_windows,
   operators_of,
@@ -580,7 +581,7 @@ class Timeline {
     const { bytes, stage } = timeline.operations;
     const kind = kind_of(timeline, operation);
     const parts = [name_of(timeline, operation)];
-    if (micro_batch >= 0) parts.push(`micro-batch ${micro_batch}`);
+    if (micro_batch >= 0) parts.push(`micro-batch ${micro_batch_text(timeline, micro_batch)}`);
     if (stage[operation] >= 0 && timeline.stages > 1) parts.push(`stage ${stage[operation]}`);
     if (bytes[operation] > 0) parts.push(gib(bytes[operation] / 2 ** 30));
     const length = own.ends[slice] - own.starts[slice];

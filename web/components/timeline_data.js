@@ -68,7 +68,8 @@ export function after(values, value) {
 }
 
 export function decode(data) {
-  const operations = { ...data.operations };
+  const number_of = data.kinds.map((name) => kind_names.indexOf(name));
+  const operations = { ...data.operations, kind: data.operations.kind.map((kind) => number_of[kind]) };
   const ranks = data.ranks.map((rank) => ({
     ...rank,
     lanes: rank.lanes.map((lane) => decode_lane(lane, operations)),
@@ -79,10 +80,17 @@ export function decode(data) {
 
 export const kind_of = (timeline, operation) => kind_names[timeline.operations.kind[operation]];
 
+// "3", or "3.1": segment 1 of the sequences of micro-batch 3.
+export function micro_batch_text(timeline, micro_batch) {
+  const { segments } = timeline;
+  if (micro_batch < 0) return "";
+  return segments > 1 ? `${Math.floor(micro_batch / segments)}.${micro_batch % segments}` : String(micro_batch);
+}
+
 // "F3", or the name where no letter stands for it.
 export function short_label(timeline, operation, micro_batch) {
   const kind = kind_of(timeline, operation);
-  const number = micro_batch >= 0 ? micro_batch : "";
+  const number = micro_batch_text(timeline, micro_batch);
   return letters[kind] ? `${letters[kind]}${number}` : `${name_of(timeline, operation)} ${number}`.trim();
 }
 

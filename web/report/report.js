@@ -57,7 +57,7 @@ function step(page, report) {
 function plans(page, report) {
   const answer = report.answer;
   const chosen = titled(page, "plans", "Candidates");
-  const rows = (answer.plans ?? []).map((plan) => ({
+  const rows = (answer.plans ?? answer.front ?? []).map((plan) => ({
     ...plan,
     name: scatter.plan_name(plan),
     usd_per_million: scatter.usd_per_million_samples(plan),
@@ -76,10 +76,17 @@ function plans(page, report) {
   ].filter((column) => column.key === "name" || rows.some((row) => row[column.key] != null));
   table.render(chosen.append("div").node(), { columns, rows, caption: "Candidates" });
   scatter.render(section(page, "scatter"), answer);
-  const why = titled(page, "why", "Why");
-  why.append("ol").selectAll("li").data(rows).join("li").text((row) => row.why);
+  if (rows.some((row) => row.why)) {
+    const why = titled(page, "why", "Why");
+    why.append("ol").selectAll("li").data(rows).join("li").text((row) => row.why);
+  }
+  if (answer.search) search_of(page, answer.search);
+  list_of(page, "assumptions", "Assumptions", answer.assumptions);
+}
+
+function search_of(page, account) {
   const search = titled(page, "search", "The search");
-  const { space, evaluated, pruned, unvisited, rejected, gap_pct, lower_bound_s, proven_optimal } = answer.search ?? {};
+  const { space, evaluated, pruned, unvisited, rejected, gap_pct, lower_bound_s, proven_optimal } = account;
   const said = proven_optimal
     ? "No plan of the space is better: proven."
     : gap_pct != null
@@ -99,7 +106,6 @@ function plans(page, report) {
       rows: reasons,
       caption: "Plans that were ruled out",
     });
-  list_of(page, "assumptions", "Assumptions", answer.assumptions);
 }
 
 function job(page, report) {
@@ -130,7 +136,7 @@ function job(page, report) {
     rows,
     caption: "Quantiles over the runs",
   });
-  if (report.spans) gantt.render(section(page, "gantt"), answer, { spans: report.spans });
+  if (report.activities) gantt.render(section(page, "gantt"), answer, { spans: report.activities });
   list_of(page, "assumptions", "Assumptions", answer.assumptions);
 }
 
