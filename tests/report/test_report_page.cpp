@@ -58,24 +58,23 @@ struct Drawn {
 // A scenario's timeline as a page has it, peaks those of the memory table.
 Drawn drawn(const std::vector<std::string>& set) {
     core::Diagnostics diagnostics;
-    const std::optional<core::Value> document = api::load_scenario(
-        {.path = SOURCE_DIR "/scenarios/cpu_gpt_pipeline2.toml", .set = set}, diagnostics);
+    const std::optional<core::Value> document =
+        api::load_scenario({.path = SOURCE_DIR "/scenarios/cpu_gpt_pipeline2.toml", .set = set}, diagnostics);
     REQUIRE(document.has_value());
     const std::optional<sim::Scenario> scenario = sim::read_scenario(*document, "test", diagnostics);
     INFO(core::format(diagnostics));
     REQUIRE(scenario.has_value());
     sim::EvaluateOptions options;
     options.keeps_timeline = true;
-    std::optional<sim::Evaluation> evaluation = sim::evaluate(scenario->graph, scenario->cluster,
-                                                              scenario->file.plan, diagnostics, options);
+    std::optional<sim::Evaluation> evaluation =
+        sim::evaluate(scenario->graph, scenario->cluster, scenario->file.plan, diagnostics, options);
     REQUIRE(evaluation.has_value());
     std::vector<core::Bytes> peaks;
     for (const std::int32_t number : evaluation->timeline.class_of)
         peaks.push_back(evaluation->memory[number].peak);
-    const std::string columns = sim::timeline_columns(*evaluation->program, scenario->graph,
-                                                      {{.timeline = evaluation->timeline,
-                                                        .memory = evaluation->memory_timeline,
-                                                        .peaks = peaks}});
+    const std::string columns = sim::timeline_columns(
+        *evaluation->program, scenario->graph,
+        {{.timeline = evaluation->timeline, .memory = evaluation->memory_timeline, .peaks = peaks}});
     return {std::move(*evaluation), parse(columns)};
 }
 
@@ -91,8 +90,8 @@ std::vector<std::string> lane_names(const core::Value& columns) {
 
 TEST_CASE("the page of a scenario holds the document that --json prints, and its timeline") {
     if (is_without_pages()) return;
-    const api::Reply reply =
-        api::simulate({.scenario = {.path = SOURCE_DIR "/scenarios/llama2_7b_p4d.toml"}, .html = "page.html"});
+    const api::Reply reply = api::simulate(
+        {.scenario = {.path = SOURCE_DIR "/scenarios/llama2_7b_p4d.toml"}, .html = "page.html"});
     REQUIRE(reply.files.size() == 1);
     CHECK(reply.files[0].path == "page.html");
     CHECK(reply.files[0].said == "wrote page.html\n");
@@ -122,7 +121,8 @@ TEST_CASE("names in an answer are neither markup nor script of its page") {
         answer["model"] = name;
         answer["assumptions"] = core::Value::array();
         answer["assumptions"].append(name);
-        return api::report_page({.kind = api::ReportKind::step, .title = name, .answer = answer, .text = name});
+        return api::report_page(
+            {.kind = api::ReportKind::step, .title = name, .answer = answer, .text = name});
     };
     const std::string page = page_with(hostile), harmless = page_with("llama");
     for (const char* markup : {"<script", "</script", "<!--", "<img", "</title"}) {

@@ -3,7 +3,7 @@
 Chromium, by playwright, and compares its figures with those of BUILD/smplan and BUILD/smsim, to the last digit.
 
 Exit code 77, with the reason, where the page, Chromium, playwright or the tools are missing. Playwright is looked for in this
-Python and in ROOT/build-web/playwright, which `./run web --test` makes."""
+Python, in ROOT/build-web/playwright, which `./run web --test` makes, and in the build's own environment."""
 
 import functools
 import http.server
@@ -29,15 +29,15 @@ def skip(why):
     sys.exit(77)
 
 
-def playwright_or_skip(root):
+def playwright_or_skip(root, build):
     try:
         from playwright.sync_api import sync_playwright
         return sync_playwright
     except ImportError:
-        other = root / "build-web" / "playwright" / "bin" / "python"
-        if other.exists() and os.environ.get("SMSIM_PLAYWRIGHT") != "sought":
-            os.environ["SMSIM_PLAYWRIGHT"] = "sought"
-            os.execv(other, [str(other), *sys.argv])
+        for other in (root / "build-web" / "playwright" / "bin" / "python", build / "python-environment" / "bin" / "python"):
+            has_it = other.exists() and subprocess.run([other, "-c", "import playwright"], capture_output=True, check=False).returncode == 0
+            if has_it:
+                os.execv(other, [str(other), *sys.argv])
         return skip("playwright is not installed: ./run web --test makes an environment with it")
 
 
@@ -222,7 +222,7 @@ def stop_a_search(watched):
 
 
 def main():
-    root, tools = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+    root, tools = (pathlib.Path(argument).absolute() for argument in sys.argv[1:3])
     shots = pathlib.Path(sys.argv[sys.argv.index("--screenshots") + 1]) if "--screenshots" in sys.argv else None
     site = root / "build-web" / "site"
     if not (site / "index.html").exists():
@@ -233,7 +233,7 @@ def main():
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if not chromium:
         skip("chromium is not installed")
-    sync_playwright = playwright_or_skip(root)
+    sync_playwright = playwright_or_skip(root, tools)
 
     expected = answer_of(f"{tools}/smplan", *QUESTION)
     server, address = serve(site)

@@ -70,7 +70,7 @@ core::Value simulate(const core::Value& question) {
     api::SimulateRequest request{.scenario = source_of(question, diagnostics)};
     if (!request.scenario.tree) return to_value(api::refusal(std::move(diagnostics)));
     request.explains = question.find("explain") != nullptr;
-    if (question.find("trace")) request.trace = text_in(question, "trace");
+    if (question.find("timeline")) request.timeline = text_in(question, "timeline");
     return to_value(api::simulate(request, std::move(diagnostics)));
 }
 
