@@ -17,9 +17,12 @@
 #include "core/errors.h"
 #include "model/load.h"
 
-// Hands the worker a line of JSON. It answers other than 0 when the work is to end with the best so far.
-EM_JS(int, tell_progress, (const char* line),
-      { return Module.onProgress && Module.onProgress(JSON.parse(UTF8ToString(line))) == = false ? 1 : 0; });
+// Hands the worker a line of JSON. Other than 0 where it wants the work to end with the best so far.
+// clang-format off
+EM_JS(int, tell_progress, (const char* line), {
+    return Module.onProgress && !Module.onProgress(JSON.parse(UTF8ToString(line))) ? 1 : 0;
+});
+// clang-format on
 
 namespace {
 
