@@ -205,6 +205,7 @@ Reply predict(const core::Value& document, const SimulateRequest& request, const
 }  // namespace
 
 Reply simulate(const SimulateRequest& request, core::Diagnostics diagnostics) {
+    if (request.html) check_report_pages("--html", diagnostics);
     const std::optional<core::Value> document = load_scenario(request.scenario, diagnostics);
     std::vector<std::vector<sim::Assignment>> axes;
     for (const std::string& text : request.sweep)

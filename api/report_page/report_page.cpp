@@ -81,10 +81,14 @@ OutputFile report_file(const std::string& path, const ReportPage& page) {
     return {path, report_page(page), fmt::format("wrote {}\n", path)};
 }
 
-void check_report(const std::string& option, const std::string& path, core::Diagnostics& diagnostics) {
+void check_report_pages(const std::string& option, core::Diagnostics& diagnostics) {
     if (report_script().empty())
         diagnostics.error({}, option, fmt::format("{}: this build has no report pages", option),
                           "install esbuild and node-d3 and build again");
+}
+
+void check_report(const std::string& option, const std::string& path, core::Diagnostics& diagnostics) {
+    check_report_pages(option, diagnostics);
     check_output(option, path, diagnostics);
 }
 

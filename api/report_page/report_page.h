@@ -26,7 +26,9 @@ std::string report_page(const ReportPage& page);
 // The page as a file, which is told to a person once it is written.
 OutputFile report_file(const std::string& path, const ReportPage& page);
 
-// Before the work: does this build have pages, and can a file be written there? Diagnostics about `option`.
+// Before the work: does this build have pages? A diagnostic about `option`.
+void check_report_pages(const std::string& option, core::Diagnostics& diagnostics);
+// ... and can a file be written there?
 void check_report(const std::string& option, const std::string& path, core::Diagnostics& diagnostics);
 
 }  // namespace api

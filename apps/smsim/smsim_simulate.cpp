@@ -5,7 +5,6 @@
 
 #include <fmt/core.h>
 
-#include "api/report_page/report_page.h"
 #include "api/simulate.h"
 #include "apps/command.h"
 #include "apps/options.h"
@@ -67,8 +66,7 @@ Request read_arguments(const std::vector<std::string>& arguments, core::Diagnost
                                      std::pair("--csv", &asked.csv)}) {
         if (!options.has(name)) continue;
         *path = options.text(name).value_or("");
-        if (path == &asked.html) api::check_report(name, **path, diagnostics);
-        else check_output(name, **path, diagnostics);
+        check_output(name, **path, diagnostics);
     }
     if (asked.sweep.empty()) return request;
     if (asked.is_unfolded)

@@ -108,8 +108,9 @@ def simulate(
     are relative to the current folder), or a :class:`Plan` of :func:`plan`. ``overrides`` change keys of it:
     ``plan={"micro_batch": 2}``, ``plan__micro_batch=2`` or ``**{"plan.micro_batch": 2}``.
 
-    ``explain`` adds ``explanation`` (time by kind of operator, communication by link, sensitivity); ``trace``,
-    ``html`` and ``csv`` write the timeline and the figures to files.
+    ``explain`` adds ``explanation`` (time by kind of operator, communication by link, sensitivity); ``trace``
+    writes the timeline as Chrome trace JSON, ``html`` a report of one file (where the library was built with
+    esbuild and D3; else InputError), ``csv`` the figures.
 
     Raises InputError, with every mistake among its ``diagnostics``. A plan that does not fit is no error: ``fits``
     is False and ``out_of_memory`` says where.

@@ -23,7 +23,6 @@ namespace sim {
 namespace {
 
 using schedule::ComputePhase;
-using schedule::GroupKind;
 using schedule::Instruction;
 using schedule::InstructionKind;
 
@@ -35,67 +34,20 @@ std::string in_words(std::string_view key) {
     return words;
 }
 
-// What the page has a colour for, in the order of `colour_names`.
-enum class Colour {
-    forward,
-    recompute,
-    backward,
-    backward_input,
-    backward_weight,
-    tensor,
-    context,
-    expert,
-    data,
-    send,
-    receive,
-    copy,
-    optimizer
-};
-constexpr std::array colour_names{"forward", "recompute", "backward", "backward_input", "backward_weight",
-                                  "tensor",  "context",   "expert",   "data",           "send",
-                                  "receive", "copy",      "optimizer"};
-
-Colour colour_of(ComputePhase phase) {
-    switch (phase) {
-        case ComputePhase::forward: return Colour::forward;
-        case ComputePhase::recompute: return Colour::recompute;
-        case ComputePhase::backward: return Colour::backward;
-        case ComputePhase::backward_input: return Colour::backward_input;
-        case ComputePhase::backward_weight: return Colour::backward_weight;
-    }
-    throw core::InternalError("broken promise: every phase has a colour");
-}
-
-Colour colour_of(GroupKind group) {
-    switch (group) {
-        case GroupKind::tensor: return Colour::tensor;
-        case GroupKind::context: return Colour::context;
-        case GroupKind::expert: return Colour::expert;
-        case GroupKind::world:
-        case GroupKind::data:
-        case GroupKind::pipeline:
-        case GroupKind::shard:
-        case GroupKind::replica:
-        case GroupKind::tied_stages:
-        case GroupKind::expert_replica:
-        case GroupKind::expert_shard: return Colour::data;
-    }
-    throw core::InternalError("broken promise: every group has a colour");
-}
-
-Colour colour_of(const Instruction& instruction) {
+// What the page has a colour for: a phase of compute, or what a communication is over.
+std::string_view kind_of(const Instruction& instruction) {
     switch (instruction.kind) {
-        case InstructionKind::compute: return colour_of(instruction.phase);
-        case InstructionKind::send: return Colour::send;
-        case InstructionKind::receive: return Colour::receive;
-        case InstructionKind::collective: return colour_of(instruction.group);
-        case InstructionKind::copy: return Colour::copy;
+        case InstructionKind::compute: return schedule::name_of(instruction.phase);
+        case InstructionKind::send:
+        case InstructionKind::receive:
+        case InstructionKind::copy: return schedule::name_of(instruction.kind);
+        case InstructionKind::collective: return schedule::name_of(instruction.group);
         case InstructionKind::optimizer_step:
         case InstructionKind::zero_gradients:
         case InstructionKind::gradient_norm:
-        case InstructionKind::update_norm: return Colour::optimizer;
+        case InstructionKind::update_norm: return "optimizer";
     }
-    throw core::InternalError("broken promise: every instruction has a colour");
+    throw core::InternalError("broken promise: every instruction has a kind");
 }
 
 // Without its micro-batch, which is a column of its own.
@@ -128,6 +80,17 @@ std::string joined(const std::vector<std::int64_t>& numbers) {
     return text + "]";
 }
 
+// A column in which numbers repeat, as a text: "0*2,288279*41,17".
+std::string in_runs(const std::vector<std::int64_t>& numbers) {
+    std::string text = "\"";
+    for (std::size_t begin = 0, end = 0; begin < numbers.size(); begin = end) {
+        while (end < numbers.size() && numbers[end] == numbers[begin]) ++end;
+        fmt::format_to(std::back_inserter(text), "{}{}", begin == 0 ? "" : ",", numbers[begin]);
+        if (end - begin > 1) fmt::format_to(std::back_inserter(text), "*{}", end - begin);
+    }
+    return text + "\"";
+}
+
 std::string joined_texts(const std::vector<std::string>& texts) {
     std::string json = core::to_json(core::Value(texts), 0);
     json.pop_back();  // the end of its line
@@ -154,7 +117,7 @@ class Operations {
 public:
     std::int64_t number_of(const Instruction& instruction, std::int64_t duration) {
         const auto [at, is_new] = numbers_.try_emplace(
-            {names_.number_of(name_of(instruction)), core::position_of(colour_of(instruction)),
+            {names_.number_of(name_of(instruction)), kinds_.number_of(std::string(kind_of(instruction))),
              instruction.stage, duration, channel_of(instruction), std::llround(instruction.bytes.value),
              instruction.operators.begin, instruction.operators.end},
             core::count_of(numbers_));
@@ -173,7 +136,8 @@ public:
         std::string text = "\"operations\":{";
         for (std::size_t c = 0; c < column_count; ++c)
             text += fmt::format("{}\"{}\":{}", c == 0 ? "" : ",", column_names[c], joined(columns[c]));
-        return fmt::format("\"names\":{},\n{}}}", joined_texts(names_.texts()), text);
+        return fmt::format("\"kinds\":{},\n\"names\":{},\n{}}}", joined_texts(kinds_.texts()),
+                           joined_texts(names_.texts()), text);
     }
 
 private:
@@ -191,7 +155,7 @@ private:
             .first->second;
     }
 
-    Names names_;
+    Names kinds_, names_;
     std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
                         std::int64_t, std::int64_t>,
              std::int64_t>
@@ -199,8 +163,8 @@ private:
     std::map<std::pair<schedule::PayloadKind, int>, std::int64_t> channels_;
 };
 
-// A stream is called what its collectives are over: without tensor parallelism its lane carries those of the
-// context or expert group, if any.
+// A stream is called what its collectives are over: without tensor parallelism its lane carries those of
+// other groups, if any.
 std::string lane_name(schedule::Stream stream, const std::vector<const Instruction*>& instructions) {
     switch (stream) {
         case schedule::Stream::compute: return "compute";
@@ -227,21 +191,24 @@ std::string lane_json(const schedule::RankProgram& list, std::vector<const sched
                      [](const auto* a, const auto* b) { return a->start < b->start; });
     std::vector<std::int64_t> gaps, numbers, micro_batches;
     std::vector<const Instruction*> instructions;
-    std::int64_t time = 0, micro_batch = 0;
+    std::int64_t time = 0, micro_batch = 0, operation = 0;
     for (const schedule::Span* span : spans) {
         const Instruction& instruction = list.instructions[span->instruction];
         // A rounded end is where the next one begins: lanes do not overlap by rounding.
         const std::int64_t start = std::max(nanoseconds(span->start), time),
                            end = std::max(nanoseconds(span->end), start);
         gaps.push_back(start - time);
-        numbers.push_back(operations.number_of(instruction, end - start));
+        const std::int64_t number = operations.number_of(instruction, end - start);
+        numbers.push_back(number - operation);
+        operation = number;
         micro_batches.push_back(instruction.micro_batch - micro_batch);
         time = end;
         micro_batch = instruction.micro_batch;
         instructions.push_back(&instruction);
     }
     return fmt::format("{{\"name\":\"{}\",\"gap_ns\":{},\"operation\":{},\"micro_batch\":{}}}",
-                       lane_name(stream, instructions), joined(gaps), joined(numbers), joined(micro_batches));
+                       lane_name(stream, instructions), in_runs(gaps), in_runs(numbers),
+                       in_runs(micro_batches));
 }
 
 // Held after each moment; the first is from the beginning.
@@ -259,7 +226,7 @@ std::string memory_json(const std::vector<schedule::MemorySample>& samples, core
         time += gaps.back();
         before = now;
     }
-    return fmt::format("{{\"gap_ns\":{},\"kib\":{}}}", joined(gaps), joined(held));
+    return fmt::format("{{\"gap_ns\":{},\"kib\":{}}}", in_runs(gaps), in_runs(held));
 }
 
 // The end of warm-up and the beginning of drain: when every performer has begun its first backward, and when
@@ -322,7 +289,7 @@ std::string rank_json(const schedule::Program& program, const NamedTimeline& sou
         lanes += (lanes.empty() ? "" : ",\n") +
                  lane_json(list, std::move(spans), static_cast<schedule::Stream>(stream), operations);
     }
-    std::string memory = "{\"gap_ns\":[],\"kib\":[]}";
+    std::string memory = memory_json({}, {});
     if (performer < source.memory.samples.size())
         memory = memory_json(source.memory.samples[performer], besides);
     return fmt::format(
@@ -352,7 +319,8 @@ std::string timeline_columns(const schedule::Program& program, const model::Mode
         makespan = std::max(makespan, timeline.makespan);
         for (std::size_t p = 0; p < timeline.spans.size(); ++p) {
             places.push_back({timeline.rank[p], s, p});
-            if (s == 0) add_performer(program.classes[timeline.class_of[p]], timeline.spans[p], parts);
+            if (timelines.size() == 1)
+                add_performer(program.classes[timeline.class_of[p]], timeline.spans[p], parts);
         }
     }
     std::sort(places.begin(), places.end());
@@ -365,13 +333,12 @@ std::string timeline_columns(const schedule::Program& program, const model::Mode
     std::vector<std::string> operators;
     for (const model::Operator& op : graph.operators) operators.push_back(op.name);
     return fmt::format(
-        "{{\"makespan_ns\":{},\"pipeline_parallel\":{},\"stages\":{},\"segments\":{},"
-        "\"parts\":{{\"warm_up_ns\":{},\"drain_ns\":{}}},\n\"kinds\":{},\n\"operators\":{},\n{},\n\"ranks\":["
+        "{{\"makespan_ns\":{},\"pipeline_parallel\":{},\"stages\":{},\"passes_per_micro_batch\":{},"
+        "\"parts\":{{\"warm_up_ns\":{},\"drain_ns\":{}}},\n\"operators\":{},\n{},\n\"ranks\":["
         "{}]}}",
-        nanoseconds(makespan), program.plan.layout.pipeline, program.stages.size(), program.segments,
-        optional_nanoseconds(parts.warm_up), optional_nanoseconds(parts.drain),
-        joined_texts({colour_names.begin(), colour_names.end()}), joined_texts(operators), operations.json(),
-        ranks);
+        nanoseconds(makespan), program.plan.layout.pipeline, program.stages.size(),
+        program.passes_per_micro_batch(), optional_nanoseconds(parts.warm_up),
+        optional_nanoseconds(parts.drain), joined_texts(operators), operations.json(), ranks);
 }
 
 }  // namespace sim

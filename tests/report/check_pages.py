@@ -91,7 +91,7 @@ def check_figures(page, name, answer, checks):
     shown = page.eval_on_selector_all(
         ".cards [data-key], .bar-figure[data-key], .limit[data-key]",
         "all => all.map(e => [e.dataset.key, e.dataset.value, e.textContent])")
-    checks.expect(len(shown) >= 4, f"{name}: only {len(shown)} figures are shown")
+    checks.expect(len(shown) >= 3, f"{name}: only {len(shown)} figures are shown")
     told = 0
     for key, value, text in shown:
         expected = value_at(answer, key)
@@ -99,7 +99,7 @@ def check_figures(page, name, answer, checks):
             told += 1
             checks.expect(float(value) == expected, f"{name}: {key} is {expected} in the JSON, {value} in the page")
         checks.expect(text.strip() != "" and "NaN" not in text and "undefined" not in text, f"{name}: {key} is shown as {text!r}")
-    checks.expect(told >= {"plans": 0}.get(name, 3), f"{name}: only {told} figures of the JSON are shown")
+    checks.expect(told >= {"plans": 0, "validation": 2}.get(name, 3), f"{name}: only {told} figures of the JSON are shown")
     if name == "plans":
         cells = page.eval_on_selector_all("#plans td[data-key=step_time_s]", "all => all.map(e => Number(e.dataset.value))")
         checks.expect(cells == [plan["step_time_s"] for plan in answer["plans"]], "plans: step times of the table are not the JSON's")
@@ -151,14 +151,15 @@ def check_timeline(page, name, word, checks):
     page.keyboard.press("ArrowRight")
     page.wait_for_timeout(80)
     checks.expect(windows()[0][0] > nearer[0][0], f"{name}: an arrow does not move")
-    times = []
-    for key in ("0", "+", "ArrowRight", "-", "ArrowLeft", "0"):
+    # Of each view the least of several: what else this machine does is not the page's time.
+    times = {}
+    for key in ("0", "+", "ArrowRight", "-", "ArrowLeft") * 4:
         page.keyboard.press(key)
-        page.wait_for_timeout(80)
-        times.append(float(canvas.get_attribute("data-draw-ms")))
+        page.wait_for_timeout(60)
+        times[key] = min(times.get(key, 1e9), float(canvas.get_attribute("data-draw-ms")))
     if os.environ.get("SMSIM_PAGES_TIMES"):
         print(f"{name}: redraws of {times} ms")
-    checks.expect(sorted(times)[len(times) // 2] < LONGEST_REDRAW_MS, f"{name}: redraws take {times} ms")
+    checks.expect(max(times.values()) < LONGEST_REDRAW_MS, f"{name}: redraws take {times} ms")
 
 
 def check_page(browser, name, path, answer, checks, shots=None):
@@ -192,7 +193,7 @@ def check_page(browser, name, path, answer, checks, shots=None):
                         check_timeline(page, name, "forward", checks)
                     unnamed = page.eval_on_selector_all(
                         "button, input, [role=img], [role=application]",
-                        "all => all.filter(e => !(e.getAttribute('aria-label') || e.textContent || e.closest('label'))).length")
+                        "all => all.filter(e => !(e.getAttribute('aria-label') || e.textContent.trim() || e.closest('label'))).length")
                     checks.expect(unnamed == 0, f"{name}: {unnamed} controls have no name")
             page.close()
 

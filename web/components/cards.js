@@ -3,7 +3,7 @@
 import { select } from "d3-selection";
 import { clear } from "./figure.js";
 import { usd_per_million_samples } from "./scatter.js";
-import { gib, interval, interval_of_seconds, number, percent, seconds, usd, words } from "./format.js";
+import { gib, interval, interval_of_gib, interval_of_seconds, number, percent, seconds, usd, words } from "./format.js";
 
 // A card: {key, label, value, text, interval?, note?, state? (good, bad), share? (0 to 1: drawn as a bar)}
 const is_known = (card) => card && card.text !== "";
@@ -31,7 +31,7 @@ function step(answer) {
       label: "Peak memory of a device",
       value: answer.peak_memory_gib,
       text: gib(answer.peak_memory_gib),
-      interval: interval(answer.peak_memory_gib_80, gib),
+      interval: interval_of_gib(answer.peak_memory_gib_80),
       note: available ? `of ${gib(available)}: ${answer.fits ? "fits" : "does not fit"}` : "",
       state: answer.fits === false ? "bad" : "good",
       share,
@@ -194,6 +194,6 @@ export function render(root, data, options = {}) {
     .append("div")
     .attr("class", "card-interval")
     .attr("title", (d) => d.interval_name ?? "eight of ten such figures lie in this interval")
-    .text((d) => (d.interval_name ? d.interval : `${d.interval} (80 %)`));
+    .text((d) => (d.interval_name ? d.interval : `${d.interval} (80\u00a0%)`));
   card.filter((d) => d.note).append("div").attr("class", "card-note").text((d) => d.note);
 }

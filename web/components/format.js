@@ -56,6 +56,11 @@ export function interval(ends, of = number) {
   return `${of(ends[0])} to ${of(ends[1])}`;
 }
 
+export function interval_of_gib(ends) {
+  if (!ends || ends.length !== 2 || ends.some((end) => !Number.isFinite(end))) return "";
+  return `${gib(ends[0]).replace(/ GiB$/, "")} to ${gib(ends[1])}`;
+}
+
 export function interval_of_seconds(ends) {
   if (!ends || ends.length !== 2 || ends.some((end) => !Number.isFinite(end))) return "";
   const [, size, name] = unit_of(ends[1]);

@@ -143,6 +143,18 @@ function widened(ends, by, is_log) {
   return [Math.max(0, low - room), high + room];
 }
 
+// At most about `most` of 1, 2, 5, 10, 20, ... within the ends of a logarithmic axis.
+function round_values([low, high], most) {
+  const values = (steps) => {
+    const found = [];
+    for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); ++power)
+      for (const step of steps) found.push(step * 10 ** power);
+    return found.filter((value) => value >= low && value <= high);
+  };
+  const fine = values([1, 2, 5]);
+  return fine.length <= most ? fine : values([1]);
+}
+
 function draw(place, width, chart, options) {
   if (chart.points.length === 0) return;
   place.setAttribute("role", "group");
@@ -162,9 +174,8 @@ function draw(place, width, chart, options) {
   const bottom = axisBottom(x).ticks(ticks).tickFormat(chart.is_log ? null : (value) => seconds(value));
   const side = axisLeft(y).ticks(5).tickFormat(chart.is_log ? null : text);
   if (chart.is_log) {
-    const decades = (at) => at.ticks().filter((value) => Math.abs(Math.log10(value) % 1) < 1e-9);
-    bottom.tickValues(decades(x).length > 1 ? decades(x) : x.ticks(3)).tickFormat((value) => seconds(value));
-    side.tickValues(decades(y).length > 1 ? decades(y) : y.ticks(3)).tickFormat((value) => seconds(value));
+    bottom.tickValues(round_values(x.domain(), width / 90)).tickFormat((value) => seconds(value));
+    side.tickValues(round_values(y.domain(), height / 40)).tickFormat((value) => seconds(value));
   }
   bottom.tickSizeInner(-(height - margin.top - margin.bottom));
   side.tickSizeInner(-(width - margin.left - margin.right));

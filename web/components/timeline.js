@@ -4,6 +4,7 @@
 // options.capacity_gib: drawn over memory; options.ranks: how many ranks are shown at first (8).
 import { select } from "d3-selection";
 import { range } from "d3-array";
+import { color } from "d3-color";
 import { on } from "./events.js";
 import { clear, legend, on_end } from "./figure.js";
 import { gib, number, seconds, words } from "./format.js";
@@ -28,9 +29,11 @@ const header_height = 20;
 const memory_height = 40;
 const axis_height = 20;
 const pane_gap = 14;
+const narrowest_box = 3; // pixels
+const dim_alpha = 0.16;
 const shortest_window_ns = 200;
 // More arrows than this are a hatching that tells nothing.
-const most_arrows = 600;
+const most_arrows = 160;
 
 const css_name = (kind) => `--slice-${kind.replaceAll("_", "-")}`;
 
@@ -38,6 +41,60 @@ const css_name = (kind) => `--slice-${kind.replaceAll("_", "-")}`;
 function spread(count, most) {
   if (count <= most) return range(count);
   return [...new Set(range(most).map((i) => Math.round((i * (count - 1)) / (most - 1))))];
+}
+
+// A row of pixels that narrow slices cover.
+class Strip {
+  constructor(width) {
+    this.width = width;
+    this.most = new Float32Array(width); // share of the pixel that `operation` covers
+    this.all = new Float32Array(width); // that all cover
+    this.operation = new Int32Array(width);
+    this.is_dim = new Uint8Array(width);
+    this.canvas = document.createElement("canvas");
+    this.canvas.width = width;
+    this.canvas.height = 1;
+    this.pen = this.canvas.getContext("2d");
+    this.image = this.pen.createImageData(width, 1);
+    this.is_empty = true;
+  }
+
+  cover(from, to, operation, is_dim) {
+    const last = Math.min(this.width - 1, Math.floor(to));
+    for (let x = Math.max(0, Math.floor(from)); x <= last; ++x) {
+      const share = Math.min(to, x + 1) - Math.max(from, x);
+      this.all[x] += share;
+      const weight = is_dim ? share * 1e-6 : share; // what is searched for stays visible
+      if (weight > this.most[x]) {
+        this.most[x] = weight;
+        this.operation[x] = operation;
+        this.is_dim[x] = is_dim ? 1 : 0;
+      }
+    }
+    this.is_empty = false;
+  }
+
+  // Empty afterwards. colour_of(operation): [red, green, blue, greatest opacity]
+  draw(pen, left, top, height, colour_of) {
+    if (this.is_empty) return;
+    const { data } = this.image;
+    data.fill(0);
+    for (let x = 0; x < this.width; ++x) {
+      if (this.most[x] <= 0) continue;
+      const [red, green, blue, opacity] = colour_of(this.operation[x]);
+      const dense = this.is_dim[x] ? dim_alpha : Math.max(0.3, Math.min(1, this.all[x]));
+      data[4 * x] = red;
+      data[4 * x + 1] = green;
+      data[4 * x + 2] = blue;
+      data[4 * x + 3] = 255 * opacity * dense;
+    }
+    this.pen.putImageData(this.image, 0, 0);
+    pen.imageSmoothingEnabled = false;
+    pen.drawImage(this.canvas, left, top, this.width, height);
+    this.most.fill(0);
+    this.all.fill(0);
+    this.is_empty = true;
+  }
 }
 
 class Timeline {
@@ -244,7 +301,8 @@ class Timeline {
     const width = this.canvas.clientWidth;
     const left = width < 560 ? 74 : 128;
     const windows = width < 560 ? this.windows.slice(0, 1) : this.windows;
-    const each = (width - left - 2 - pane_gap * (windows.length - 1)) / windows.length;
+    // Whole pixels: a column of one pixel is drawn sharp.
+    const each = Math.floor((width - left - 2 - pane_gap * (windows.length - 1)) / windows.length);
     return windows.map((window, i) => {
       const from = left + i * (each + pane_gap);
       const scale = each / (window.to - window.from);
@@ -266,6 +324,10 @@ class Timeline {
     const read = (name) => style.getPropertyValue(name).trim();
     this.colour_names = {
       slices: kinds.map((kind) => read(css_name(kind))),
+      pixels: kinds.map((kind) => {
+        const { r, g, b } = color(read(css_name(kind)));
+        return [r, g, b, kind === "receive" ? 0.4 : 1];
+      }),
       text: read("--text"),
       quiet: read("--quiet"),
       ground: read("--ground"),
@@ -323,7 +385,7 @@ class Timeline {
         pen.fillText(words(rank.lanes[row.lane].name), 8, row.top + row.height / 2);
       } else {
         pen.fillStyle = colours.quiet;
-        pen.fillText("memory, peak", 8, row.top + 13);
+        pen.fillText(left < 100 ? "peak" : "memory, peak", 8, row.top + 13);
         pen.fillText(gib(rank.peak_gib), 8, row.top + 28);
       }
       pen.restore();
@@ -339,7 +401,8 @@ class Timeline {
       const time = window.from + ((window.to - window.from) * i) / ticks;
       pen.fillStyle = colours.grid;
       pen.fillRect(pane.x(time), axis_height - 4, 1, height);
-      if (i === ticks && ticks > 1) continue;
+      const is_under_name = this.layout.panes.length > 1 && pane.x(time) + 62 > left + width - pen.measureText(window.name).width;
+      if ((i === ticks && ticks > 1) || is_under_name) continue;
       pen.fillStyle = colours.quiet;
       pen.fillText(this.tick_text(time, window), pane.x(time) + 2, 8);
     }
@@ -369,68 +432,29 @@ class Timeline {
     return `${(time / size).toFixed(digits)} ${name}`;
   }
 
+  // Wide slices are boxes; of all others a strip of pixels is drawn at once, each in the colour of what covers most of it, as dense
+  // as it is covered.
   draw_lane(pane, row) {
     const { pen } = this;
     const colours = this.colours();
     const lane = this.timeline.ranks[row.rank].lanes[row.lane];
     const { kind } = this.timeline.operations;
-    const receive = kinds.indexOf("receive");
     const { window, scale } = pane;
     const top = row.top + 2;
     const tall = row.height - 4;
     pen.fillStyle = colours.raised;
     pen.fillRect(pane.left, top, pane.width, tall);
-    const is_dim = (operation) => this.matches !== null && this.matches[operation] === 0;
-    const labels = [];
-    // Slices that end in this pixel: the colour of the longest of them.
-    let pixel = -1;
-    let longest = 0;
-    let longest_operation = -1;
-    const flush = () => {
-      if (longest_operation < 0) return;
-      pen.globalAlpha = is_dim(longest_operation) ? 0.16 : kind[longest_operation] === receive ? 0.35 : 1;
-      pen.fillStyle = colours.slices[kind[longest_operation]];
-      pen.fillRect(pane.left + pixel, top, 1, tall);
-      longest_operation = -1;
-      longest = 0;
-    };
+    const strip = this.strip_of(pane.width);
+    const { matches } = this;
+    const boxes = [];
     for (let i = after(lane.ends, window.from); i < lane.count && lane.starts[i] < window.to; ++i) {
-      const operation = lane.operation[i];
-      const length = lane.ends[i] - lane.starts[i];
       const x = (lane.starts[i] - window.from) * scale;
-      const wide = length * scale;
-      if (wide < 1) {
-        const at = Math.floor(x);
-        if (at !== pixel) {
-          flush();
-          pixel = at;
-        }
-        const weight = is_dim(operation) ? length * 1e-6 : length;
-        if (longest_operation < 0 || weight > longest) {
-          longest = weight;
-          longest_operation = operation;
-        }
-        continue;
-      }
-      flush();
-      pen.globalAlpha = is_dim(operation) ? 0.16 : 1;
-      const from = pane.left + Math.max(x, -4);
-      const to = pane.left + Math.min(x + wide, pane.width + 4);
-      if (kind[operation] === receive) this.draw_waiting(from, top, to - from, tall, colours.slices[receive]);
-      else {
-        pen.fillStyle = colours.slices[kind[operation]];
-        pen.fillRect(from, top, to - from - (wide > 4 ? 0.75 : 0), tall);
-      }
-      if (to - from > 22) labels.push([i, from, to]);
+      const end = (lane.ends[i] - window.from) * scale;
+      if (end - x >= narrowest_box) boxes.push(i);
+      else strip.cover(x, end, lane.operation[i], matches !== null && matches[lane.operation[i]] === 0);
     }
-    flush();
-    pen.globalAlpha = 1;
-    for (const [i, from, to] of labels) {
-      const text = short_label(this.timeline, lane.operation[i], lane.micro_batch[i]);
-      const waits = kind[lane.operation[i]] === receive;
-      pen.fillStyle = waits || is_dim(lane.operation[i]) ? colours.quiet : "#10131a";
-      if (pen.measureText(text).width < to - from - 5) pen.fillText(text, Math.max(from, pane.left) + 3, row.top + row.height / 2 + 1);
-    }
+    strip.draw(pen, pane.left, top, tall, (operation) => colours.pixels[kind[operation]]);
+    for (const i of boxes) this.draw_box(pane, row, lane, i);
     const chosen = this.selected;
     if (chosen && chosen.rank === row.rank && chosen.lane === row.lane) {
       pen.strokeStyle = colours.text;
@@ -439,6 +463,37 @@ class Timeline {
       pen.strokeRect(x, top, Math.max(2, (lane.ends[chosen.slice] - lane.starts[chosen.slice]) * scale), tall);
       pen.lineWidth = 1;
     }
+  }
+
+  strip_of(width) {
+    this.strips ??= new Map();
+    if (!this.strips.has(width)) this.strips.set(width, new Strip(width));
+    return this.strips.get(width);
+  }
+
+  draw_box(pane, row, lane, i) {
+    const { pen } = this;
+    const colours = this.colours();
+    const operation = lane.operation[i];
+    const kind = this.timeline.operations.kind[operation];
+    const is_dim = this.matches !== null && this.matches[operation] === 0;
+    const waits = kinds[kind] === "receive";
+    const top = row.top + 2;
+    const tall = row.height - 4;
+    const from = Math.max(pane.x(lane.starts[i]), pane.left - 4);
+    const to = Math.min(pane.x(lane.ends[i]), pane.left + pane.width + 4);
+    pen.globalAlpha = is_dim ? dim_alpha : 1;
+    if (waits) this.draw_waiting(from, top, to - from, tall, colours.slices[kind]);
+    else {
+      pen.fillStyle = colours.slices[kind];
+      pen.fillRect(from, top, to - from - (to - from > 4 ? 0.75 : 0), tall);
+    }
+    pen.globalAlpha = 1;
+    if (to - from <= 22) return;
+    const text = short_label(this.timeline, operation, lane.micro_batch[i]);
+    pen.fillStyle = waits || is_dim ? colours.quiet : "#10131a";
+    // Seven pixels a letter are enough: measuring each takes longer than drawing it.
+    if (7 * text.length < to - from - 4) pen.fillText(text, Math.max(from, pane.left) + 3, row.top + row.height / 2 + 1);
   }
 
   // A receive waits until its data have come: an empty frame, not a busy bar.

@@ -17,24 +17,39 @@ const kind_names = [
 export const kinds = kind_names;
 const letters = { forward: "F", recompute: "R", backward: "B", backward_input: "I", backward_weight: "W" };
 
+// "0*2,288279*41,17": what repeats is written once.
+function expand(runs) {
+  if (runs === "") return [];
+  const numbers = [];
+  for (const run of runs.split(",")) {
+    const [number, times] = run.split("*").map(Number);
+    for (let i = times ?? 1; i > 0; --i) numbers.push(number);
+  }
+  return numbers;
+}
+
 // A lane: starts, ends (ns), operation, micro_batch: one entry a slice, in order of time.
 function decode_lane(lane, operations) {
-  const count = lane.operation.length;
+  const [gap_ns, operation_steps, micro_batch_steps] = [lane.gap_ns, lane.operation, lane.micro_batch].map(expand);
+  const count = gap_ns.length;
   const decoded = {
     name: lane.name,
     count,
     starts: new Float64Array(count),
     ends: new Float64Array(count),
-    operation: Int32Array.from(lane.operation),
+    operation: new Int32Array(count),
     micro_batch: new Int32Array(count),
   };
   let time = 0;
   let micro_batch = 0;
+  let operation = 0;
   for (let i = 0; i < count; ++i) {
-    time += lane.gap_ns[i];
-    micro_batch += lane.micro_batch[i];
+    time += gap_ns[i];
+    operation += operation_steps[i];
+    micro_batch += micro_batch_steps[i];
     decoded.starts[i] = time;
-    time += operations.duration_ns[lane.operation[i]];
+    decoded.operation[i] = operation;
+    time += operations.duration_ns[operation];
     decoded.ends[i] = time;
     decoded.micro_batch[i] = micro_batch;
   }
@@ -42,13 +57,14 @@ function decode_lane(lane, operations) {
 }
 
 function decode_memory(memory) {
-  const count = memory.gap_ns.length;
+  const [gap_ns, steps] = [memory.gap_ns, memory.kib].map(expand);
+  const count = gap_ns.length;
   const decoded = { times: new Float64Array(count), gib: new Float64Array(count) };
   let time = 0;
   let kib = 0;
   for (let i = 0; i < count; ++i) {
-    time += memory.gap_ns[i];
-    kib += memory.kib[i];
+    time += gap_ns[i];
+    kib += steps[i];
     decoded.times[i] = time;
     decoded.gib[i] = kib / 1048576;
   }
@@ -68,12 +84,13 @@ export function after(values, value) {
 }
 
 export function decode(data) {
-  const number_of = data.kinds.map((name) => kind_names.indexOf(name));
+  // Collectives are over many kinds of groups: those of data parallelism have one colour.
+  const number_of = data.kinds.map((name) => kind_names.indexOf(kind_names.includes(name) ? name : "data"));
   const operations = { ...data.operations, kind: data.operations.kind.map((kind) => number_of[kind]) };
   const ranks = data.ranks.map((rank) => ({
     ...rank,
     lanes: rank.lanes.map((lane) => decode_lane(lane, operations)),
-    memory: decode_memory(rank.memory ?? { gap_ns: [], kib: [] }),
+    memory: decode_memory(rank.memory),
   }));
   return { ...data, operations, ranks };
 }
@@ -82,9 +99,9 @@ export const kind_of = (timeline, operation) => kind_names[timeline.operations.k
 
 // "3", or "3.1": segment 1 of the sequences of micro-batch 3.
 export function micro_batch_text(timeline, micro_batch) {
-  const { segments } = timeline;
+  const passes = timeline.passes_per_micro_batch;
   if (micro_batch < 0) return "";
-  return segments > 1 ? `${Math.floor(micro_batch / segments)}.${micro_batch % segments}` : String(micro_batch);
+  return passes > 1 ? `${Math.floor(micro_batch / passes)}.${micro_batch % passes}` : String(micro_batch);
 }
 
 // "F3", or the name where no letter stands for it.

@@ -127,7 +127,7 @@ function job(page, report) {
   const quantiles = titled(page, "quantiles", `${number(answer.runs)} runs`);
   table.render(quantiles.append("div").node(), {
     columns: [
-      { key: "name", label: "" },
+      { key: "name", label: "Of a run" },
       { key: "mean", label: "Mean", is_number: true },
       { key: "p10", label: "10 %", is_number: true },
       { key: "p50", label: "Median", is_number: true },
@@ -163,15 +163,17 @@ function execution(page, report) {
   if (rows.length > 0) {
     const of = (key) => Object.fromEntries(rows.map((row) => [row.kind, row[key]]));
     const all = (key) => rows.reduce((sum, row) => sum + row[key], 0);
-    const cycle = Object.fromEntries(rows.map((row, i) => [row.kind, `var(--category-${i % 10})`]));
+    const named = (kind) =>
+      ["forward", "recompute", "backward", "send", "receive", "copy", "optimizer"].find((name) => kind.startsWith(name));
+    const colours = Object.fromEntries(rows.map((row, i) => [row.kind, named(row.kind) ? `var(--slice-${named(row.kind)})` : `var(--category-${(i + 4) % 10})`]));
     step_breakdown.render(
       section(page, "breakdown"),
       ["predicted_s", "measured_s"].map((key) => ({ breakdown_s: of(key), step_time_s: all(key) })),
       {
         names: ["predicted", "measured"],
         title: "Time by kind of instruction",
-        note: "Of all ranks together, so that the sum is more than a step.",
-        colours: cycle,
+        note: "Summed over a rank, averaged over ranks; waiting included, and what runs beside other work counts too.",
+        colours,
       },
     );
   }
