@@ -127,16 +127,20 @@ std::vector<core::Bytes> peaks_of(const sim::Evaluation& evaluation) {
     return peaks;
 }
 
+std::string columns_of(const sim::Scenario& scenario, const sim::Evaluation& evaluation) {
+    return sim::timeline_columns(*evaluation.program, scenario.graph,
+                                 {{.timeline = evaluation.timeline,
+                                   .memory = evaluation.memory_timeline,
+                                   .peaks = peaks_of(evaluation)}});
+}
+
 OutputFile page_of(const std::string& path, const sim::Scenario& scenario, const sim::Evaluation& evaluation,
                    const Reply& reply) {
     return report_file(path, {.kind = ReportKind::step,
                               .title = scenario.question.empty() ? scenario.path : scenario.question,
                               .answer = reply.document,
                               .text = reply.text,
-                              .timeline = sim::timeline_columns(*evaluation.program, scenario.graph,
-                                                                {{.timeline = evaluation.timeline,
-                                                                  .memory = evaluation.memory_timeline,
-                                                                  .peaks = peaks_of(evaluation)}})});
+                              .timeline = columns_of(scenario, evaluation)});
 }
 
 std::vector<OutputFile> files_of(const SimulateRequest& request, const sim::Scenario& scenario,
@@ -147,6 +151,7 @@ std::vector<OutputFile> files_of(const SimulateRequest& request, const sim::Scen
         files.push_back(
             {*request.trace, sim::chrome_trace(*evaluation.program, evaluation.timeline,
                                                evaluation.memory_timeline, marks_of(evaluation))});
+    if (request.timeline) files.push_back({*request.timeline, columns_of(scenario, evaluation)});
     if (request.html) files.push_back(page_of(*request.html, scenario, evaluation, reply));
     if (request.csv) files.push_back({*request.csv, sim::sweep_csv({{{}, figures, {}}})});
     return files;
@@ -164,7 +169,7 @@ Reply predict(const core::Value& document, const SimulateRequest& request, const
     std::string explanation;
     if (!search_order(*scenario, diagnostics, explanation)) return refusal(std::move(diagnostics));
     sim::EvaluateOptions evaluate_options;
-    evaluate_options.keeps_timeline = request.explains || request.trace || request.html;
+    evaluate_options.keeps_timeline = request.explains || request.trace || request.timeline || request.html;
     evaluate_options.is_folded = !request.is_unfolded;
     evaluate_options.constants = posterior.cost_constants();
     std::optional<sim::Evaluation> evaluation =

@@ -28,7 +28,8 @@ struct SimulateRequest {
     ScenarioSource scenario;
     std::vector<std::string> sweep = {};                         // "plan.micro_batch=1,2,4"
     std::optional<std::string> trace = {}, html = {}, csv = {};  // files to write, in the reply
-    std::optional<std::string> calibration = {};                 // file to read
+    std::optional<std::string> timeline = {};     // file to write: sim::timeline_columns, for a page
+    std::optional<std::string> calibration = {};  // file to read
     bool explains = false, is_unfolded = false;
 };
 // The document has the contract's keys; no_plan where the plan does not fit (the prediction is there all the

@@ -27,7 +27,7 @@ public:
         add(static_cast<std::int64_t>(bits));
     }
     void add(const std::vector<std::int64_t>& numbers) {
-        add(std::ssize(numbers));
+        add(std::int64_t(std::ssize(numbers)));
         for (std::int64_t number : numbers) add(number);
     }
     std::string text() const {
@@ -269,10 +269,10 @@ std::string hash_of(const ModelGraph& graph) {
     for (const Operator& op : graph.operators) {
         print.add(name_of(op.kind));
         print.add(op.name);
-        print.add(std::ssize(op.inputs));
+        print.add(std::int64_t(std::ssize(op.inputs)));
         for (TensorId tensor : op.inputs) print.add(std::int64_t(tensor.index));
         print.add(std::int64_t(op.output.index));
-        print.add(std::ssize(op.parameters));
+        print.add(std::int64_t(std::ssize(op.parameters)));
         for (ParameterId parameter : op.parameters) print.add(std::int64_t(parameter.index));
         print.add(std::int64_t(op.unit));
         print.add(std::int64_t(op.in_parallel_region));

@@ -269,9 +269,10 @@ std::vector<ExtraMemory> memory_beside(const Task& task, int micro_batches,
 bool is_same(const Communication& a, const Communication& b) {
     return a.latency == b.latency && a.streaming == b.streaming && a.priced == b.priced &&
            a.weight == b.weight &&
-           std::ranges::equal(a.uses, b.uses, [](const ResourceUse& x, const ResourceUse& y) {
-               return x.resource == y.resource && x.share == y.share;
-           });
+           std::equal(a.uses.begin(), a.uses.end(), b.uses.begin(), b.uses.end(),
+                      [](const ResourceUse& x, const ResourceUse& y) {
+                          return x.resource == y.resource && x.share == y.share;
+                      });
 }
 
 // Null where constants have changed a price since the first simulation.
@@ -279,10 +280,11 @@ const Run* known_run(const Task& task, int micro_batches, const PricedProgram& p
                      const Contention& contention) {
     if (!task.options.lowered) return nullptr;
     const SimulatedProgram* known = find_lowered(*task.options.lowered, task, micro_batches)->simulated.get();
-    const bool is_known = known && known->priced.durations.of == priced.durations.of &&
-                          known->priced.host == priced.host && known->framework == task.framework &&
-                          known->overlap_loss == task.options.constants.overlap_loss &&
-                          std::ranges::equal(known->communications, contention.communications, is_same);
+    const bool is_known =
+        known && known->priced.durations.of == priced.durations.of && known->priced.host == priced.host &&
+        known->framework == task.framework && known->overlap_loss == task.options.constants.overlap_loss &&
+        std::equal(known->communications.begin(), known->communications.end(),
+                   contention.communications.begin(), contention.communications.end(), is_same);
     return is_known ? &known->run : nullptr;
 }
 

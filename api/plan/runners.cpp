@@ -316,13 +316,15 @@ std::vector<planner::Target> targets_for(const Runner& runner, const model::Mode
         const auto its_own = std::make_shared<Taken>(runner, graph, cluster);
         planner::RunnablePlans runnable;
         runnable.has_sequence_parallelism = has_sequence_parallelism(*its_own, way);
-        runnable.may_take = [its_own, its_shardings](const schedule::Plan& plan) {
+        runnable.may_take = [its_own, its_shardings = its_shardings](const schedule::Plan& plan) {
             return its_shardings.contains(plan.sharding) && its_own->may_take(plan);
         };
-        runnable.takes = [its_own, its_shardings](const schedule::Plan& plan) {
+        runnable.takes = [its_own, its_shardings = its_shardings](const schedule::Plan& plan) {
             return its_shardings.contains(plan.sharding) && its_own->refused(plan).empty();
         };
-        runnable.partition = [its_own, way](int stages) { return its_own->only_partition(way, stages); };
+        runnable.partition = [its_own, way = way](int stages) {
+            return its_own->only_partition(way, stages);
+        };
         targets.push_back(
             {cluster, way, std::make_shared<const planner::RunnablePlans>(std::move(runnable))});
     }

@@ -45,7 +45,7 @@ private:
         std::size_t value = 0;
         const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
         if (error != std::errc() || value > most_layers) return std::nullopt;
-        rest_ = std::string_view(end, rest_.data() + rest_.size());
+        rest_.remove_prefix(std::size_t(end - rest_.data()));
         return value;
     }
     std::optional<std::vector<bool>> sum(int depth) {

@@ -281,7 +281,7 @@ std::string hash_of(const Program& program) {
             hash.add(number);
     for (const RankProgram& list : program.classes) {
         hash.add(list.pipeline);
-        hash.add(list.instructions.size());
+        hash.add(std::uint64_t{list.instructions.size()});
         for (const Instruction& i : list.instructions) add_instruction(hash, list, i);
         for (const Buffer& buffer : list.buffers) {
             hash.add(core::position_of(buffer.kind) * 2 + (buffer.is_persistent ? 1 : 0));
@@ -299,7 +299,7 @@ std::string hash_of(const Program& program) {
     }
     for (const std::int32_t class_index : program.class_of_rank) hash.add(class_index);
     for (const std::vector<model::TensorId>& tensors : program.tensor_lists) {
-        hash.add(tensors.size());
+        hash.add(std::uint64_t{tensors.size()});
         for (const model::TensorId tensor : tensors) hash.add(tensor.index);
     }
     return fmt::format("{:016x}", hash.value());

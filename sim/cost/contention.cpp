@@ -182,7 +182,7 @@ private:
             for (const LinkShare& link : drafts_[d].busy)
                 users[end[std::size_t(link.link)]++] = {d, link.busy};
         const auto before = [](std::span<const User> a, std::span<const User> b) {
-            return std::ranges::lexicographical_compare(a, b);
+            return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end());
         };
         std::map<std::span<const User>, std::int32_t, decltype(before)> distinct(before);
         std::vector<std::vector<ResourceUse>> uses(drafts_.size());
@@ -190,7 +190,7 @@ private:
         std::span<const User> last;        // links side by side often have the same users
         for (std::size_t link = 0; link < end.size(); ++link) {
             const std::span<const User> list(users.data() + first[link], users.data() + end[link]);
-            if (list.size() < 2 || std::ranges::equal(list, last)) continue;
+            if (list.size() < 2 || std::equal(list.begin(), list.end(), last.begin(), last.end())) continue;
             last = list;
             if (!is_contended(list, full)) continue;
             const auto [entry, is_new] = distinct.try_emplace(list, core::count_of(distinct));

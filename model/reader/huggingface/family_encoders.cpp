@@ -68,7 +68,7 @@ void t5_with(ConfigMapper& m, const char* default_projection) {
 void classes(ConfigMapper& m) {
     const Value* labels = m.config().find("id2label");
     if (labels && labels->is_table() && labels->size() >= 2)
-        return m.put("classes", std::ssize(*labels), "id2label");
+        return m.put("classes", std::int64_t(std::ssize(*labels)), "id2label");
     m.put("classes", std::int64_t(1000), "id2label");
     m.assume("the config states no labels: 1000 classes (ImageNet-1k)");
 }
