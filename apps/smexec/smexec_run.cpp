@@ -16,7 +16,7 @@
 #include "apps/smexec/smexec_monitor.h"
 #include "apps/smexec/smexec_report.h"
 #include "apps/smexec/smexec_resume.h"
-#include "apps/smexec/termination.h"
+#include "apps/termination.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "exec/cuda/device/device.h"

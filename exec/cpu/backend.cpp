@@ -136,23 +136,6 @@ std::span<float> words_of(Buffer& buffer) {
 
 }  // namespace
 
-std::optional<core::Unsupported> CpuBackend::unsupported(const schedule::Precision& precision) {
-    for (const core::DataType type : {precision.activations(), precision.parameters, precision.gradients})
-        if (type != core::DataType::fp32 && !is_low(type))
-            return core::Unsupported{fmt::format(
-                "the CPU backend computes in fp32, bf16, fp16 and fp8, the plan in {}", core::name_of(type))};
-    if (precision.parameters != precision.activations())
-        return core::Unsupported{"the CPU backend reads parameters in the format that it computes in"};
-    const bool is_in_16_bits = is_low(precision.parameters);
-    if (is_in_16_bits && !precision.has_master_parameters)
-        return core::Unsupported{"the CPU backend trains parameters of 16 bits with an fp32 copy only"};
-    if (!is_in_16_bits && precision.has_master_parameters)
-        return core::Unsupported{"the CPU backend keeps no second copy of fp32 parameters"};
-    if (precision.gradients != core::DataType::fp32 && precision.gradients != precision.parameters)
-        return core::Unsupported{"the CPU backend keeps gradients in fp32 or in the parameters' format"};
-    return std::nullopt;
-}
-
 CpuBackend::CpuBackend(const schedule::Program& program, const model::SegmentGraphs& graphs,
                        const RunOptions& options, Communicator& communicator,
                        const std::vector<std::string>& activities)

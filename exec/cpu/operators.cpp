@@ -58,60 +58,6 @@ Operators::Operators(const model::ModelGraph& graph, const model::CostContext& c
 
 namespace {
 
-// Says of every kind whether this backend has kernels for it: a new kind does not compile until it is listed.
-bool has_kernel(OperatorKind kind) {
-    switch (kind) {
-        case OperatorKind::input:
-        case OperatorKind::embedding:
-        case OperatorKind::position_embedding:
-        case OperatorKind::linear:
-        case OperatorKind::layer_norm:
-        case OperatorKind::rms_norm:
-        case OperatorKind::batch_norm:
-        case OperatorKind::attention:
-        case OperatorKind::gelu:
-        case OperatorKind::relu:
-        case OperatorKind::silu:
-        case OperatorKind::tanh:
-        case OperatorKind::gated_silu:
-        case OperatorKind::gated_gelu:
-        case OperatorKind::dropout:
-        case OperatorKind::add:
-        case OperatorKind::conv2d:
-        case OperatorKind::max_pool:
-        case OperatorKind::average_pool:
-        case OperatorKind::flatten:
-        case OperatorKind::transpose:
-        case OperatorKind::average_tokens:
-        case OperatorKind::select_first_token:
-        case OperatorKind::select_positions:
-        case OperatorKind::router:
-        case OperatorKind::dispatch:
-        case OperatorKind::experts:
-        case OperatorKind::combine:
-        case OperatorKind::parallel_enter:
-        case OperatorKind::parallel_exit:
-        case OperatorKind::loss_statistics:
-        case OperatorKind::cross_entropy: return true;
-        case OperatorKind::prepend_token:
-        case OperatorKind::merge_patches:
-        case OperatorKind::matrix_product:
-        case OperatorKind::elementwise:
-        case OperatorKind::softmax:
-        case OperatorKind::normalization:
-        case OperatorKind::reduce:
-        case OperatorKind::concat:
-        case OperatorKind::reshape:
-        case OperatorKind::permute:
-        case OperatorKind::slice:
-        case OperatorKind::gather:
-        case OperatorKind::pooling:
-        case OperatorKind::convolution:
-        case OperatorKind::unknown: return false;
-    }
-    throw core::InternalError("an operator kind outside its enumeration");
-}
-
 // Callers refuse an operator without kernels before anything runs, and ask for gradients only of what has
 // them.
 [[noreturn]] void throw_no_kernel(std::string_view pass, OperatorKind kind) {
@@ -120,25 +66,6 @@ bool has_kernel(OperatorKind kind) {
 }
 
 }  // namespace
-
-std::optional<core::Unsupported> Operators::unsupported(const model::ModelGraph&, const model::Operator& op) {
-    const model::Attributes& a = op.attributes;
-    if (a.is_frozen) return core::Unsupported{"frozen operators"};
-    if (!has_kernel(op.kind))
-        return core::Unsupported{fmt::format("operators of kind {}", model::name_of(op.kind))};
-    if (op.kind == OperatorKind::batch_norm && a.has_fixed_statistics)
-        return core::Unsupported{"batch norm with fixed statistics"};
-    if (model::has_extended_routing(a))
-        return core::Unsupported{"mixtures with biases or with a rule of their own for choices and weights"};
-    if (op.kind != OperatorKind::attention) return std::nullopt;
-    if (const auto extension = model::attention_extension(a))
-        return core::Unsupported{fmt::format("attention with {}", *extension)};
-    if (a.has_relative_bias && a.relative_buckets == 0)
-        return core::Unsupported{"attention with a bias for every offset in a window"};
-    if (a.has_relative_positions) return core::Unsupported{"attention to relative positions and a memory"};
-    if (a.local_window > 0) return core::Unsupported{"attention inside local windows"};
-    return std::nullopt;
-}
 
 Operators::Sizes Operators::sizes_of(model::TensorId tensor) const {
     const model::RankMatrix matrix = model::rank_matrix(graph_, tensor, context_);
