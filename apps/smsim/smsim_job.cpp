@@ -9,6 +9,7 @@
 #include "apps/options.h"
 #include "apps/smsim/job_scenario.h"
 #include "apps/smsim/plan_on_nodes.h"
+#include "apps/terminal.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "jobs/gantt.h"
@@ -111,7 +112,7 @@ int run_job_command(const std::vector<std::string>& arguments, std::ostream& out
                       out, err);
     if (is_too_much_work(resolved->model, job.simulation, table.location, diagnostics))
         return show(diagnostics, as_json, out, err);
-    if (!as_json) err << core::format(diagnostics);
+    if (!as_json) err << for_stderr(core::format(diagnostics));
 
     jobs::JobAnswer answer{std::move(*resolved), {}, {}, {}, {}, {job.finish_by, job.budget}};
     const jobs::JobModel& model = answer.job.model;
@@ -127,8 +128,9 @@ int run_job_command(const std::vector<std::string>& arguments, std::ostream& out
     kept.stretches = &answer.stretches;
     answer.median = jobs::simulate_run(model, job.simulation.seed, answer.distribution.median_run, kept);
     if (as_json) out << core::to_json(jobs::to_value(answer)) << '\n';
-    else out << jobs::text_of(answer, task->scenario.question);
-    if (request.gantt) return write_outputs({{*request.gantt, jobs::gantt_csv(answer.stretches)}}, err);
+    else out << for_stdout(jobs::text_of(answer, task->scenario.question));
+    if (request.gantt)
+        return write_outputs({{*request.gantt, jobs::gantt_csv(answer.stretches)}}, as_json, err);
     return good;
 }
 
