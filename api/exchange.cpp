@@ -75,10 +75,10 @@ core::Value document_of(const interop::ExchangeTarget& target, const interop::Ex
 }
 
 std::vector<OutputFile> files_of(const std::string& path, const interop::Export& result) {
-    std::vector<OutputFile> files = {{path, result.text, "wrote " + path + "\n"}};
+    std::vector<OutputFile> files = {{path, result.text}};
     for (const interop::ExportedFile& companion : result.companions) {
         const std::string beside = companion_path(path, companion.name);
-        files.push_back({beside, companion.text, "wrote " + beside + "\n"});
+        files.push_back({beside, companion.text});
     }
     return files;
 }
@@ -112,6 +112,7 @@ Reply export_plan(const std::vector<std::string>& arguments) {
         return reply;
     }
     reply.text = result->text;
+    reply.is_file = true;
     if (result->companions.empty()) return reply;
     std::string names;
     for (const interop::ExportedFile& companion : result->companions)
@@ -167,8 +168,8 @@ Reply import_plan(const std::vector<std::string>& arguments) {
     core::Diagnostics ignored;
     if (const auto parsed = core::parse_toml(toml, "plan.toml", ignored)) reply.document["plan"] = *parsed;
     reply.document["warnings"] = warnings_of(reply.diagnostics);
-    if (path) reply.files.push_back({*path, toml, "wrote " + *path + "\n"});
-    else reply.text = toml;
+    if (path) reply.files.push_back({*path, toml});
+    else reply.text = toml, reply.is_file = true;
     return reply;
 }
 

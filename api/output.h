@@ -9,7 +9,7 @@ namespace api {
 
 struct OutputFile {
     std::string path, content;
-    std::string said = {};  // to a person once it is written: a line of text
+    std::string said = {};  // what it is, for a person: "plan"; empty where the name says it
 };
 
 // Before the work whose result goes there: can a file be written at `path`? A diagnostic about the option

@@ -9,6 +9,7 @@
 
 #include "api/output.h"
 #include "core/diagnostics.h"
+#include "core/display/text_table.h"
 #include "core/value.h"
 
 namespace api {
@@ -23,6 +24,7 @@ struct Reply {
     Outcome outcome = Outcome::good;
     core::Value document = {};           // the contract's keys
     std::string text = {};               // the same for a person
+    bool is_file = false;                // the text is a file's: shown as it is
     core::Diagnostics diagnostics = {};  // errors where there is no document, else warnings
     std::vector<OutputFile> files = {};  // to be written once the answer is shown
 };
@@ -37,10 +39,12 @@ struct Progress {
     double seconds = 0;                                 // since it began
 };
 
-// How a caller follows long work. Both may be called from any thread, one at a time.
+// How a caller follows long work, and how wide the text may be that it shows. Functions may be called from
+// any thread, one at a time.
 struct Watch {
     std::function<void(const Progress&)> progress = {};
     std::function<bool()> is_stopped = {};  // true: end with the best so far, as a time limit does
+    std::size_t width = core::usual_width;  // of tables, in columns
 };
 
 // Work that has no "best so far" was stopped.

@@ -91,7 +91,7 @@ Reply sweep(const core::Value& document, const SimulateRequest& request,
                            : any_fits ? Outcome::good
                                       : Outcome::no_plan,
                 .document = sim::sweep_value(rows),
-                .text = sim::sweep_text(rows)};
+                .text = sim::sweep_text(rows, request.width)};
     if (!any_valid) {
         reply.diagnostics = rows.front().diagnostics;
         reply.document["errors"] = *core::to_value(reply.diagnostics).find("errors");

@@ -31,6 +31,7 @@ struct SimulateRequest {
     std::optional<std::string> timeline = {};     // file to write: sim::timeline_columns, for a page
     std::optional<std::string> calibration = {};  // file to read
     bool explains = false, is_unfolded = false;
+    std::size_t width = core::usual_width;  // of tables, in columns
 };
 // The document has the contract's keys; no_plan where the plan does not fit (the prediction is there all the
 // same). Of a sweep: rows[], no_plan where none fits. `told`: where there are errors already the scenario is

@@ -10,6 +10,7 @@
 #include <fmt/core.h>
 
 #include "apps/manual.h"
+#include "apps/terminal.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/value.h"
@@ -24,13 +25,17 @@ bool wants_json(const std::vector<std::string>& arguments) {
 
 int show(const core::Diagnostics& diagnostics, bool as_json, std::ostream& out, std::ostream& err) {
     if (as_json && diagnostics.has_errors()) out << core::to_json(core::to_value(diagnostics)) << '\n';
-    else err << core::format(diagnostics);
+    else err << for_stderr(core::format(diagnostics));
     return diagnostics.has_errors() ? wrong_input : good;
 }
 
-int write_outputs(const std::vector<OutputFile>& files, std::ostream& err) {
+int write_outputs(const std::vector<OutputFile>& files, bool as_json, std::ostream& err) {
     try {
-        for (const OutputFile& file : files) core::write_file_atomically(file.path, file.content);
+        for (const OutputFile& file : files) {
+            core::write_file_atomically(file.path, file.content);
+            if (!as_json)
+                err << "wrote " << file.path << (file.said.empty() ? "" : " (" + file.said + ")") << '\n';
+        }
         return good;
     } catch (const core::MachineError& failure) {
         err << "error: " << failure.what() << '\n';
@@ -48,14 +53,12 @@ int show_reply(const api::Reply& reply, bool as_json, std::ostream& out, std::os
     }
     const bool are_in_document =
         reply.document.find("warnings") != nullptr || reply.document.find("errors") != nullptr;
-    if (!as_json || !are_in_document) err << core::format(reply.diagnostics);
+    if (!as_json || !are_in_document) err << for_stderr(core::format(reply.diagnostics));
     if (as_json) out << core::to_json(reply.document) << '\n';
-    else out << reply.text;
-    const int written = write_outputs(reply.files, err);
-    if (written != good) return written;
-    if (!as_json)
-        for (const OutputFile& file : reply.files) out << file.said;
-    return code;
+    else out << (reply.is_file ? reply.text : for_stdout(reply.text));
+    out.flush();
+    const int written = write_outputs(reply.files, as_json, err);
+    return written == good ? code : written;
 }
 
 namespace {

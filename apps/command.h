@@ -27,9 +27,9 @@ int run_tool(const Tool& tool, int argc, char** argv);
 // returns wrong_input when there are errors, else good.
 int show(const core::Diagnostics& diagnostics, bool as_json, std::ostream& out, std::ostream& err);
 
-// After the answer is shown, so that it is not lost with a file. What fails goes to `err`, as stdout has its
-// document already: good or machine_failure.
-int write_outputs(const std::vector<OutputFile>& files, std::ostream& err);
+// After the answer is shown, so that it is not lost with a file. "wrote step.html" goes to `err` unless
+// `as_json`, and so does what fails, as stdout has its document already: good or machine_failure.
+int write_outputs(const std::vector<OutputFile>& files, bool as_json, std::ostream& err);
 
 // An answer of the facade: its warnings, its document or its text, its files; the exit code.
 int show_reply(const api::Reply& reply, bool as_json, std::ostream& out, std::ostream& err);

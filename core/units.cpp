@@ -147,7 +147,9 @@ std::string format(Bytes quantity) {
 }
 
 std::string format(Seconds quantity) {
-    if (quantity.value == 0) return "0 s";
+    // What is left of a difference of seconds: nothing here takes less than a picosecond.
+    constexpr double least = 1e-12;
+    if (std::fabs(quantity.value) < least) return "0 s";
     static constexpr Unit units[] = {{"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}, {"s", 1},
                                      {"min", 60},  {"h", 3600},  {"d", 86400}};
     return format_in(quantity.value, units);

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include "core/display/text_table.h"
 #include "core/errors.h"
 #include "jobs/closed_form.h"
 #include "jobs/gantt.h"
@@ -68,24 +69,24 @@ core::Value bill_value(const JobAnswer& answer) {
     return bill;
 }
 
-std::string row(const char* name, const Quantiles& q, const char* format) {
-    const auto shown = [&](double value) { return fmt::format(fmt::runtime(format), value); };
-    return fmt::format("  {:<14}{:>14}{:>14}{:>14}{:>14}\n", name, shown(q.mean), shown(q.p10), shown(q.p50),
-                       shown(q.p90));
+std::string row(const char* name, const Quantiles& q) {
+    return fmt::format("  {:<14}{:>14}{:>14}{:>14}{:>14}\n", name, core::with_thousands(q.mean),
+                       core::with_thousands(q.p10), core::with_thousands(q.p50), core::with_thousands(q.p90));
 }
 
 std::string distribution_text(const JobAnswer& answer) {
     const JobDistribution& d = answer.distribution;
     std::string text = fmt::format("  {:<14}{:>14}{:>14}{:>14}{:>14}\n", "", "mean", "p10", "p50", "p90");
-    text += row("hours", d.hours, "{:.2f}");
-    if (d.usd) text += row("USD", *d.usd, "{:.2f}");
+    text += row("hours", d.hours);
+    if (d.usd) text += row("USD", *d.usd);
     else text += "  USD             unknown: no price\n";
-    text += row("goodput", d.goodput, "{:.4f}");
-    text += row("interruptions", d.interruptions, "{:.2f}");
-    text +=
-        fmt::format("  mean hours of a run: {:.2f} lost, {:.2f} detecting, {:.2f} restarting, {:.2f} waiting",
-                    d.lost_hours, d.detecting_hours, d.restarting_hours, d.waiting_hours);
-    if (answer.job.model.elastic) text += fmt::format(", {:.2f} with fewer nodes", d.reduced_hours);
+    text += row("goodput", d.goodput);
+    text += row("interruptions", d.interruptions);
+    text += fmt::format("  mean hours of a run: {} lost, {} detecting, {} restarting, {} waiting",
+                        core::with_thousands(d.lost_hours), core::with_thousands(d.detecting_hours),
+                        core::with_thousands(d.restarting_hours), core::with_thousands(d.waiting_hours));
+    if (answer.job.model.elastic)
+        text += fmt::format(", {} with fewer nodes", core::with_thousands(d.reduced_hours));
     text += '\n';
     if (const auto expected = closed_form(answer.job.model))
         text += fmt::format(
@@ -181,11 +182,12 @@ std::string text_of(const JobAnswer& answer, const std::string& question) {
     const JobModel& model = answer.job.model;
     std::string text;
     if (!question.empty()) text += question + "\n\n";
-    text +=
-        fmt::format("Job of {} steps of {} on {} nodes", model.steps, core::format(model.step), model.nodes);
+    text += fmt::format("Job of {} steps of {} on {} nodes", core::with_thousands(model.steps),
+                        core::format(model.step), core::with_thousands(model.nodes));
     if (const auto mtbf = model.cluster_mtbf())
         text += fmt::format("; something interrupts them every {} on average", core::format(*mtbf));
-    text += fmt::format("\n\nWithout interruptions: {:.2f} hours\n", hours(model.undisturbed()));
+    text += fmt::format("\n\nWithout interruptions: {} hours\n",
+                        core::with_thousands(hours(model.undisturbed())));
     for (const auto& [name, time] : parts_of(model))
         if (time.value > 0) text += fmt::format("  {:<14}{:>14}\n", name, core::format(time));
     text += fmt::format("\nWith them, {} runs:\n", answer.distribution.runs);
@@ -200,14 +202,15 @@ std::string text_of(const JobAnswer& answer, const std::string& question) {
         fmt::format("\nThe median run ({} interruptions)\n", answer.median.failures + answer.median.reclaims);
     text += gantt_text(model, answer.stretches);
     if (answer.median.usd) {
-        text += fmt::format("  bill: {} nodes x {:.0f} s x {:.4f} USD/h", model.held_nodes(),
-                            answer.median.billed.value, core::to_dollars_per_hour(*model.prices.node));
+        text += fmt::format(
+            "  bill: {} nodes x {} s x {:.4g} USD/h", core::with_thousands(model.held_nodes()),
+            core::with_thousands(answer.median.billed.value), core::to_dollars_per_hour(*model.prices.node));
         if (model.keep_alive.value > 0)
             text += fmt::format(" + {} kept alive idle", core::format(model.keep_alive));
         if (model.prices.storage.value > 0)
-            text +=
-                fmt::format(" + {:.2f} USD of storage", (model.prices.storage * answer.median.total).value);
-        text += fmt::format(" = {:.2f} USD\n", answer.median.usd->value);
+            text += fmt::format(" + {} USD of storage",
+                                core::with_thousands((model.prices.storage * answer.median.total).value));
+        text += fmt::format(" = {} USD\n", core::with_thousands(answer.median.usd->value));
     }
     if (!model.assumptions.empty()) text += "\nAssumptions\n";
     for (const std::string& line : model.assumptions) text += "  " + line + '\n';

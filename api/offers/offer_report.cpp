@@ -6,6 +6,7 @@
 #include <fmt/core.h>
 
 #include "api/plan/answer.h"
+#include "core/display/text_table.h"
 #include "planner/explain.h"
 
 namespace api {
@@ -51,25 +52,31 @@ core::Value offer_value(const Question& question, const Offers& offers, const Of
     return value;
 }
 
-std::string spread(const jobs::Quantiles& quantiles, int digits) {
-    return fmt::format("{:.{}f} to {:.{}f}", quantiles.p10, digits, quantiles.p90, digits);
+std::string spread(const jobs::Quantiles& quantiles) {
+    return fmt::format("{} to {}", core::with_thousands(quantiles.p10), core::with_thousands(quantiles.p90));
 }
 
-std::string unknown_or(const std::optional<double>& number, double unit) {
-    return number ? fmt::format("{:.3g}", *number / unit) : "unknown";
+// Empty where it is not known.
+std::string in_unit(const std::optional<double>& number, double unit) {
+    return number ? core::with_thousands(*number / unit) : "";
 }
 
-std::string row_text(const Question& question, const Offers& offers, const OfferRow& row,
-                     const std::string& label) {
+std::vector<std::string> cells_of(const Question& question, const Offers& offers, const OfferRow& row,
+                                  std::size_t number) {
     const jobs::JobDistribution& distribution = row.offer.distribution;
     const planner::RankedPlan& plan = offers.plans.plans[row.plan];
-    return fmt::format(
-        "  {:>3}{} {:<36} {:>9} {:>10.1f} {:>20} {:>12.0f} {:>22} {:>6.1f}% {:>6.1f}% {:>8} {:>8}  {}\n",
-        label, row.is_on_front ? '*' : ' ', name_of(question, offers, row),
-        core::format(plan.evaluation.step_time), distribution.hours.mean, spread(distribution.hours, 1),
-        distribution.usd->mean, spread(*distribution.usd, 0), 100 * distribution.goodput.mean,
-        100 * jobs::risk_of(row.offer), unknown_or(row.offer.kilowatt_hours, kilo),
-        unknown_or(row.carbon_kg, kilo), planner::describe(plan.plan));
+    return {fmt::format("{}{}", number, row.is_on_front ? '*' : ' '),
+            name_of(question, offers, row),
+            core::format(plan.evaluation.step_time),
+            core::with_thousands(distribution.hours.mean),
+            spread(distribution.hours),
+            core::with_thousands(distribution.usd->mean),
+            spread(*distribution.usd),
+            fmt::format("{:.1f}%", 100 * distribution.goodput.mean),
+            fmt::format("{:.1f}%", 100 * jobs::risk_of(row.offer)),
+            in_unit(row.offer.kilowatt_hours, kilo),
+            in_unit(row.carbon_kg, kilo),
+            planner::describe(plan.plan)};
 }
 
 std::string goals_text(const OfferRequest& request) {
@@ -95,17 +102,17 @@ std::string text_of(const Question& question, const OfferRequest& request, const
          {&question.request.assumptions, &request.assumptions, &offers.assumptions})
         for (const std::string& line : *lines) text += fmt::format("  assumed: {}\n", line);
     for (const std::string& line : offers.not_offered) text += fmt::format("  not offered: {}\n", line);
-    text += fmt::format("\n  {:>3}  {:<36} {:>9} {:>10} {:>20} {:>12} {:>22} {:>7} {:>7} {:>8} {:>8}  {}\n",
-                        "#", "cluster", "step", "hours", "p10 to p90", "USD", "p10 to p90", "goodput", "risk",
-                        "MWh", "t CO2", "plan");
+    core::TextTable table({"#", "cluster", "step", "hours", "hours p10 to p90", "USD", "USD p10 to p90",
+                           "goodput", "risk", "MWh", "t CO2", "plan"});
     const std::size_t most = question.request.search.keep;
     std::size_t shown = 0, misses = 0, more = 0;
     for (const OfferRow& row : offers.rows) {
         if (!row.meets) ++misses;
         else if (request.shows_front_alone ? row.is_on_front : shown < most)
-            text += row_text(question, offers, row, std::to_string(++shown));
+            table.add(cells_of(question, offers, row, ++shown));
         else ++more;
     }
+    if (shown > 0) text += '\n' + table.text(question.request.width);
     const std::string goals = goals_text(request);
     text += fmt::format(
         "\n  by expected {}, {} runs each; * on the front of expected cost, expected time and risk\n",

@@ -18,7 +18,7 @@ struct PartitionAnswer {
     std::string reason;
     std::string text;
     std::vector<OutputFile> files;  // to be written when the answer is shown
-    std::string saved;              // what is said when they are
+    std::string saved;              // what the last of them is
 };
 
 // The unit of the file's times, in which they are told again.

@@ -198,7 +198,7 @@ private:
             file.lower_bound = result.lower_bound.value;
             file.unit = unit;
             save(std::move(file), answer);
-            answer.saved = fmt::format("  saved to {}\n", *request_.out);
+            answer.saved = "placement";
         }
         add_picture(picture_of(problem, result), request_, answer.files);
         return answer;
@@ -401,9 +401,8 @@ private:
                 partition::first_units_of(*placeable.graph, *placeable.placement, result.stages);
         const bool runs = !file.first_units.empty();
         save(std::move(file), answer);
-        answer.saved = fmt::format(
-            "  saved to {}{}\n", *request_.out,
-            !runs && placeable.graph ? " (stages are not whole units: smsim and smexec cannot run it)" : "");
+        answer.saved = !runs && placeable.graph ? "stages are not whole units: smsim and smexec cannot run it"
+                                                : "placement";
     }
 
     const std::vector<std::string>& arguments_;
@@ -438,7 +437,7 @@ Reply partition(const std::vector<std::string>& arguments, const Watch& watch) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     answer->document["seconds"] = seconds;
     answer->document["peak_rss_mib"] = peak_rss_mib();
-    if (!answer->files.empty()) answer->files.back().said = answer->saved;
+    if (!answer->saved.empty()) answer->files.front().said = answer->saved;
     return {.document = std::move(answer->document),
             .text = answer->text + fmt::format("{:.3f} s, {:.0f} MiB\n", seconds, peak_rss_mib()),
             .diagnostics = std::move(diagnostics),

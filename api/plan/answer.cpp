@@ -4,6 +4,7 @@
 
 #include <fmt/core.h>
 
+#include "core/display/text_table.h"
 #include "core/parallel.h"
 #include "planner/explain.h"
 #include "schedule/plan/explicit_order.h"
@@ -136,70 +137,83 @@ std::string offload_text(const schedule::Plan& plan) {
                : fmt::format("{}/{}", schedule::name_of(plan.offload), plan.activation_loading_horizon);
 }
 
-std::string totals(const planner::RankedPlan& ranked) {
-    return ranked.training_time && ranked.training_cost
-               ? fmt::format(" {:>7.0f} {:>9.0f}", hours_of(*ranked.training_time),
-                             ranked.training_cost->value)
-               : "";
-}
-
-// Columns of axes that no plan of the list uses are left out.
-struct Columns {
-    std::size_t label = 2;
-    bool has_context = false, has_experts = false, has_offload = false, has_precision = false,
-         has_tokens = false;
-
-    std::string when(bool is_there, const std::string& text) const { return is_there ? text : ""; }
+// Axes that a plan of the list uses.
+struct Shown {
+    bool context = false, experts = false, offload = false, precision = false;
 };
 
-Columns columns_of(const std::vector<TableRow>& rows, const Request& request) {
-    Columns columns;
-    columns.has_tokens = request.search.tokens.has_value();
+Shown shown_of(const std::vector<TableRow>& rows, const Request& request) {
+    Shown shown{.precision = request.limits.precisions.size() > 1};
+    const schedule::Precision& first = rows.front().ranked->plan.precision;
     for (const TableRow& row : rows) {
         const schedule::Plan& plan = row.ranked->plan;
-        columns.label = std::max(columns.label, row.label.size());
-        columns.has_context = columns.has_context || plan.layout.context > 1;
-        columns.has_experts = columns.has_experts || plan.layout.expert > 1;
-        columns.has_offload = columns.has_offload || plan.offload != schedule::Offload::none;
-        columns.has_precision =
-            columns.has_precision || plan.precision.compute != rows.front().ranked->plan.precision.compute;
+        shown.context = shown.context || plan.layout.context > 1;
+        shown.experts = shown.experts || plan.layout.expert > 1;
+        shown.offload = shown.offload || plan.offload != schedule::Offload::none;
+        shown.precision = shown.precision || plan.precision.compute != first.compute;
     }
-    columns.has_precision = columns.has_precision || request.limits.precisions.size() > 1;
-    return columns;
+    return shown;
+}
+
+std::vector<std::string> cells_of(const TableRow& row, const Shown& shown) {
+    const planner::RankedPlan& ranked = *row.ranked;
+    const sim::Evaluation& evaluation = ranked.evaluation;
+    const schedule::Plan& plan = ranked.plan;
+    const schedule::ParallelLayout& layout = plan.layout;
+    const auto when = [](bool is_there, const auto& cell) {
+        return is_there ? fmt::format("{}", cell) : std::string();
+    };
+    const double price = core::to_dollars_per_hour(evaluation.rate);
+    const bool has_totals = ranked.training_time && ranked.training_cost;
+    return {row.label,
+            fmt::format("{}", layout.tensor),
+            fmt::format("{}", layout.pipeline),
+            fmt::format("{}", layout.replicas()),
+            when(shown.context, layout.context),
+            when(shown.experts, layout.expert),
+            schedule_text(plan),
+            fmt::format("{} x {}", plan.micro_batch, plan.micro_batches),
+            core::format(evaluation.step_time),
+            fmt::format("{:.1f}%", 100 * evaluation.mfu),
+            core::format(evaluation.peak_memory),
+            sharding_text(plan),
+            fmt::format("{}", schedule::name_of(plan.recompute)),
+            when(shown.offload, offload_text(plan)),
+            when(shown.precision, core::name_of(plan.precision.compute)),
+            fmt::format("{} x {}", row.cluster->nodes, row.cluster->instance.name),
+            price > 0 ? fmt::format("{:.2f}", price) : "",
+            has_totals ? core::with_thousands(hours_of(*ranked.training_time)) : "",
+            has_totals ? core::with_thousands(ranked.training_cost->value) : "",
+            ranked.bound_by};
 }
 
 }  // namespace
 
 std::string table_of(const std::vector<TableRow>& rows, const Request& request) {
-    const Columns columns = columns_of(rows, request);
-    std::string out = fmt::format(
-        "\n  {:>{}}  {:<22} {:>3} {:>3} {:>4}{}{} {:<20} {:<16} {:>9} {:<9}{}{} {:>10} {:>6} {:>10} "
-        "{:>9}{}  {}\n",
-        rows.front().heading, columns.label, "target", "TP", "PP", "DP",
-        columns.when(columns.has_context, "  CP"), columns.when(columns.has_experts, "  EP"), "schedule",
-        "sharding", "batch", "recompute", columns.when(columns.has_offload, fmt::format(" {:<9}", "offload")),
-        columns.when(columns.has_precision, fmt::format(" {:<9}", "precision")), "step", "MFU", "peak",
-        "USD/h", columns.when(columns.has_tokens, "   hours       USD"), "bound by");
-    for (const TableRow& row : rows) {
-        const planner::RankedPlan& ranked = *row.ranked;
-        const schedule::Plan& plan = ranked.plan;
-        const schedule::ParallelLayout& layout = plan.layout;
-        out += fmt::format(
-            "  {:>{}}  {:<22} {:>3} {:>3} {:>4}{}{} {:<20} {:<16} {:>9} {:<9}{}{} {:>10} {:>5.1f}% {:>10} "
-            "{:>9.2f}{}  {}\n",
-            row.label, columns.label, fmt::format("{} x {}", row.cluster->nodes, row.cluster->instance.name),
-            layout.tensor, layout.pipeline, layout.replicas(),
-            columns.when(columns.has_context, fmt::format(" {:>3}", layout.context)),
-            columns.when(columns.has_experts, fmt::format(" {:>3}", layout.expert)), schedule_text(plan),
-            sharding_text(plan), fmt::format("{} x {}", plan.micro_batch, plan.micro_batches),
-            schedule::name_of(plan.recompute),
-            columns.when(columns.has_offload, fmt::format(" {:<9}", offload_text(plan))),
-            columns.when(columns.has_precision, fmt::format(" {:<9}", core::name_of(plan.precision.compute))),
-            core::format(ranked.evaluation.step_time), 100 * ranked.evaluation.mfu,
-            core::format(ranked.evaluation.peak_memory), core::to_dollars_per_hour(ranked.evaluation.rate),
-            totals(ranked), ranked.bound_by);
-    }
-    return out;
+    // A column without any cell is left out: axes that no plan of the list uses, unknown prices.
+    core::TextTable table({rows.front().heading,
+                           "TP",
+                           "PP",
+                           "DP",
+                           "CP",
+                           "EP",
+                           "schedule",
+                           "batch",
+                           "step",
+                           "MFU",
+                           "peak",
+                           "sharding",
+                           "recompute",
+                           "offload",
+                           "precision",
+                           "target",
+                           "USD/h",
+                           "hours",
+                           "USD",
+                           "bound by"});
+    const Shown shown = shown_of(rows, request);
+    for (const TableRow& row : rows) table.add(cells_of(row, shown));
+    return '\n' + table.text(request.width);
 }
 
 std::string headline(const Request& request, const model::ModelGraph& graph) {
@@ -210,11 +224,13 @@ std::string headline(const Request& request, const model::ModelGraph& graph) {
 }
 
 std::string text_of(const planner::SearchAccount& account) {
-    std::string out = fmt::format("\n  {} plans: {} simulated", account.space, account.evaluated);
+    std::string out = fmt::format("\n  {} plans: {} simulated", core::with_thousands(account.space),
+                                  core::with_thousands(account.evaluated));
     for (const auto& [reason, count] : account.rejected)
-        out += fmt::format(", {} rejected ({})", count, planner::reason_of(reason));
-    out += fmt::format(", {} excluded by their bounds", account.pruned);
-    if (account.unvisited > 0) out += fmt::format(", {} not reached in time", account.unvisited);
+        out += fmt::format(", {} rejected ({})", core::with_thousands(count), planner::reason_of(reason));
+    out += fmt::format(", {} excluded by their bounds", core::with_thousands(account.pruned));
+    if (account.unvisited > 0)
+        out += fmt::format(", {} not reached in time", core::with_thousands(account.unvisited));
     out += fmt::format("; {:.2f} s{}\n", account.seconds.value,
                        account.is_proven_optimal
                            ? fmt::format("; the first is the best of them all under this model, {}",

@@ -59,19 +59,16 @@ std::vector<OutputFile> files_of(const Answer& answer, const std::vector<std::st
     const auto& [request, graph, targets] = answer.question;
     const planner::RankedPlan& best = answer.result.plans.front();
     std::vector<OutputFile> files;
-    const auto said = [](const char* what, const std::string& path) {
-        return fmt::format("  {} written to {}\n", what, path);
-    };
     if (request.out_path)
         files.push_back({*request.out_path,
                          plan_text(request, graph, best, targets[best.candidate], *request.out_path),
-                         said("plan", *request.out_path)});
+                         "plan"});
     if (request.certificate_path)
         files.push_back({*request.certificate_path,
                          core::to_json(certificate_of(request, graph, answer.result, targets, arguments,
                                                       answer.intervals)) +
                              "\n",
-                         said("certificate", *request.certificate_path)});
+                         "certificate, for smplan verify"});
     return files;
 }
 
@@ -146,6 +143,7 @@ Asked read_questions(const std::vector<std::string>& arguments, const Watch& wat
         std::optional<Question> question = read_question(options, runner, diagnostics, asked.size());
         if (!question || diagnostics.has_errors()) return {};
         question->request.search.is_stopped = watch.is_stopped;
+        question->request.width = watch.width;
         if (watch.progress)
             question->request.search.progress = [report = watch.progress](const planner::SearchProgress& at) {
                 report({at.looked_at, at.space, at.best_value, at.lower_bound, at.seconds.value});

@@ -11,6 +11,7 @@
 #include "api/plan/runners.h"
 #include "cluster/topology.h"
 #include "core/diagnostics_fwd.h"
+#include "core/display/text_table.h"
 #include "model/model_graph.h"
 #include "planner/search.h"
 #include "sim/uncertainty/interval.h"
@@ -30,6 +31,7 @@ struct Request {
     core::BytesPerSecond offload_bandwidth;  // of a node's disks
     std::optional<std::string> out_path, certificate_path, html_path;
     std::vector<std::string> assumptions;
+    std::size_t width = core::usual_width;  // of tables, in columns
     std::optional<sim::Posterior> calibration;
 
     const sim::Posterior& posterior() const { return calibration ? *calibration : sim::shipped_posterior(); }

@@ -77,9 +77,7 @@ std::string report_page(const ReportPage& page) {
         report_script());
 }
 
-OutputFile report_file(const std::string& path, const ReportPage& page) {
-    return {path, report_page(page), fmt::format("wrote {}\n", path)};
-}
+OutputFile report_file(const std::string& path, const ReportPage& page) { return {path, report_page(page)}; }
 
 void check_report_pages(const std::string& option, core::Diagnostics& diagnostics) {
     if (report_script().empty())

@@ -17,7 +17,7 @@
 #include <fmt/core.h>
 
 #include "apps/command.h"
-#include "apps/smexec/termination.h"
+#include "apps/termination.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/errors.h"

@@ -187,7 +187,7 @@ int profile_on_gpu(const std::string& base, const std::string& file, bool as_jso
                            core::format(rate.bus_bandwidth()));
     if (!exchanges.empty() && !is_exchange_true)
         out << "  ranks share a GPU: their exchange is not written into the profile\n";
-    out << fmt::format("farthest from a copy: {}, {:.0f}%\nwritten to {}\n", profile.worst_kernel,
+    out << fmt::format("farthest from a copy: {}, {:.0f}%\nwrote {}\n", profile.worst_kernel,
                        100 * profile.worst_kernel_share, file);
     return good;
 }
@@ -391,7 +391,7 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
                            core::format(measured.network_bandwidth));
     if (!device.measured_operators.empty())
         out << fmt::format("  {} operators of {}\n", device.measured_operators.size(), request.graph->name);
-    out << fmt::format("written to {}\n", *options.text("--out"));
+    out << fmt::format("wrote {}\n", *options.text("--out"));
     return good;
 }
 

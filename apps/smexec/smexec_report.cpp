@@ -7,7 +7,7 @@
 
 #include <fmt/core.h>
 
-#include "apps/smexec/termination.h"
+#include "apps/termination.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "exec/cuda/device/device.h"

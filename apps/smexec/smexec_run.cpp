@@ -16,7 +16,7 @@
 #include "apps/smexec/smexec_monitor.h"
 #include "apps/smexec/smexec_report.h"
 #include "apps/smexec/smexec_resume.h"
-#include "apps/smexec/termination.h"
+#include "apps/termination.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "exec/cuda/device/device.h"
@@ -358,10 +358,9 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
                         100 * report.times.lost_share));
     show_report(report, out, err);
     if (!request.html.empty()) {
-        const OutputFile page = api::report_file(request.html, page_of(report));
-        const int written = write_outputs({page}, err);
+        const int written =
+            write_outputs({api::report_file(request.html, page_of(report))}, request.as_json, err);
         if (written != good) verdict = written;
-        else if (!request.as_json) out << page.said;
     }
     if (verdict == good && (report.is_too_far() || (report.checked && report.checked->is_wrong())))
         verdict = no_plan;

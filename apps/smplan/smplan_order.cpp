@@ -99,8 +99,7 @@ int run_order_command(const std::vector<std::string>& arguments, std::ostream& o
         if (!path) out << toml;
     }
     if (path) {
-        if (const int code = write_outputs({{*path, toml}}, err); code != good) return code;
-        if (!as_json) out << "wrote " << *path << '\n';
+        if (const int code = write_outputs({{*path, toml}}, as_json, err); code != good) return code;
     }
     return evaluation->fits ? good : no_plan;
 }

@@ -10,6 +10,7 @@
 #include "apps/options.h"
 #include "apps/smsim/job_scenario.h"
 #include "apps/smsim/plan_on_nodes.h"
+#include "apps/terminal.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "jobs/gantt.h"
@@ -132,7 +133,7 @@ int run_job_command(const std::vector<std::string>& arguments, std::ostream& out
                       out, err);
     if (is_too_much_work(resolved->model, job.simulation, table.location, diagnostics))
         return show(diagnostics, as_json, out, err);
-    if (!as_json) err << core::format(diagnostics);
+    if (!as_json) err << for_stderr(core::format(diagnostics));
 
     jobs::JobAnswer answer{std::move(*resolved), {}, {}, {}, {}, {job.finish_by, job.budget}};
     const jobs::JobModel& model = answer.job.model;
@@ -148,12 +149,8 @@ int run_job_command(const std::vector<std::string>& arguments, std::ostream& out
     kept.stretches = &answer.stretches;
     answer.median = jobs::simulate_run(model, job.simulation.seed, answer.distribution.median_run, kept);
     if (as_json) out << core::to_json(jobs::to_value(answer)) << '\n';
-    else out << jobs::text_of(answer, task->scenario.question);
-    const std::vector<OutputFile> files = files_of(request, *task, answer);
-    const int written = write_outputs(files, err);
-    if (written == good && !as_json)
-        for (const OutputFile& file : files) out << file.said;
-    return written;
+    else out << for_stdout(jobs::text_of(answer, task->scenario.question));
+    return write_outputs(files_of(request, *task, answer), as_json, err);
 }
 
 }  // namespace apps

@@ -510,7 +510,8 @@ int report(const Request& request, const schedule::Schedule& given, const planne
         if (!violations.empty() && !request.prints) err << draw(list, &violations.front(), 12);
     }
     if (request.out)
-        if (const int code = write_outputs({{*request.out, print_schedule(list)}}, err); code != good)
+        if (const int code = write_outputs({{*request.out, print_schedule(list)}}, request.as_json, err);
+            code != good)
             return code;
     return violations.empty() ? good : exceeds_memory ? no_plan : wrong_input;
 }

@@ -8,6 +8,7 @@
 #include "api/simulate.h"
 #include "apps/command.h"
 #include "apps/options.h"
+#include "apps/terminal.h"
 #include "core/diagnostics.h"
 
 namespace apps {
@@ -54,6 +55,7 @@ Request read_arguments(const std::vector<std::string>& arguments, core::Diagnost
     Request request;
     request.wants_help = options.has("--help");
     api::SimulateRequest& asked = request.asked;
+    asked.width = text_width();
     asked.explains = options.has("--explain");
     asked.is_unfolded = options.has("--unfolded");
     asked.scenario.set = options.all("--set");

@@ -86,7 +86,11 @@ std::optional<Export> write_mpirun(const ExportSource& source, const ExportOptio
     text += " --bind-to none --map-by slot";
     if (launch->nodes > 1) text += " --mca pml ob1 --mca btl ^openib";
     for (const std::string& variable : efa_variables(source)) text += " -x " + variable;
-    return Export{text + " " + launch->command + "\n", {}, launch_notes(e, *launch)};
+    std::vector<std::string> notes = launch_notes(e, *launch);
+    notes.emplace_back("as root, in a container say, mpirun wants --allow-run-as-root");
+    if (!launch->is_local)
+        notes.emplace_back("where ranks are more than the slots of a host: --oversubscribe");
+    return Export{text + " " + launch->command + "\n", {}, std::move(notes)};
 }
 
 std::optional<Export> write_slurm(const ExportSource& source, const ExportOptions& options,

@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include "core/display/text_table.h"
 #include "jobs/campaign/campaign.h"
 #include "jobs/closed_form.h"
 
@@ -55,12 +56,12 @@ std::string text_of(const Campaign& campaign, const CampaignAnswer& answer, cons
     text +=
         fmt::format("Campaign on a pool of {} nodes, {} runs\n", campaign.nodes, campaign.simulation.runs);
     const Quantiles& hours = answer.makespan_hours;
-    text += fmt::format("  all jobs done   {:.2f} hours (p10 {:.2f}, p90 {:.2f})\n", hours.mean, hours.p10,
-                        hours.p90);
+    text += fmt::format("  all jobs done   {} hours (p10 {}, p90 {})\n", core::with_thousands(hours.mean),
+                        core::with_thousands(hours.p10), core::with_thousands(hours.p90));
     if (answer.usd)
-        text += fmt::format(
-            "  USD             {:.2f} (p10 {:.2f}, p90 {:.2f}), {:.1f} % of it for idle warm nodes\n",
-            answer.usd->mean, answer.usd->p10, answer.usd->p90, 100 * answer.idle_share);
+        text += fmt::format("  USD             {} (p10 {}, p90 {}), {:.1f} % of it for idle warm nodes\n",
+                            core::with_thousands(answer.usd->mean), core::with_thousands(answer.usd->p10),
+                            core::with_thousands(answer.usd->p90), 100 * answer.idle_share);
     else text += "  USD             unknown: no price\n";
     text += fmt::format("  nodes at work   {:.1f} % of the time; {:.1f} % of the starts were warm\n\n",
                         100 * answer.utilisation, 100 * answer.warm_share);

@@ -7,6 +7,7 @@
 
 #include "core/csv.h"
 #include "core/diagnostics.h"
+#include "core/display/text_table.h"
 #include "core/document.h"
 #include "model/model_graph.h"
 #include "schedule/plan/explicit_order.h"
@@ -59,18 +60,6 @@ std::string count_words(double count) {
     return fmt::format("{:.0f}", count);
 }
 
-// With thousands separated, three significant digits below a thousand.
-std::string rate_words(double rate) {
-    if (rate < 1000) return fmt::format("{:.3g}", rate);
-    const std::string digits = fmt::format("{:.0f}", rate);
-    std::string words;
-    for (std::size_t i = 0; i < digits.size(); ++i) {
-        if (i > 0 && (digits.size() - i) % 3 == 0) words += ',';
-        words += digits[i];
-    }
-    return words;
-}
-
 // The rate that cluster::price counts, with the day it was read: prices change.
 std::string price_words(const cluster::InstanceType& instance) {
     for (const cluster::Price& price : instance.prices)
@@ -86,6 +75,9 @@ std::string stage_words(const std::vector<int>& stages) {
     return text;
 }
 
+// Tables that are as wide as they are whatever the terminal.
+constexpr std::size_t whole_width = 1000;
+
 std::string memory_table(const Evaluation& evaluation) {
     // Small models in MiB: a table of zeros says nothing.
     const bool is_small = evaluation.peak_memory < core::gibibytes(2);
@@ -93,14 +85,14 @@ std::string memory_table(const Evaluation& evaluation) {
     std::string text = fmt::format("Memory at the peak of each rank class, {} ({} available, {})\n",
                                    is_small ? "MiB" : "GiB", core::format(evaluation.available_memory),
                                    evaluation.fits ? "fits" : "DOES NOT FIT");
-    text +=
-        "  pipeline  stages      peak  parameters  gradients  optimizer  activations  workspace  overhead\n";
+    core::TextTable table({"pipeline", "peak", "params", "grads", "optimizer", "activations", "work",
+                           "overhead", "stages", ""});
+    const auto cell = [&](core::Bytes bytes) { return fmt::format("{:.2f}", in_unit(bytes)); };
     for (const ClassMemory& row : evaluation.memory)
-        text += fmt::format(
-            "  {:>8}  {:<8} {:>7.2f}  {:>10.2f}  {:>9.2f}  {:>9.2f}  {:>11.2f}  {:>9.2f}  {:>8.2f}{}\n",
-            row.pipeline, stage_words(row.stages), in_unit(row.peak), in_unit(row.parameters),
-            in_unit(row.gradients), in_unit(row.optimizer), in_unit(row.activations), in_unit(row.workspace),
-            in_unit(row.overhead), row.peak > evaluation.available_memory ? "  <- too much" : "");
+        table.add({fmt::format("{}", row.pipeline), cell(row.peak), cell(row.parameters), cell(row.gradients),
+                   cell(row.optimizer), cell(row.activations), cell(row.workspace), cell(row.overhead),
+                   stage_words(row.stages), row.peak > evaluation.available_memory ? "<- too much" : ""});
+    text += table.text(whole_width);
     if (evaluation.host_memory.value > 0)
         text += fmt::format("  on the fullest host {} for offloaded activations{}\n",
                             core::format(evaluation.host_memory),
@@ -125,21 +117,20 @@ std::string breakdown_bars(const Evaluation& evaluation) {
     return text;
 }
 
-// Figures of a sweep's table, in its order: key of the contract, heading, digits.
+// Figures of a sweep's table, in its order: key of the contract, heading.
 struct Column {
     const char* key;
     const char* heading;
-    const char* format;
 };
 constexpr Column columns[] = {
-    {"step_time_s", "step s", "{:.4g}"},       {"samples_per_s", "samples/s", "{:.4g}"},
-    {"tokens_per_s", "tokens/s", "{:.4g}"},    {"mfu", "MFU", "{:.3f}"},
-    {"peak_memory_gib", "peak GiB", "{:.2f}"}, {"usd_per_million_samples", "USD/M samples", "{:.4g}"},
+    {"step_time_s", "step s"},       {"samples_per_s", "samples/s"},
+    {"tokens_per_s", "tokens/s"},    {"mfu", "MFU"},
+    {"peak_memory_gib", "peak GiB"}, {"usd_per_million_samples", "USD/M samples"},
 };
 
 std::string figure(const core::Value& result, const Column& column) {
     const core::Value* value = result.find(column.key);
-    return value && value->is_number() ? fmt::format(fmt::runtime(column.format), value->number()) : "";
+    return value && value->is_number() ? core::with_thousands(value->number()) : "";
 }
 
 bool fits(const core::Value& result) {
@@ -184,18 +175,18 @@ std::string text_report(const Evaluation& evaluation, const model::ModelGraph& g
                         intervals ? fmt::format(" (80 %: {} to {})", core::format(intervals->step.low),
                                                 core::format(intervals->step.high))
                                   : "",
-                        rate_words(evaluation.samples_per_second));
+                        core::with_thousands(evaluation.samples_per_second));
     if (graph.tokens_per_sample > 0)
-        text += fmt::format(", {} tokens/s", rate_words(evaluation.tokens_per_second));
+        text += fmt::format(", {} tokens/s", core::with_thousands(evaluation.tokens_per_second));
     text += "\n";
     text += fmt::format("          {} of the model a device, MFU {:.1f} %; {} with recomputation\n",
                         core::format(evaluation.model_flops_per_gpu), evaluation.mfu * 100,
                         core::format(evaluation.hardware_flops_per_gpu));
     if (evaluation.rate.value > 0)
-        text +=
-            fmt::format("Cost      {} USD an hour{}, {} USD per million samples\n",
-                        rate_words(core::to_dollars_per_hour(evaluation.rate)), price_words(cluster.instance),
-                        rate_words(evaluation.rate.value * 1e6 / evaluation.samples_per_second));
+        text += fmt::format(
+            "Cost      {} USD an hour{}, {} USD per million samples\n",
+            core::with_thousands(core::to_dollars_per_hour(evaluation.rate)), price_words(cluster.instance),
+            core::with_thousands(evaluation.rate.value * 1e6 / evaluation.samples_per_second));
     text += "\n" + memory_table(evaluation) + "\n" + breakdown_bars(evaluation);
     if (intervals) text += "\n" + text_of(*intervals);
     if (!evaluation.assumptions.empty()) {
@@ -207,32 +198,23 @@ std::string text_report(const Evaluation& evaluation, const model::ModelGraph& g
     return text;
 }
 
-std::string sweep_text(const std::vector<SweepRow>& rows) {
+std::string sweep_text(const std::vector<SweepRow>& rows, std::size_t width) {
     if (rows.empty()) return {};
-    std::vector<std::vector<std::string>> cells(1);
-    for (const auto& [key, value] : rows.front().set) cells[0].push_back(key);
-    for (const Column& column : columns) cells[0].emplace_back(column.heading);
-    cells[0].emplace_back("");
+    std::vector<std::string> headings;
+    for (const auto& [key, value] : rows.front().set) headings.push_back(key);
+    for (const Column& column : columns) headings.emplace_back(column.heading);
+    headings.emplace_back("");
+    core::TextTable table(std::move(headings), 0);
     for (const SweepRow& row : rows) {
-        std::vector<std::string>& line = cells.emplace_back();
-        for (const auto& [key, value] : row.set) line.push_back(value);
-        for (const Column& column : columns) line.push_back(figure(row.result, column));
-        line.push_back(row.result.is_null() ? first_error(row.diagnostics)
-                       : fits(row.result)   ? ""
-                                            : "does not fit");
+        std::vector<std::string> cells;
+        for (const auto& [key, value] : row.set) cells.push_back(value);
+        for (const Column& column : columns) cells.push_back(figure(row.result, column));
+        cells.push_back(row.result.is_null() ? first_error(row.diagnostics)
+                        : fits(row.result)   ? ""
+                                             : "does not fit");
+        table.add(std::move(cells));
     }
-    std::vector<std::size_t> width(cells[0].size(), 0);
-    for (const auto& line : cells)
-        for (std::size_t c = 0; c + 1 < line.size(); ++c) width[c] = std::max(width[c], line[c].size());
-    std::string text;
-    for (const auto& line : cells) {
-        std::string row;
-        for (std::size_t c = 0; c < line.size(); ++c)
-            row += c + 1 < line.size() ? fmt::format("{:>{}}  ", line[c], width[c]) : line[c];
-        row.erase(row.find_last_not_of(' ') + 1);
-        text += row + "\n";
-    }
-    return text;
+    return table.text(width);
 }
 
 std::string sweep_csv(const std::vector<SweepRow>& rows) {

@@ -7,6 +7,7 @@
 
 #include "cluster/topology.h"
 #include "core/diagnostics.h"
+#include "core/display/text_table.h"
 #include "core/value.h"
 #include "model/model_fwd.h"
 #include "schedule/plan/plan.h"
@@ -27,7 +28,7 @@ struct SweepRow {
     core::Value result;  // to_value(Evaluation); null when the point is not valid
     core::Diagnostics diagnostics;
 };
-std::string sweep_text(const std::vector<SweepRow>& rows);
+std::string sweep_text(const std::vector<SweepRow>& rows, std::size_t width = core::usual_width);
 // Header: the swept keys, the figures of the contract, error. One line a row.
 std::string sweep_csv(const std::vector<SweepRow>& rows);
 core::Value sweep_value(const std::vector<SweepRow>& rows);

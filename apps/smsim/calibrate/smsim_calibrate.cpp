@@ -131,7 +131,7 @@ int run_calibrate_command(const std::vector<std::string>& arguments, std::ostrea
     calibration->posterior.command = "smsim calibrate " + file;
     if (as_json) out << core::to_json(validation::to_value(*calibration)) << '\n';
     else print(*calibration, out);
-    return write_outputs({{*output, core::to_toml(sim::to_value(calibration->posterior))}}, err);
+    return write_outputs({{*output, core::to_toml(sim::to_value(calibration->posterior))}}, as_json, err);
 }
 
 }  // namespace apps

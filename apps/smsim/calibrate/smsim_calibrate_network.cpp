@@ -73,7 +73,8 @@ int run_calibrate_network(const std::vector<std::string>& arguments, std::ostrea
     if (as_json) out << core::to_json(validation::to_value(*fit, *tests)) << '\n';
     else print(*fit, *tests, out);
     if (!output) return good;
-    return write_outputs({{*output, validation::cluster_table(*fit, *tests, cluster, file, today())}}, err);
+    return write_outputs({{*output, validation::cluster_table(*fit, *tests, cluster, file, today())}},
+                         as_json, err);
 }
 
 }  // namespace apps

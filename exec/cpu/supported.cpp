@@ -1,4 +1,5 @@
-// What this backend cannot compute. Apart from the kernels: who plans for it asks, and needs none of them.
+// What the CPU backend has no kernels for. Apart from the kernels: a planner that asks what would run needs
+// none of them, nor does one in a browser.
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -7,6 +8,7 @@
 #include <fmt/core.h>
 
 #include "core/errors.h"
+#include "core/unsupported.h"
 #include "exec/cpu/backend.h"
 #include "exec/cpu/low_precision.h"
 #include "exec/cpu/operators.h"

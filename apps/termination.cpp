@@ -1,4 +1,4 @@
-#include "apps/smexec/termination.h"
+#include "apps/termination.h"
 
 #include <time.h>
 
