@@ -51,6 +51,11 @@ bool has_priced_times(const cluster::Cluster& cluster) {
            cluster.instance.device.has_concurrent_streams;
 }
 
+// Do ranks exchange anything during a pass of a micro-batch?
+bool exchanges_in_passes(const schedule::Plan& plan) {
+    return plan.layout.tensor > 1 || plan.layout.context > 1 || plan.layout.expert > 1;
+}
+
 // Over which ranks the state of a bucket is divided.
 GroupKind shard_group(const schedule::Plan& plan, bool is_expert) {
     if (is_expert) return GroupKind::expert_shard;
@@ -81,9 +86,6 @@ struct Bounds::Caches {
         traffic;  // by operators, pipeline rank, sequence parallelism and sharding
     std::map<std::tuple<int, int, bool, GradientHandling, int>, Whole>
         whole;  // by micro-batch, recomputation, sequence parallelism, gradients and parts of sequences
-    struct Collectives {
-        core::Seconds forward, backward, backward_input, beside_backward;
-    };
     // Of passes, by micro-batch, recomputation, sequence parallelism, what becomes of gradients (some
     // reductions run beside them), stage, pipeline rank, passes of a micro-batch and which.
     std::map<std::tuple<int, int, bool, GradientHandling, std::int32_t, std::int32_t, int, int, int>,
@@ -91,20 +93,26 @@ struct Bounds::Caches {
         collectives;
 
     sim::CommunicationCost& communication_of(const schedule::Plan& plan, const cluster::Cluster& cluster,
-                                             const sim::CostConstants& constants) {
+                                             const sim::CostConstants& constants,
+                                             sim::KnownCandidates& known) {
         auto [entry, is_new] =
             communication.try_emplace({plan.effective_shard_degree(), plan.offload, plan.sequence_parallel});
         if (is_new) {
             entry->second.plan = plan;
             entry->second.cost =
-                std::make_unique<sim::CommunicationCost>(entry->second.plan, cluster, constants, false);
+                std::make_unique<sim::CommunicationCost>(entry->second.plan, cluster, constants, known);
         }
         return *entry->second.cost;
     }
 };
 
-Bounds::Bounds(const cluster::Cluster& cluster, OrderCollection& orders, StageCollection& stages)
-    : cluster_(cluster), orders_(orders), stages_(stages) {}
+Bounds::Bounds(const cluster::Cluster& cluster, OrderCollection& orders, StageCollection& stages,
+               sim::KnownCandidates* known)
+    : cluster_(cluster),
+      orders_(orders),
+      stages_(stages),
+      own_known_(known ? nullptr : std::make_unique<sim::KnownCandidates>()),
+      known_(known ? *known : *own_known_) {}
 Bounds::~Bounds() = default;
 
 Bounds::Caches& Bounds::caches_of(const schedule::Plan& plan) {
@@ -112,6 +120,10 @@ Bounds::Caches& Bounds::caches_of(const schedule::Plan& plan) {
                                                plan.layout.context, plan.layout.expert}];
     if (!caches) caches = std::make_unique<Caches>();
     return *caches;
+}
+
+sim::CommunicationCost& Bounds::communication_of(const schedule::Plan& plan) {
+    return caches_of(plan).communication_of(plan, cluster_, stages_.constants(), known_);
 }
 
 struct OrderCollection::Content {
@@ -256,7 +268,7 @@ std::vector<core::Seconds> Bounds::copy_times(const schedule::Plan& plan, const 
                                               const std::vector<RankActivations>& ranks) {
     std::vector<core::Seconds> times(order.ranks);
     sim::CommunicationCost& communication =
-        caches_of(plan).communication_of(plan, cluster_, stages_.constants());
+        communication_of(plan);
     for (std::size_t r = 0; r < times.size(); ++r) {
         if (ranks[r].copies == 0) continue;
         const core::Bytes mean =
@@ -277,36 +289,51 @@ core::Seconds Bounds::time_of_copies(const schedule::Plan& plan,
     return *std::max_element(times.begin(), times.end()) * claimed_share;
 }
 
-StageCost Bounds::stage_cost(const schedule::Plan& plan, model::OperatorRange range, int pipeline_rank,
-                             int segment) {
-    StageCost cost = stages_.compute(plan, range, segment);
-    if (plan.layout.tensor == 1 && plan.layout.context == 1 && plan.layout.expert == 1) return cost;
+// A pass through several units is one through each of them.
+const Bounds::Collectives& Bounds::collectives(const schedule::Plan& plan, model::OperatorRange range,
+                                               int pipeline_rank, int segment) {
     const model::OperatorRange like = stages_.first_like(range);
     const auto [entry, is_new] = caches_of(plan).collectives.try_emplace(
         {plan.micro_batch, core::position_of(plan.recompute), plan.sequence_parallel, GradientHandling(plan),
          like.begin, like.end, pipeline_rank, plan.passes_per_micro_batch(), segment});
-    Caches::Collectives& times = entry->second;
-    if (is_new) {
-        sim::CommunicationCost& communication =
-            caches_of(plan).communication_of(plan, cluster_, stages_.constants());
-        const sim::ComputeCost* compute = stages_.prices(plan, segment);
-        // Layers alike exchange alike, one after the other.
-        std::map<std::tuple<CollectiveKind, GroupKind, core::Bytes>, core::Seconds> alone;
-        const auto sum = [&](const std::vector<StageCollection::Collective>& collectives) {
-            core::Seconds all;
-            if (!compute) return all;
-            for (const auto& [what, bytes] : collectives) {
-                const auto [time, is_new] = alone.try_emplace({what.kind, what.group, bytes});
-                if (is_new)
-                    time->second = communication.collective(what.kind, what.group, bytes, pipeline_rank);
-                all += compute->exposed(what, time->second);
-            }
-            return all;
-        };
-        const StageCollection::Collectives& collectives = stages_.collectives(plan, range, segment);
-        times = {sum(collectives.forward), sum(collectives.backward), sum(collectives.backward_input),
-                 sum(collectives.beside_backward)};
+    Collectives& times = entry->second;
+    if (!is_new) return times;
+    const std::vector<StageCollection::DistinctUnit> units = stages_.distinct_units(like);
+    if (units.size() == 1 && units.front().count == 1)
+        return times = collectives_of_unit(plan, like, pipeline_rank, segment);
+    for (const auto& [operators, count] : units) {
+        const Collectives& of_unit = collectives(plan, operators, pipeline_rank, segment);
+        times.forward += of_unit.forward * count;
+        times.backward += of_unit.backward * count;
+        times.backward_input += of_unit.backward_input * count;
+        times.beside_backward += of_unit.beside_backward * count;
     }
+    return times;
+}
+
+Bounds::Collectives Bounds::collectives_of_unit(const schedule::Plan& plan, model::OperatorRange unit,
+                                                int pipeline_rank, int segment) {
+    const sim::ComputeCost* compute = stages_.prices(plan, segment);
+    if (!compute) return {};
+    sim::CommunicationCost& communication =
+        communication_of(plan);
+    const auto sum = [&](const std::vector<StageCollection::Collective>& collectives) {
+        core::Seconds all;
+        for (const auto& [what, bytes] : collectives)
+            all += compute->exposed(what,
+                                    communication.collective(what.kind, what.group, bytes, pipeline_rank));
+        return all;
+    };
+    const StageCollection::Collectives& waited = stages_.collectives(plan, unit, segment);
+    return {sum(waited.forward), sum(waited.backward), sum(waited.backward_input),
+            sum(waited.beside_backward)};
+}
+
+StageCost Bounds::stage_cost(const schedule::Plan& plan, model::OperatorRange range, int pipeline_rank,
+                             int segment) {
+    StageCost cost = stages_.compute(plan, range, segment);
+    if (!exchanges_in_passes(plan)) return cost;
+    const Collectives& times = collectives(plan, range, pipeline_rank, segment);
     cost.forward.device += times.forward;
     cost.backward.device += times.backward;
     cost.backward_input.device += times.backward_input;
@@ -396,8 +423,7 @@ core::Seconds Bounds::time_of_shards(const schedule::Plan& plan) {
         const core::Bytes element = core::size_of(plan.precision.gradients);
         const double most = plan.gradient_bucket / element + stages_.largest_parameter(plan);
         const core::Seconds one =
-            caches_of(plan)
-                .communication_of(plan, cluster_, stages_.constants())
+            communication_of(plan)
                 .collective(CollectiveKind::reduce_scatter, shard_group(plan, false), element * most, 0);
         // Tied parameters may be counted twice.
         return one * (std::max(0.0, elements - stages_.tied_elements(plan)) / most * passes / pipeline);
@@ -435,10 +461,7 @@ core::Seconds Bounds::time_of_any_partition(const schedule::Plan& plan) {
 }
 
 bool Bounds::places_alike(const schedule::Plan& plan) const {
-    const bool is_alone = plan.layout.tensor == 1 && plan.layout.context == 1 && plan.layout.expert == 1;
-    const bool is_outermost = plan.layout.order.starts_with('P');
-    return is_alone ||
-           (is_outermost && (plan.layout.tensor * plan.layout.data) % cluster_.instance.devices == 0);
+    return !exchanges_in_passes(plan) || replicas_alike(plan);
 }
 
 bool Bounds::state_never_fits(const schedule::Plan& plan) {
@@ -635,7 +658,7 @@ core::Seconds Bounds::transfer_time(const schedule::Plan& plan, const schedule::
 core::Seconds Bounds::transfer_time(const schedule::Plan& plan, const schedule::Schedule& order,
                                     core::Bytes bytes) {
     sim::CommunicationCost& communication =
-        caches_of(plan).communication_of(plan, cluster_, stages_.constants());
+        communication_of(plan);
     std::optional<core::Seconds> least;
     for (int s = 0; s + 1 < order.stages; ++s) {
         const int from = schedule::rank_of_stage(order, s), to = schedule::rank_of_stage(order, s + 1);
@@ -669,7 +692,7 @@ const Bounds::Traffic& Bounds::traffic(const schedule::Plan& plan, model::Operat
 Bounds::Traffic Bounds::traffic_of(const schedule::Plan& plan, model::OperatorRange stage,
                                    int pipeline_rank) {
     sim::CommunicationCost& communication =
-        caches_of(plan).communication_of(plan, cluster_, stages_.constants());
+        communication_of(plan);
     const core::Bytes element = core::size_of(plan.precision.gradients),
                       stored = core::size_of(plan.precision.parameters);
     Traffic traffic;
@@ -732,8 +755,7 @@ core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const sched
         // Copies of a tied parameter on several ranks are summed over these first, so its gradient is reduced
         // once a step whatever the sharding.
         streams[rank] +=
-            caches_of(plan)
-                .communication_of(plan, cluster_, stages_.constants())
+            communication_of(plan)
                 .collective(pieces == 1 ? CollectiveKind::all_reduce : CollectiveKind::reduce_scatter,
                             pieces == 1 ? GroupKind::data : shard_group(plan, false),
                             core::size_of(plan.precision.gradients) * tied, rank);

@@ -16,7 +16,12 @@
 #include "planner/work_meter.h"
 #include "schedule/plan/plan.h"
 #include "schedule/schedule.h"
+#include "sim/cost/collective/known_candidates.h"
 #include "sim/engine/schedule_timing.h"
+
+namespace sim {
+class CommunicationCost;
+}
 
 namespace planner {
 
@@ -47,11 +52,13 @@ private:
 // Does a backward pass come in two parts, of inputs and of weights?
 bool splits_backward(const schedule::Schedule& order);
 
-// Not thread-safe: one object a thread. Both collections must outlive it. Plans whose schedule cuts sequences
+// Not thread-safe: one object a thread. All collections must outlive it. Plans whose schedule cuts sequences
 // say how often a micro-batch passes.
 class Bounds {
 public:
-    Bounds(const cluster::Cluster& cluster, OrderCollection& orders, StageCollection& stages);
+    // `known`: of plans of one base on this cluster; null: one of its own.
+    Bounds(const cluster::Cluster& cluster, OrderCollection& orders, StageCollection& stages,
+           sim::KnownCandidates* known = nullptr);
     ~Bounds();
 
     // Least memory of the tightest rank: exact state, the schedule's micro-batches in flight times what each
@@ -128,6 +135,7 @@ public:
 private:
     struct Caches;
     Caches& caches_of(const schedule::Plan& plan);
+    sim::CommunicationCost& communication_of(const schedule::Plan& plan);
 
     // Of the data stream of one rank for one stage.
     struct Traffic {
@@ -152,6 +160,14 @@ private:
     };
     const Whole& whole(const schedule::Plan& plan);
     core::Seconds time_of_shards(const schedule::Plan& plan);
+    // What each pass waits for of the exchanges within it.
+    struct Collectives {
+        core::Seconds forward, backward, backward_input, beside_backward;
+    };
+    const Collectives& collectives(const schedule::Plan& plan, model::OperatorRange range, int pipeline_rank,
+                                   int segment);
+    Collectives collectives_of_unit(const schedule::Plan& plan, model::OperatorRange unit, int pipeline_rank,
+                                    int segment);
     // With the tensor-parallel collectives between the passes' operators.
     StageCost stage_cost(const schedule::Plan& plan, model::OperatorRange range, int pipeline_rank,
                          int segment);
@@ -184,6 +200,8 @@ private:
     const cluster::Cluster& cluster_;
     OrderCollection& orders_;
     StageCollection& stages_;
+    std::unique_ptr<sim::KnownCandidates> own_known_;
+    sim::KnownCandidates& known_;
     std::map<std::tuple<int, int, int, int, int>, std::unique_ptr<Caches>>
         caches_;  // by the degrees of the layout
     std::map<const schedule::Schedule*, std::vector<double>> micro_batches_kept_;

@@ -113,11 +113,13 @@ void PartitionSearch::leave_open(core::Seconds bound, std::size_t target) {
     account_.open_bounds.emplace_back(target, bound);
 }
 
-// What stays open of a task that is not looked at.
+// What stays open of a task that is not looked at. No matter how far it lies above what stays open anyway.
 std::optional<core::Seconds> PartitionSearch::bound_unless_beaten(const PartitionTask& task,
                                                                   double best) const {
     const core::Seconds limit = means_.limit(task.target, best);
     if (task.work_bound >= limit) return std::nullopt;
+    if (means_.least_open && task.work_bound >= means_.limit(task.target, *means_.least_open))
+        return task.work_bound;
     const PartitionMeans::Layout layout = means_.layout(task.layout);
     const std::lock_guard lock(*layout.guard);
     const core::Seconds bound = std::max(task.work_bound, layout.bounds->time_of_any_partition(task.plan));

@@ -33,6 +33,7 @@ struct PartitionMeans {
     // Steps of this length or longer are no better than the value, or violate a constraint.
     std::function<core::Seconds(std::size_t target, double value)> limit;
     std::function<bool()> is_late;
+    std::optional<double> least_open;  // value that plans which the other search left may have
     WorkMeter* work = nullptr;
     struct Layout {
         std::mutex* guard;  // of the bounds

@@ -41,6 +41,8 @@ constexpr double roomy = 1.25;
 // fixed: what a wave may skip depends on the waves before it only, so the answer does not depend on the
 // threads.
 constexpr std::size_t wave = 4, tightened_at_once = 128;
+// Tight entries are passed over for loose ones behind them, so far.
+constexpr std::size_t looked_at_in_a_wave = 4 * tightened_at_once;
 // Families opened at once.
 constexpr std::size_t opened_at_once = 16;
 // Groups of plans with which a search begins, and what is looked at in each: first those of the least bounds.
@@ -118,9 +120,11 @@ class Search {
 public:
     Search(const model::ModelGraph& graph, const std::vector<Target>& targets, const SearchRequest& request)
         : graph_(graph), targets_(targets), request_(request) {
-        for (const Target& target : targets)
+        for (const Target& target : targets) {
             stages_.push_back(
                 std::make_unique<StageCollection>(graph, target.cluster.instance.device, request.constants));
+            known_candidates_.emplace_back();
+        }
     }
 
     SearchResult run(core::Diagnostics& diagnostics);
@@ -251,8 +255,9 @@ private:
     const std::vector<Target>& targets_;
     const SearchRequest& request_;
     struct GuardedBounds {
-        GuardedBounds(const cluster::Cluster& cluster, OrderCollection& orders, StageCollection& stages)
-            : bounds(cluster, orders, stages) {}
+        GuardedBounds(const cluster::Cluster& cluster, OrderCollection& orders, StageCollection& stages,
+                      sim::KnownCandidates& known)
+            : bounds(cluster, orders, stages, &known) {}
         std::mutex guard;
         Bounds bounds;
     };
@@ -273,6 +278,7 @@ private:
     mutable WorkMeter work_;
     OrderCollection orders_{&work_};
     std::vector<std::unique_ptr<StageCollection>> stages_;  // one a target
+    std::deque<sim::KnownCandidates> known_candidates_;     // one a target
     Clock::time_point begin_ = Clock::now();
     std::clock_t cpu_begin_ = std::clock();
 };
@@ -534,7 +540,8 @@ void Search::enumerate() {
             const bool is_new_layout =
                 !before || before->target != t || !(before->plan.layout == plan.layout);
             if (is_new_layout) {
-                bounds_.push_back(std::make_unique<GuardedBounds>(targets_[t].cluster, orders_, *stages_[t]));
+                bounds_.push_back(std::make_unique<GuardedBounds>(targets_[t].cluster, orders_, *stages_[t],
+                                                                  known_candidates_[t]));
             }
             if (is_new_layout || before->plan.micro_batch != plan.micro_batch ||
                 before->plan.recompute != plan.recompute) {
@@ -622,9 +629,11 @@ std::vector<std::size_t> Search::next_families() const {
 // The entries of the least bounds, and of those after them the ones whose bounds can be tightened.
 Search::Wave Search::next_wave() const {
     Wave next;
+    std::size_t looked_at = 0;
     for (auto key = queue_.begin();
-         key != queue_.end() && !is_beaten(std::get<0>(*key)) && next.loose.size() < tightened_at_once;
-         ++key) {
+         key != queue_.end() && !is_beaten(std::get<0>(*key)) && next.loose.size() < tightened_at_once &&
+         looked_at < looked_at_in_a_wave;
+         ++key, ++looked_at) {
         const std::size_t i = std::get<2>(*key);
         if (!entries_[i].is_tight) next.loose.push_back(i);
         if (next.taken.size() < wave) {
@@ -1026,6 +1035,7 @@ void Search::search_partitions() {
         return simulate_partition(task, limit);
     };
     means.limit = [this](std::size_t target, double value) { return step_limit(target, value); };
+    means.least_open = least_bound();
     means.is_late = [this] { return is_late(); };
     means.work = &work_;
     means.layout = [this](std::size_t layout) {

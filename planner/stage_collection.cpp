@@ -22,7 +22,8 @@ using SegmentKey = std::pair<int, int>;  // passes of a micro-batch, and which
 struct StageCollection::Prices {
     schedule::Plan plan;  // the cost objects refer to it
     std::map<SegmentKey, std::optional<sim::ComputeCost>> compute;
-    std::map<std::tuple<std::int32_t, std::int32_t, SegmentKey>, Passes> passes;
+    std::map<std::pair<std::int32_t, SegmentKey>, Passes> passes;  // of units, by their first operator
+    std::map<std::tuple<std::int32_t, std::int32_t, SegmentKey>, StageCost> stages;
 };
 
 struct StageCollection::Division {
@@ -58,7 +59,9 @@ StageCollection::StageCollection(const model::ModelGraph& graph, const cluster::
       repetition_(graph),
       tied_(model::tied_parameters(graph)) {
     for (const model::Unit& unit : graph.units) {
-        const std::int32_t moved = unit.operators.begin - repetition_.first_like(unit.operators).begin;
+        const model::OperatorRange first = repetition_.first_like(unit.operators);
+        unit_like_.push_back(first);
+        const std::int32_t moved = unit.operators.begin - first.begin;
         for (std::int32_t i = unit.operators.begin; i < unit.operators.end; ++i)
             first_like_.push_back(i - moved);
     }
@@ -189,13 +192,28 @@ const sim::ComputeCost* StageCollection::compute_cost(Shape& shape, const schedu
     return entry->second ? &*entry->second : nullptr;
 }
 
-// What every pass of the stage runs, as lowering cuts it, without data parallelism and offload.
+std::vector<StageCollection::DistinctUnit> StageCollection::distinct_units(model::OperatorRange range) const {
+    std::vector<DistinctUnit> units;
+    const auto first = std::partition_point(
+        graph_.units.begin(), graph_.units.end(),
+        [&](const model::Unit& unit) { return unit.operators.begin < range.begin; });
+    for (auto unit = first; unit != graph_.units.end() && unit->operators.begin < range.end; ++unit) {
+        const model::OperatorRange like = unit_like_[static_cast<std::size_t>(unit - graph_.units.begin())];
+        const auto known = std::find_if(units.begin(), units.end(), [&](const DistinctUnit& distinct) {
+            return distinct.operators.begin == like.begin;
+        });
+        if (known == units.end()) units.push_back({like, 1});
+        else ++known->count;
+    }
+    return units;
+}
+
+// What every pass of the unit runs, as lowering cuts it, without data parallelism and offload.
 const StageCollection::Passes& StageCollection::passes(Shape& shape, const schedule::Plan& plan,
-                                                       model::OperatorRange stage, int segment) {
-    const model::OperatorRange like = repetition_.first_like(stage);
+                                                       model::OperatorRange unit, int segment) {
+    const model::OperatorRange like = repetition_.first_like(unit);
     const auto [entry, is_new] =
-        prices_of(shape, plan)
-            .passes.try_emplace({like.begin, like.end, {plan.passes_per_micro_batch(), segment}});
+        prices_of(shape, plan).passes.try_emplace({like.begin, {plan.passes_per_micro_batch(), segment}});
     if (!is_new) return entry->second;
     const schedule::StageRecipes recipes(plan, graph_of(plan, segment), like);
     const sim::ComputeCost* compute = compute_cost(shape, plan, segment);
@@ -226,17 +244,34 @@ const StageCollection::Passes& StageCollection::passes(Shape& shape, const sched
     return made;
 }
 
+// A pass through several units is one through each of them.
 StageCost StageCollection::compute(const schedule::Plan& plan, model::OperatorRange stage, int segment) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
-    return passes(shape, plan, stage, segment).cost;
+    const model::OperatorRange like = repetition_.first_like(stage);
+    const auto [entry, is_new] =
+        prices_of(shape, plan)
+            .stages.try_emplace({like.begin, like.end, {plan.passes_per_micro_batch(), segment}});
+    StageCost& cost = entry->second;
+    if (!is_new) return cost;
+    const auto add = [](PassCost& sum, const PassCost& pass, int count) {
+        sum.device += pass.device * count;
+        sum.host += pass.host * count;
+    };
+    for (const auto& [operators, count] : distinct_units(like)) {
+        const StageCost& of_unit = passes(shape, plan, operators, segment).cost;
+        add(cost.forward, of_unit.forward, count);
+        add(cost.backward, of_unit.backward, count);
+        add(cost.backward_input, of_unit.backward_input, count);
+    }
+    return cost;
 }
 
 const StageCollection::Collectives& StageCollection::collectives(const schedule::Plan& plan,
-                                                                 model::OperatorRange stage, int segment) {
+                                                                 model::OperatorRange unit, int segment) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
-    return passes(shape, plan, stage, segment).collectives;
+    return passes(shape, plan, unit, segment).collectives;
 }
 
 const sim::ComputeCost* StageCollection::prices(const schedule::Plan& plan, int segment) {

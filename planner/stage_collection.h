@@ -78,8 +78,8 @@ public:
     // The passes of one segment through one stage without communication. Zero when the device has no price
     // for the model.
     StageCost compute(const schedule::Plan& plan, model::OperatorRange stage, int segment = 0);
-    // The collectives (tensor, context and expert parallelism) that a pass waits for, in order. It lives as
-    // long as the collection.
+    // The collectives (tensor, context and expert parallelism) that a pass through one unit waits for, in
+    // order. It lives as long as the collection.
     struct Collective {
         sim::TensorCollective what;
         core::Bytes bytes;
@@ -88,7 +88,7 @@ public:
         std::vector<Collective> forward, backward, backward_input;
         std::vector<Collective> beside_backward;  // gathered again while the pass computes
     };
-    const Collectives& collectives(const schedule::Plan& plan, model::OperatorRange stage, int segment = 0);
+    const Collectives& collectives(const schedule::Plan& plan, model::OperatorRange unit, int segment = 0);
     // The first run of operators of the model that costs what this one does.
     model::OperatorRange first_like(model::OperatorRange stage) { return repetition_.first_like(stage); }
     // Of the device; null where it has none for the model. They live as long as the collection.
@@ -133,6 +133,12 @@ public:
     // What a stage of these operators keeps of one segment of a micro-batch for its backward, at least.
     core::Bytes saved(const schedule::Plan& plan, model::OperatorRange range, int segment = 0);
     const model::ModelGraph& graph() const { return graph_; }
+    // Units of a range that cost the same, as the first such of the model and their number in the range.
+    struct DistinctUnit {
+        model::OperatorRange operators;
+        int count = 0;
+    };
+    std::vector<DistinctUnit> distinct_units(model::OperatorRange range) const;
     // Of any boundary between two units.
     core::Bytes smallest_boundary(const schedule::Plan& plan);
 
@@ -149,7 +155,7 @@ private:
     const Division* division(Shape& shape, const schedule::Plan& plan);
     const std::vector<model::OperatorRange>* stages(Shape& shape, const schedule::Plan& plan);
     const sim::ComputeCost* compute_cost(Shape& shape, const schedule::Plan& plan, int segment);
-    const Passes& passes(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage, int segment);
+    const Passes& passes(Shape& shape, const schedule::Plan& plan, model::OperatorRange unit, int segment);
     // The model of one segment of a sequence.
     const model::ModelGraph& graph_of(const schedule::Plan& plan, int segment);
     std::vector<RankActivations> activations(Shape& shape, const schedule::Plan& plan,
@@ -163,6 +169,7 @@ private:
     sim::CostConstants constants_;
     model::Repetition repetition_;
     std::vector<std::int32_t> first_like_;  // of each operator
+    std::vector<model::OperatorRange> unit_like_;  // of each unit
     std::vector<model::TiedParameter> tied_;
     std::mutex guard_;  // of the maps below; each shape has its own
     struct ParameterCount {

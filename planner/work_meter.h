@@ -28,7 +28,7 @@ private:
 };
 
 // Prices in steps.
-inline constexpr double per_family = 1'100'000;       // the operators of a model, priced for one shape
+inline constexpr double per_family = 150'000;         // the operators of a model, priced for one shape
 inline constexpr double per_opened_plan = 15'000;     // bounded whatever its partition
 inline constexpr double per_tightened_plan = 20'000;  // beside its replay
 inline constexpr double per_bounded_plan = 15'000;    // its memory and its time

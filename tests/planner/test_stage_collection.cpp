@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 
+#include <array>
 #include <map>
 #include <random>
 
@@ -8,6 +9,7 @@
 #include "planner/search_space.h"
 #include "planner/stage_collection.h"
 #include "schedule/pass/lower.h"
+#include "schedule/pass/stage_recipes.h"
 #include "schedule/plan/memory.h"
 #include "tests/cluster/instances.h"
 #include "tests/model/catalogue.h"
@@ -113,6 +115,54 @@ TEST_CASE("a stage's passes cost what the operators of its instructions cost") {
                           device(schedule::ComputePhase::backward).value * (1 - 1e-12));
                 CHECK(cost.backward_input.device <= cost.backward.device);
             }
+        }
+    }
+}
+
+// The whole range is lowered at once here, as the simulator's Programs are.
+TEST_CASE("a stage of several units costs what its units cost, however its passes are cut") {
+    const auto cluster = nodes_of("p4d.24xlarge", 2);
+    core::Diagnostics diagnostics;
+    std::mt19937 random(20261123);
+    for (const char* name : {"gpt2", "t5-small", "mixtral-8x7b", "resnet50"}) {
+        const auto graph = load_graph(name);
+        for (int sample = 0; sample < 40; ++sample) {
+            planner::StageCollection stages(graph, cluster.instance.device);
+            schedule::Plan plan = planner::default_plan(cluster.instance.device);
+            plan.recompute = std::array{schedule::Recompute::none, schedule::Recompute::selective,
+                                        schedule::Recompute::full}[random() % 3];
+            plan.micro_batch = 1 << (random() % 3);
+            plan.micro_batches = 4;
+            plan.layout.tensor = 1 << (random() % 3);
+            if (model::tensor_parallel_unsupported(graph, plan.layout.tensor)) plan.layout.tensor = 1;
+            plan.layout.data = 2;
+            plan.sequence_parallel = plan.layout.tensor > 1 && random() % 2 == 0 &&
+                                     !model::sequence_parallel_unsupported(graph);
+            const std::size_t first = random() % graph.units.size(),
+                              count = 1 + random() % (graph.units.size() - first);
+            const model::OperatorRange range = units(graph, first, first + count);
+            const auto prices = sim::ComputeCost::make(graph, cluster.instance.device, plan, diagnostics);
+            REQUIRE(prices);
+            const schedule::StageRecipes recipes(plan, graph, range);
+            const auto whole = [&](schedule::ComputePhase phase) {
+                planner::PassCost cost;
+                for (const schedule::Step& step : recipes.of(phase))
+                    if (step.kind == schedule::Step::Kind::compute) {
+                        const sim::ComputePrice price = prices->price(step.operators, step.phase);
+                        cost.device += price.device + price.blocked;
+                        cost.host += price.host + price.blocked;
+                    }
+                return cost;
+            };
+            const planner::StageCost cost = stages.compute(plan, range);
+            INFO(name << " units " << first << "+" << count << " tensor " << plan.layout.tensor);
+            const auto check = [&](schedule::ComputePhase phase, const planner::PassCost& sum) {
+                CHECK(sum.device.value == Approx(whole(phase).device.value).epsilon(1e-11));
+                CHECK(sum.host.value == Approx(whole(phase).host.value).epsilon(1e-11));
+            };
+            check(schedule::ComputePhase::forward, cost.forward);
+            check(schedule::ComputePhase::backward, cost.backward);
+            check(schedule::ComputePhase::backward_input, cost.backward_input);
         }
     }
 }

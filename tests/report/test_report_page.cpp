@@ -108,7 +108,6 @@ TEST_CASE("the page of a scenario holds the document that --json prints, and its
         {.scenario = {.path = SOURCE_DIR "/scenarios/llama2_7b_p4d.toml"}, .html = "page.html"});
     REQUIRE(reply.files.size() == 1);
     CHECK(reply.files[0].path == "page.html");
-    CHECK(reply.files[0].said == "wrote page.html\n");
     const core::Value data = data_of(reply.files[0].content);
     CHECK(core::to_json(*data.find("answer")) == core::to_json(reply.document));
     CHECK(data.find("text")->string() == reply.text);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <random>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -9,6 +10,7 @@
 
 #include "core/index/integers.h"
 #include "sim/cost/collective/collective.h"
+#include "sim/cost/collective/known_candidates.h"
 #include "sim/cost/collective/nccl.h"
 #include "sim/cost/collective/network.h"
 #include "sim/cost/collective/repeated_groups.h"
@@ -220,12 +222,54 @@ TEST_CASE(
                         }
                     }
                     CHECK(is_found);
-                    sim::CommunicationCost times_only(plan, cluster, constants, false);
+                    sim::KnownCandidates known;
+                    sim::CommunicationCost times_only(plan, cluster, constants, known);
                     CHECK(times_only.collective(kind, group, bytes, last) ==
                           cost.collective(kind, group, bytes, last));
                     CHECK(times_only.bytes_of_a_group(times_only.choice(kind, group, bytes, last)) ==
                           Approx(cost.bytes_of_a_group(chosen)).epsilon(1e-12));
                 }
+}
+
+TEST_CASE("what plans of one cluster share of prices is what each of them would find alone") {
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 12);
+    sim::KnownCandidates known;
+    std::mt19937 random(20261123);
+    const auto one_of = [&](std::vector<int> values) { return values[random() % values.size()]; };
+    std::size_t compared = 0;
+    for (int sample = 0; sample < 400; ++sample) {
+        schedule::Plan plan;
+        const int ranks = 8 * one_of({1, 2, 3, 4, 6, 12}), tensor = one_of({1, 2, 4, 8});
+        const int pipeline = one_of({1, 2, 3, 4, 6});
+        if (ranks % (tensor * pipeline) != 0) continue;
+        plan.layout = {ranks / tensor / pipeline, tensor, pipeline, one_of({0, 9}) ? "PDT" : "DPT"};
+        const auto divisor = [&] {
+            int degree = 0;
+            do degree = 1 + int(random() % unsigned(plan.layout.data));
+            while (plan.layout.data % degree != 0);
+            return degree;
+        };
+        plan.layout.context = divisor();
+        plan.layout.expert = divisor();
+        plan.sharding = schedule::Sharding::parameters;
+        plan.shard_degree = divisor();
+        sim::CommunicationCost sharing(plan, cluster, {}, known), alone(plan, cluster);
+        for (const GroupKind group :
+             {GroupKind::tensor, GroupKind::data, GroupKind::shard, GroupKind::replica, GroupKind::context,
+              GroupKind::expert, GroupKind::expert_replica, GroupKind::expert_shard})
+            for (const CollectiveKind kind : {CollectiveKind::all_reduce, CollectiveKind::all_gather}) {
+                if (group == GroupKind::expert_shard && plan.shard_degree % plan.layout.expert != 0) continue;
+                const int at = int(random() % unsigned(pipeline));
+                const core::Bytes bytes(double(1 << (random() % 28)));
+                INFO(name_of(group) << " data " << plan.layout.data << " tensor " << tensor << " context "
+                                    << plan.layout.context << " expert " << plan.layout.expert << " shard "
+                                    << plan.shard_degree << " at " << at << " of " << pipeline);
+                REQUIRE(sharing.collective(kind, group, bytes, at) ==
+                        alone.collective(kind, group, bytes, at));
+                compared += alone.collective(kind, group, bytes, at).value > 0;
+            }
+    }
+    CHECK(compared > 1000);
 }
 
 TEST_CASE("groups that lie differently on nodes are not taken for repetitions") {

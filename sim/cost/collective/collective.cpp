@@ -8,6 +8,7 @@
 #include "core/errors.h"
 #include "core/index/integers.h"
 #include "schedule/program/exchange_signature.h"
+#include "sim/cost/collective/known_candidates.h"
 #include "sim/cost/collective/library.h"
 #include "sim/cost/collective/repeated_groups.h"
 #include "sim/cost/framework/framework_lookup.h"
@@ -23,8 +24,19 @@ const std::vector<std::int32_t>& tied_ranks_of(const schedule::RankProgram& list
     return is_tied ? list.buckets[*collective.bucket].tied_ranks : none;
 }
 
+bool is_inside_model(schedule::GroupKind group) {
+    return group == schedule::GroupKind::tensor || group == schedule::GroupKind::tied_stages ||
+           group == schedule::GroupKind::context || group == schedule::GroupKind::expert;
+}
+
 CommunicationCost::CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster,
-                                     const CostConstants& constants, bool keeps_links)
+                                     const CostConstants& constants, KnownCandidates& known)
+    : CommunicationCost(plan, cluster, constants) {
+    known_ = &known;
+}
+
+CommunicationCost::CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster,
+                                     const CostConstants& constants)
     : plan_(plan),
       traits_(framework_traits(plan.framework, constants)),
       list_entry_(core::microseconds(traits_.list_operations * constants.dispatch_eager_us *
@@ -36,8 +48,7 @@ CommunicationCost::CommunicationCost(const schedule::Plan& plan, const cluster::
                        plan.layout.ranks() <= cluster::ranks_of_a_node(cluster) * cluster.nodes),
       collective_network_(cluster, nccl_nvlink_efficiency(cluster.instance.device),
                           network_terms(cluster, constants, traits_)),
-      transfer_network_(cluster, std::nullopt, network_terms(cluster, constants, traits_)),
-      keeps_links_(keeps_links) {}
+      transfer_network_(cluster, std::nullopt, network_terms(cluster, constants, traits_)) {}
 
 CommunicationCost::Participants CommunicationCost::first_like(Participants participants) const {
     if (has_whole_nodes_ && participants.tied_ranks.empty() &&
@@ -85,8 +96,13 @@ std::int32_t CommunicationCost::device_of(int rank) const {
 }
 
 int CommunicationCost::group_size(schedule::GroupKind group, int pipeline) const {
-    return static_cast<int>(
-        members({CollectiveKind::all_reduce, group, pipeline, {}}, {0, 0, pipeline}).size());
+    const auto count = [&] {
+        return core::count_of(members({CollectiveKind::all_reduce, group, pipeline, {}}, {0, 0, pipeline}));
+    };
+    if (group == schedule::GroupKind::tied_stages) return count();  // a middle stage has none
+    int& size = sizes_[static_cast<std::size_t>(group)];
+    if (size == 0) size = count();
+    return size;
 }
 
 std::vector<Candidate> CommunicationCost::candidates_of(const Participants& participants,
@@ -95,11 +111,8 @@ std::vector<Candidate> CommunicationCost::candidates_of(const Participants& part
     const bool uses_nccl = has_nccl(cluster_.instance.device);
     // A library other than NCCL serves the gradients and parameters of data parallelism; groups inside a
     // model stay with NCCL.
-    const bool is_data = participants.group != schedule::GroupKind::tensor &&
-                         participants.group != schedule::GroupKind::tied_stages &&
-                         participants.group != schedule::GroupKind::context &&
-                         participants.group != schedule::GroupKind::expert;
-    const Library* library = is_data ? find_library(plan_.communication) : nullptr;
+    const Library* library =
+        is_inside_model(participants.group) ? nullptr : find_library(plan_.communication);
     if (uses_nccl && library && groups.size() > 1)
         return library->candidates({cluster_, collective_network_, transfer_network_}, participants.kind,
                                    groups);
@@ -126,14 +139,34 @@ std::vector<Candidate> CommunicationCost::candidates_of(const Participants& part
 const CommunicationCost::Candidates& CommunicationCost::candidates(const Participants& participants) {
     const auto [entry, is_new] = candidates_.try_emplace(participants);
     if (!is_new) return entry->second;
+    const std::optional<GroupPattern> pattern =
+        known_ && has_whole_nodes_ && participants.pipeline == 0 && participants.tied_ranks.empty()
+            ? pattern_of(plan_, participants.kind, participants.group, cluster::ranks_of_a_node(cluster_))
+            : std::nullopt;
+    if (pattern) {
+        entry->second.of_first = known_->of(*pattern, [&] {
+            Groups first = pattern->groups();
+            for (std::vector<std::int32_t>& group : first.devices)
+                for (std::int32_t& member : group) member = device_of(member);
+            return candidates_without_links(participants, find_repeated(cluster_, std::move(first)).first);
+        });
+        return entry->second;
+    }
     RepeatedGroups repeated = find_repeated(cluster_, groups(participants));
-    entry->second = {candidates_of(participants, repeated.first), std::move(repeated.nodes_behind)};
-    if (!keeps_links_)
-        for (Candidate& candidate : entry->second.of_first) {
-            candidate.bytes_of_a_group = bytes_of_a_group(candidate);
-            candidate.links = std::vector<LinkShare>();  // and their memory
-        }
+    entry->second.of_first = known_ ? candidates_without_links(participants, repeated.first)
+                                    : candidates_of(participants, repeated.first);
+    entry->second.nodes_behind = std::move(repeated.nodes_behind);
     return entry->second;
+}
+
+std::vector<Candidate> CommunicationCost::candidates_without_links(const Participants& participants,
+                                                                   const Groups& groups) {
+    std::vector<Candidate> made = candidates_of(participants, groups);
+    for (Candidate& candidate : made) {
+        candidate.bytes_of_a_group = bytes_of_a_group(candidate);
+        candidate.links = std::vector<LinkShare>();  // and their memory
+    }
+    return made;
 }
 
 const Candidate& CommunicationCost::choice_of(CollectiveKind kind, schedule::GroupKind group,
@@ -210,7 +243,7 @@ const Candidate& CommunicationCost::choice(CollectiveKind kind, schedule::GroupK
     const Participants participants{kind, group, pipeline, tied_ranks}, like = first_like(participants);
     const Candidate& chosen = choose(like, bytes);
     const std::vector<int>& nodes_behind = candidates(like).nodes_behind;
-    if (!keeps_links_ || (like.pipeline == pipeline && nodes_behind.empty())) return chosen;
+    if (known_ || (like.pipeline == pipeline && nodes_behind.empty())) return chosen;
     const auto [entry, is_new] = moved_.try_emplace(std::pair(participants, &chosen));
     if (is_new) {
         entry->second = chosen;
@@ -246,7 +279,11 @@ core::Seconds CommunicationCost::collective(CollectiveKind kind, schedule::Group
     Participants participants{kind, group, pipeline, tied_ranks};
     if (cluster_.instance.device.measured_operators.empty()) participants = first_like(participants);
     const auto [entry, is_new] = prices_.try_emplace(std::pair(participants, bytes.value));
-    if (is_new && members(participants, {0, 0, participants.pipeline}).size() > 1) {
+    const auto is_alone = [&] {
+        return participants.tied_ranks.empty() ? group_size(group, participants.pipeline) <= 1
+                                               : participants.tied_ranks.size() == 1;
+    };
+    if (is_new && !is_alone()) {
         const std::optional<core::Seconds> measured = measured_exchange(cluster_, [&] {
             return schedule::collective_signature(kind, group, pipeline, tied_ranks, bytes);
         });
@@ -333,7 +370,7 @@ const CommunicationCost::Transfer& CommunicationCost::transfer_between(int from,
         for (const std::vector<std::int32_t>& pair : repeated.first.devices)
             flows.push_back({pair.front(), pair.back(), 1.0});
         entry->second.cost = transfer_network_.price(flows);
-        if (keeps_links_)
+        if (!known_)
             entry->second.links =
                 spread(transfer_network_, transfer_network_.links(flows), repeated.nodes_behind);
     }

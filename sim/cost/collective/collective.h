@@ -2,6 +2,7 @@
 // and pipeline transfers.
 #pragma once
 
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <map>
@@ -22,6 +23,12 @@
 
 namespace sim {
 
+class KnownCandidates;
+
+// Do the groups exchange what belongs to a pass through the model? Libraries for data parallelism serve the
+// others.
+bool is_inside_model(schedule::GroupKind group);
+
 // Pipeline coordinates that take part in a reduction of a tied bucket; empty for every other collective.
 const std::vector<std::int32_t>& tied_ranks_of(const schedule::RankProgram& list,
                                                const schedule::Instruction& collective);
@@ -31,10 +38,12 @@ const std::vector<std::int32_t>& tied_ranks_of(const schedule::RankProgram& list
 // against them. Not thread-safe: one object an evaluation.
 class CommunicationCost {
 public:
-    // `keeps_links`: else choices and transfers tell times but not what they keep busy, which takes memory
-    // for every link of the cluster.
     CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster,
-                      const CostConstants& constants = {}, bool keeps_links = true);
+                      const CostConstants& constants = {});
+    // Choices and transfers tell times but not what they keep busy, which takes memory for every link of the
+    // cluster. `known` holds what plans of this cluster share, and outlives it.
+    CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster,
+                      const CostConstants& constants, KnownCandidates& known);
 
     // `bytes` as in schedule::Instruction: all_reduce and reduce_scatter the full vector, all_gather the full
     // result, all_to_all what one member sends. `tied_ranks` (schedule::ParameterBucket) are the pipeline
@@ -112,6 +121,8 @@ private:
         std::vector<int> nodes_behind;    // of the other lots
     };
     const Candidates& candidates(const Participants& participants);
+    // Without their links.
+    std::vector<Candidate> candidates_without_links(const Participants& participants, const Groups& groups);
     void add_rounds(const schedule::CollectiveAlgorithm& algorithm, const Participants& participants,
                     const Groups& groups, std::vector<Candidate>& result);
     void add_large_ring(const Participants& participants, const Groups& groups,
@@ -127,7 +138,9 @@ private:
     // Has every pipeline coordinate whole nodes of its own? All then communicate alike.
     bool has_whole_nodes_ = false;
     Network collective_network_, transfer_network_;
-    bool keeps_links_ = true;
+    KnownCandidates* known_ = nullptr;  // null: links are kept
+    // Of the kinds whose groups all have one size; 0: not yet asked for.
+    mutable std::array<int, schedule::group_kind_count> sizes_{};
     std::map<Participants, Candidates> candidates_;
     std::map<std::pair<Participants, const Candidate*>, Candidate> moved_;  // to other nodes, or to all
     std::map<std::pair<Participants, double>, core::Seconds> prices_;       // by bytes
