@@ -109,9 +109,9 @@ def check_plan_a(page, tools, folder):
     path = pathlib.Path(folder) / "plan_of_page.toml"
     path.write_text(scenario + "\n")
     prediction = answer_of(f"{tools}/smsim", path.name, cwd=folder)
-    shown = dict(page.evaluate("""() => [...document.querySelectorAll('#memory [data-key], #breakdown [data-key]')].map(
+    shown = dict(page.evaluate("""() => [...document.querySelectorAll('#memory svg [data-key], #breakdown svg [data-key]')].map(
         (mark) => [mark.dataset.key, mark.dataset.value])"""))
-    peaks = page.evaluate("""() => [...document.querySelectorAll('#memory [data-key="peak_gib"]')].map((mark) => mark.dataset.value)""")
+    peaks = page.evaluate("""() => [...document.querySelectorAll('#memory svg [data-key="peak_gib"]')].map((mark) => mark.dataset.value)""")
     assert [same_text(peak) for peak in peaks] == [same_text(rank["peak_gib"]) for rank in prediction["memory"]], peaks
     assert same_text(shown["available_memory_gib"]) == same_text(prediction["available_memory_gib"])
     causes = {key: value for key, value in shown.items() if key.startswith("breakdown_s.")}

@@ -62,7 +62,7 @@ async function showPlan(index) {
   const columns = answer.files["timeline.json"];
   if (columns) timeline.render(at("timeline"), JSON.parse(columns), { capacity_gib: prediction.available_memory_gib });
   at("report").textContent = answer.text;
-  takeAway.render(at("take"), { command: commandLine(shown.given), scenario: shown.answer.plan_files[index],
+  takeAway.render(at("take"), { command: commandLine(shown.given), scenario: shown.answer.plan_files[index].replaceAll("\"/work/", "\""),
     answer: shown.answer.document, modelFile: shown.file?.name });
   at("plan-a").dataset.shown = index;
 }
