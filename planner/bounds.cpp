@@ -267,8 +267,7 @@ bool Bounds::offloads_anything(const schedule::Plan& plan) {
 std::vector<core::Seconds> Bounds::copy_times(const schedule::Plan& plan, const schedule::Schedule& order,
                                               const std::vector<RankActivations>& ranks) {
     std::vector<core::Seconds> times(order.ranks);
-    sim::CommunicationCost& communication =
-        communication_of(plan);
+    sim::CommunicationCost& communication = communication_of(plan);
     for (std::size_t r = 0; r < times.size(); ++r) {
         if (ranks[r].copies == 0) continue;
         const core::Bytes mean =
@@ -315,13 +314,12 @@ Bounds::Collectives Bounds::collectives_of_unit(const schedule::Plan& plan, mode
                                                 int pipeline_rank, int segment) {
     const sim::ComputeCost* compute = stages_.prices(plan, segment);
     if (!compute) return {};
-    sim::CommunicationCost& communication =
-        communication_of(plan);
+    sim::CommunicationCost& communication = communication_of(plan);
     const auto sum = [&](const std::vector<StageCollection::Collective>& collectives) {
         core::Seconds all;
         for (const auto& [what, bytes] : collectives)
-            all += compute->exposed(what,
-                                    communication.collective(what.kind, what.group, bytes, pipeline_rank));
+            all +=
+                compute->exposed(what, communication.collective(what.kind, what.group, bytes, pipeline_rank));
         return all;
     };
     const StageCollection::Collectives& waited = stages_.collectives(plan, unit, segment);
@@ -422,9 +420,8 @@ core::Seconds Bounds::time_of_shards(const schedule::Plan& plan) {
         const double elements = stages_.parameter_count(plan, all).dense;
         const core::Bytes element = core::size_of(plan.precision.gradients);
         const double most = plan.gradient_bucket / element + stages_.largest_parameter(plan);
-        const core::Seconds one =
-            communication_of(plan)
-                .collective(CollectiveKind::reduce_scatter, shard_group(plan, false), element * most, 0);
+        const core::Seconds one = communication_of(plan).collective(
+            CollectiveKind::reduce_scatter, shard_group(plan, false), element * most, 0);
         // Tied parameters may be counted twice.
         return one * (std::max(0.0, elements - stages_.tied_elements(plan)) / most * passes / pipeline);
     }
@@ -657,8 +654,7 @@ core::Seconds Bounds::transfer_time(const schedule::Plan& plan, const schedule::
 
 core::Seconds Bounds::transfer_time(const schedule::Plan& plan, const schedule::Schedule& order,
                                     core::Bytes bytes) {
-    sim::CommunicationCost& communication =
-        communication_of(plan);
+    sim::CommunicationCost& communication = communication_of(plan);
     std::optional<core::Seconds> least;
     for (int s = 0; s + 1 < order.stages; ++s) {
         const int from = schedule::rank_of_stage(order, s), to = schedule::rank_of_stage(order, s + 1);
@@ -691,8 +687,7 @@ const Bounds::Traffic& Bounds::traffic(const schedule::Plan& plan, model::Operat
 // Bucket by bucket, as the data stream takes them one after the other.
 Bounds::Traffic Bounds::traffic_of(const schedule::Plan& plan, model::OperatorRange stage,
                                    int pipeline_rank) {
-    sim::CommunicationCost& communication =
-        communication_of(plan);
+    sim::CommunicationCost& communication = communication_of(plan);
     const core::Bytes element = core::size_of(plan.precision.gradients),
                       stored = core::size_of(plan.precision.parameters);
     Traffic traffic;
@@ -754,11 +749,10 @@ core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const sched
         if (tied <= 0) continue;
         // Copies of a tied parameter on several ranks are summed over these first, so its gradient is reduced
         // once a step whatever the sharding.
-        streams[rank] +=
-            communication_of(plan)
-                .collective(pieces == 1 ? CollectiveKind::all_reduce : CollectiveKind::reduce_scatter,
-                            pieces == 1 ? GroupKind::data : shard_group(plan, false),
-                            core::size_of(plan.precision.gradients) * tied, rank);
+        streams[rank] += communication_of(plan).collective(
+            pieces == 1 ? CollectiveKind::all_reduce : CollectiveKind::reduce_scatter,
+            pieces == 1 ? GroupKind::data : shard_group(plan, false),
+            core::size_of(plan.precision.gradients) * tied, rank);
     }
     return *std::max_element(streams.begin(), streams.end());
 }

@@ -630,9 +630,8 @@ std::vector<std::size_t> Search::next_families() const {
 Search::Wave Search::next_wave() const {
     Wave next;
     std::size_t looked_at = 0;
-    for (auto key = queue_.begin();
-         key != queue_.end() && !is_beaten(std::get<0>(*key)) && next.loose.size() < tightened_at_once &&
-         looked_at < looked_at_in_a_wave;
+    for (auto key = queue_.begin(); key != queue_.end() && !is_beaten(std::get<0>(*key)) &&
+                                    next.loose.size() < tightened_at_once && looked_at < looked_at_in_a_wave;
          ++key, ++looked_at) {
         const std::size_t i = std::get<2>(*key);
         if (!entries_[i].is_tight) next.loose.push_back(i);

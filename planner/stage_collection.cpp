@@ -194,11 +194,10 @@ const sim::ComputeCost* StageCollection::compute_cost(Shape& shape, const schedu
 
 std::vector<StageCollection::DistinctUnit> StageCollection::distinct_units(model::OperatorRange range) const {
     std::vector<DistinctUnit> units;
-    const auto first = std::partition_point(
-        graph_.units.begin(), graph_.units.end(),
-        [&](const model::Unit& unit) { return unit.operators.begin < range.begin; });
-    for (auto unit = first; unit != graph_.units.end() && unit->operators.begin < range.end; ++unit) {
-        const model::OperatorRange like = unit_like_[static_cast<std::size_t>(unit - graph_.units.begin())];
+    for (const std::int32_t u : core::indices(graph_.units)) {
+        const std::int32_t begin = graph_.units[u].operators.begin;
+        if (begin < range.begin || begin >= range.end) continue;
+        const model::OperatorRange like = unit_like_[u];
         const auto known = std::find_if(units.begin(), units.end(), [&](const DistinctUnit& distinct) {
             return distinct.operators.begin == like.begin;
         });

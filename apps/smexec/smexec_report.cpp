@@ -78,6 +78,18 @@ core::Value evaluations_of(const exec::RunResult& result) {
     return list;
 }
 
+core::Value step_of(const ExecutionReport& report) {
+    core::Value step = core::Value::table();
+    step["median"] = report.times.median.value;
+    step["min"] = report.times.least.value;
+    step["p10"] = report.times.p10.value;
+    step["p90"] = report.times.p90.value;
+    step["p95"] = report.times.p95.value;
+    step["steps"] = report.times.steps;
+    step["left_out"] = report.times.left_out;
+    return step;
+}
+
 core::Value document_of(const ExecutionReport& report) {
     const Rates rates = rates_of(report);
     core::Value value = core::Value::table();
@@ -99,14 +111,7 @@ core::Value document_of(const ExecutionReport& report) {
     value["data"] = report.job.data->describe();
     value["losses"] = core::Value(report.result.losses);
     if (report.job.evaluation.data) value["evaluations"] = evaluations_of(report.result);
-    value["measured_step_s"] = core::Value::table();
-    value["measured_step_s"]["median"] = report.times.median.value;
-    value["measured_step_s"]["min"] = report.times.least.value;
-    value["measured_step_s"]["p10"] = report.times.p10.value;
-    value["measured_step_s"]["p90"] = report.times.p90.value;
-    value["measured_step_s"]["p95"] = report.times.p95.value;
-    value["measured_step_s"]["steps"] = report.times.steps;
-    value["measured_step_s"]["left_out"] = report.times.left_out;
+    value["measured_step_s"] = step_of(report);
     for (const char* list : {"step_times_s", "step_probes_s", "step_lost_pct"})
         value[list] = core::Value::array();
     for (std::size_t step = 0; step < report.result.step_times.size(); ++step) {

@@ -136,8 +136,8 @@ TEST_CASE("a stage of several units costs what its units cost, however its passe
             plan.layout.tensor = 1 << (random() % 3);
             if (model::tensor_parallel_unsupported(graph, plan.layout.tensor)) plan.layout.tensor = 1;
             plan.layout.data = 2;
-            plan.sequence_parallel = plan.layout.tensor > 1 && random() % 2 == 0 &&
-                                     !model::sequence_parallel_unsupported(graph);
+            plan.sequence_parallel =
+                plan.layout.tensor > 1 && random() % 2 == 0 && !model::sequence_parallel_unsupported(graph);
             const std::size_t first = random() % graph.units.size(),
                               count = 1 + random() % (graph.units.size() - first);
             const model::OperatorRange range = units(graph, first, first + count);

@@ -24,10 +24,28 @@ const std::vector<std::int32_t>& tied_ranks_of(const schedule::RankProgram& list
     return is_tied ? list.buckets[*collective.bucket].tied_ranks : none;
 }
 
+namespace {
+
+// Do the groups exchange what belongs to a pass through the model?
 bool is_inside_model(schedule::GroupKind group) {
     return group == schedule::GroupKind::tensor || group == schedule::GroupKind::tied_stages ||
            group == schedule::GroupKind::context || group == schedule::GroupKind::expert;
 }
+
+// The time of an exchange that ranks of the plan were seen to take; nothing where none was measured. Its name
+// is made only where there are any.
+template <class Signature>
+std::optional<core::Seconds> measured_exchange(const cluster::Cluster& cluster, const Signature& signature) {
+    const std::vector<cluster::MeasuredOperator>& measured = cluster.instance.device.measured_operators;
+    if (measured.empty()) return std::nullopt;
+    const std::string name = signature();
+    const auto found =
+        std::find_if(measured.begin(), measured.end(),
+                     [&](const cluster::MeasuredOperator& one) { return one.signature == name; });
+    return found == measured.end() ? std::nullopt : std::optional(found->forward);
+}
+
+}  // namespace
 
 CommunicationCost::CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster,
                                      const CostConstants& constants, KnownCandidates& known)
@@ -96,13 +114,11 @@ std::int32_t CommunicationCost::device_of(int rank) const {
 }
 
 int CommunicationCost::group_size(schedule::GroupKind group, int pipeline) const {
-    const auto count = [&] {
-        return core::count_of(members({CollectiveKind::all_reduce, group, pipeline, {}}, {0, 0, pipeline}));
-    };
-    if (group == schedule::GroupKind::tied_stages) return count();  // a middle stage has none
-    int& size = sizes_[static_cast<std::size_t>(group)];
-    if (size == 0) size = count();
-    return size;
+    const auto [size, is_new] = sizes_.try_emplace(std::pair(group, pipeline));
+    if (is_new)
+        size->second =
+            core::count_of(members({CollectiveKind::all_reduce, group, pipeline, {}}, {0, 0, pipeline}));
+    return size->second;
 }
 
 std::vector<Candidate> CommunicationCost::candidates_of(const Participants& participants,
@@ -139,11 +155,12 @@ std::vector<Candidate> CommunicationCost::candidates_of(const Participants& part
 const CommunicationCost::Candidates& CommunicationCost::candidates(const Participants& participants) {
     const auto [entry, is_new] = candidates_.try_emplace(participants);
     if (!is_new) return entry->second;
-    const std::optional<GroupPattern> pattern =
-        known_ && has_whole_nodes_ && participants.pipeline == 0 && participants.tied_ranks.empty()
-            ? pattern_of(plan_, participants.kind, participants.group, cluster::ranks_of_a_node(cluster_))
-            : std::nullopt;
+    std::optional<GroupPattern> pattern;
+    if (known_ && has_whole_nodes_ && participants.pipeline == 0 && participants.tied_ranks.empty())
+        pattern =
+            pattern_of(plan_, participants.kind, participants.group, cluster::ranks_of_a_node(cluster_));
     if (pattern) {
+        pattern->is_inside_model = is_inside_model(participants.group);
         entry->second.of_first = known_->of(*pattern, [&] {
             Groups first = pattern->groups();
             for (std::vector<std::int32_t>& group : first.devices)
@@ -254,24 +271,6 @@ const Candidate& CommunicationCost::choice(CollectiveKind kind, schedule::GroupK
     }
     return entry->second;
 }
-
-namespace {
-
-// The time of an exchange that ranks of the plan were seen to take; nothing where none was measured. Its name
-// is made only where there are any.
-template <class Signature>
-std::optional<core::Seconds> measured_exchange(const cluster::Cluster& cluster, const Signature& signature) {
-    const std::vector<cluster::MeasuredOperator>& measured = cluster.instance.device.measured_operators;
-    if (measured.empty()) return std::nullopt;
-    const std::string name = signature();
-    const auto found =
-        std::find_if(measured.begin(), measured.end(),
-                     [&](const cluster::MeasuredOperator& one) { return one.signature == name; });
-    if (found == measured.end()) return std::nullopt;
-    return found->forward;
-}
-
-}  // namespace
 
 core::Seconds CommunicationCost::collective(CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes,
                                             int pipeline, const std::vector<std::int32_t>& tied_ranks) {

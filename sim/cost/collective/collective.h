@@ -2,7 +2,6 @@
 // and pipeline transfers.
 #pragma once
 
-#include <array>
 #include <compare>
 #include <cstdint>
 #include <map>
@@ -24,10 +23,6 @@
 namespace sim {
 
 class KnownCandidates;
-
-// Do the groups exchange what belongs to a pass through the model? Libraries for data parallelism serve the
-// others.
-bool is_inside_model(schedule::GroupKind group);
 
 // Pipeline coordinates that take part in a reduction of a tied bucket; empty for every other collective.
 const std::vector<std::int32_t>& tied_ranks_of(const schedule::RankProgram& list,
@@ -138,9 +133,8 @@ private:
     // Has every pipeline coordinate whole nodes of its own? All then communicate alike.
     bool has_whole_nodes_ = false;
     Network collective_network_, transfer_network_;
-    KnownCandidates* known_ = nullptr;  // null: links are kept
-    // Of the kinds whose groups all have one size; 0: not yet asked for.
-    mutable std::array<int, schedule::group_kind_count> sizes_{};
+    KnownCandidates* known_ = nullptr;                                  // null: links are kept
+    mutable std::map<std::pair<schedule::GroupKind, int>, int> sizes_;  // of groups, by pipeline coordinate
     std::map<Participants, Candidates> candidates_;
     std::map<std::pair<Participants, const Candidate*>, Candidate> moved_;  // to other nodes, or to all
     std::map<std::pair<Participants, double>, core::Seconds> prices_;       // by bytes

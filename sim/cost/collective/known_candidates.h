@@ -1,12 +1,10 @@
-// Prices of collectives that plans of one cluster share: groups of ranks lie alike under many layouts, and are
-// priced once.
+// Prices of collectives that plans of one cluster share: groups of ranks lie alike under many layouts, and
+// are priced once.
 #pragma once
 
 #include <compare>
-#include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -18,22 +16,20 @@
 
 namespace sim {
 
-// Groups of ranks that are numbered tensor-parallel first, then along the data axis: of each block of `step *
-// count` coordinates of that axis those that are `step` apart, or of each coordinate all of the tensor axis
-// (`is_tensor`). Of all such groups those on the first nodes: the others lie alike on further ones.
+// Of each block of `step * count` ranks those that are `step` apart: of all such groups those on the first
+// nodes, as the others lie alike on further ones.
 struct GroupPattern {
     schedule::CollectiveKind kind = schedule::CollectiveKind::all_reduce;
     bool is_inside_model = false;  // libraries for data parallelism do not serve it
-    bool is_tensor = false;
-    int tensor = 1, data = 1;  // degrees of the ranks that it describes
+    int ranks = 1;                 // that it describes
     int step = 1, count = 1;
     auto operator<=>(const GroupPattern&) const = default;
 
     Groups groups() const;  // by rank
 };
 
-// Of the groups that a plan has of that kind at a pipeline coordinate with whole nodes of its own; nothing
-// where ranks are numbered in another order, or the groups are of other axes. `node`: ranks of one.
+// Of the groups that a plan has of that kind at its first pipeline coordinate, which has whole nodes of its
+// own; nothing where they are no such blocks. `node`: ranks of one.
 std::optional<GroupPattern> pattern_of(const schedule::Plan& plan, schedule::CollectiveKind kind,
                                        schedule::GroupKind group, int node);
 
