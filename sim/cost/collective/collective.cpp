@@ -278,18 +278,14 @@ core::Seconds CommunicationCost::collective(CollectiveKind kind, schedule::Group
     Participants participants{kind, group, pipeline, tied_ranks};
     if (cluster_.instance.device.measured_operators.empty()) participants = first_like(participants);
     const auto [entry, is_new] = prices_.try_emplace(std::pair(participants, bytes.value));
-    const auto is_alone = [&] {
-        return participants.tied_ranks.empty() ? group_size(group, participants.pipeline) <= 1
-                                               : participants.tied_ranks.size() == 1;
+    const auto members = [&] {
+        return tied_ranks.empty() ? group_size(group, pipeline) : core::count_of(tied_ranks);
     };
-    if (is_new && !is_alone()) {
-        const std::optional<core::Seconds> measured = measured_exchange(cluster_, [&] {
-            return schedule::collective_signature(kind, group, pipeline, tied_ranks, bytes);
-        });
-        entry->second =
-            measured ? *measured : time_of(choose(first_like(participants), bytes), bytes).total();
-    }
-    return entry->second;
+    if (!is_new || members() <= 1) return entry->second;
+    const std::optional<core::Seconds> measured = measured_exchange(
+        cluster_, [&] { return schedule::collective_signature(kind, group, pipeline, tied_ranks, bytes); });
+    return entry->second =
+               measured ? *measured : time_of(choose(first_like(participants), bytes), bytes).total();
 }
 
 core::Seconds CommunicationCost::host_copy(core::Bytes bytes, bool loads) {
