@@ -1,4 +1,4 @@
-# Many files as one: who builds once (./run's first build of the tools, pip, Docker) parses each header once for a dozen
+# Many files as one: who builds once (./run's first build of the tools) parses each header once for a dozen
 # files instead of for each. Half of the compile time; who edits wants files on their own, and builds without.
 option(SMSIM_UNITY "compile the files of a library in batches" OFF)
 
@@ -8,18 +8,19 @@ set(own_names
     api/partition/partition_picture.cpp api/validate.cpp
     interop/megatron/arguments.cpp interop/torchtitan.cpp interop/torchtitan_import.cpp
     jobs/job_report.cpp
-    model/reader/huggingface/family_table.cpp
+    model/builder/vision/vision_transformer.cpp model/reader/huggingface/family_table.cpp
+    model/reader/network_description.cpp
     partition/contiguous/contiguous_search.cpp partition/contiguous/lattice_pass.cpp
     partition/contiguous/linear_placement.cpp partition/contiguous/placement_bound.cpp
     partition/contiguous/search_graph.cpp partition/contiguous/stage_growth.cpp
     partition/free/free_search.cpp partition/hierarchical/hierarchical_placement.cpp
     partition/reader/dnn_partitioning.cpp
-    partition/replicated/replicated_check.cpp partition/replicated/replicated_placement.cpp
+    partition/replicated/configuration_knapsack.cpp partition/replicated/replicated_check.cpp partition/replicated/replicated_placement.cpp
     partition/replicated/replicated_search.cpp
     planner/certificate.cpp planner/search.cpp
     schedule/plan/plan_sagemaker.cpp
     sim/cost/collective/library/parameter_server.cpp sim/cost/collective/library/smddp.cpp
-    sim/cost/kernel/product.cpp sim/engine/simulate.cpp sim/scenario.cpp sim/uncertainty/interval.cpp
+    sim/cost/kernel/product.cpp sim/engine/simulate.cpp sim/report/timeline_columns.cpp sim/scenario.cpp sim/uncertainty/interval.cpp
     sim/uncertainty/responses.cpp
     validation/published_framework.cpp)
 
@@ -33,7 +34,7 @@ if(SMSIM_UNITY)
   # Each kind of schedule is a file with the same local functions, generate() and unsupported(); files of an order's search
   # share the names of their tolerances, and libonnx's headers are large.
   file(GLOB kinds RELATIVE "${CMAKE_SOURCE_DIR}" "${CMAKE_SOURCE_DIR}/schedule/pipeline/*.cpp" "${CMAKE_SOURCE_DIR}/planner/order/*.cpp"
-       "${CMAKE_SOURCE_DIR}/model/reader/onnx/*.cpp")
+       "${CMAKE_SOURCE_DIR}/model/reader/onnx/*.cpp" "${CMAKE_SOURCE_DIR}/model/reader/onnx/library/*.cpp")
   foreach(source ${own_names} ${kinds})
     set_property(SOURCE "${CMAKE_SOURCE_DIR}/${source}" PROPERTY SKIP_UNITY_BUILD_INCLUSION ON)
   endforeach()

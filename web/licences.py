@@ -7,13 +7,15 @@ import sys
 
 # Package, what it gives to the page, and the folders of its source that end there ("*": all of it).
 PARTS = [
-    ("node-d3", "D3 5: charts", ["*"]),
+    *((f"node-d3-{module}", f"D3: d3-{module}", ["*"]) for module in
+      "array axis collection color format interpolate path scale selection shape time time-format".split()),
     ("emscripten", "Emscripten's runtime, musl, dlmalloc, LLVM's libc++ and compiler-rt",
      ["*", "system/lib/libc/", "system/lib/libcxx", "system/lib/compiler-rt/", "system/lib/dlmalloc"]),
     ("libfmt-dev", "fmt: text", ["*", "include/"]),
     ("nlohmann-json3-dev", "JSON for Modern C++", ["*", "include/"]),
     ("libtomlplusplus-dev", "toml++", ["*", "include/"]),
-    ("libboost1.74-dev", "Boost.Graph", ["*"]),
+    (next((path.name for path in sorted(pathlib.Path("/usr/share/doc").glob("libboost1.*-dev"))
+           if re.fullmatch(r"libboost1\.\d+-dev", path.name)), "libboost-dev"), "Boost.Graph", ["*"]),
 ]
 
 

@@ -82,7 +82,7 @@ OutputFile report_file(const std::string& path, const ReportPage& page) { return
 void check_report_pages(const std::string& option, core::Diagnostics& diagnostics) {
     if (report_script().empty())
         diagnostics.error({}, option, fmt::format("{}: this build has no report pages", option),
-                          "install esbuild and node-d3 and build again");
+                          "install esbuild and node-d3, then: cmake build && ninja -C build");
 }
 
 void check_report(const std::string& option, const std::string& path, core::Diagnostics& diagnostics) {

@@ -227,6 +227,11 @@ def main():
     site = root / "build-web" / "site"
     if not (site / "index.html").exists():
         skip("there is no page: ./run web makes it")
+    rooms = "core model cluster schedule sim interop planner jobs api web hardware_profiles framework_profiles".split()
+    kinds = {".cpp", ".h", ".js", ".css", ".html", ".toml"}
+    made = (site / "smsim.wasm").stat().st_mtime if (site / "smsim.wasm").exists() else (site / "index.html").stat().st_mtime
+    if any(file.stat().st_mtime > made for room in rooms for file in (root / room).rglob("*") if file.suffix in kinds):
+        skip("the page is older than its sources: ./run web makes it anew")
     for tool in ("smplan", "smsim"):
         if not (tools / tool).exists():
             skip(f"{tools / tool} is not built")
