@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 
 #include <fmt/core.h>
 
@@ -210,22 +211,26 @@ void prepare_checkpoints(const ExecutionRequest& request, std::optional<int> ran
 
 bool agree_on_folders(exec::transport::World& world, const ExecutionRequest& request, bool can_begin,
                       core::Diagnostics& diagnostics) {
-    const std::string mode = request.is_local ? "local" : "shared";
+    // With folders of their own all ranks look for a checkpoint together, or none does.
+    std::string mode = request.is_local ? "local" : "shared";
+    if (request.is_local && request.resumes) mode += ", resumes";
+    if (request.is_local && request.from_step) mode += fmt::format(", from step {}", *request.from_step);
     const std::vector<std::string> all =
-        exec::gather_texts(world.communicator(), tag_readable, mode + (can_begin ? "" : " but cannot begin"));
-    const auto has = [&](std::string_view word) {
-        return std::any_of(all.begin(), all.end(),
-                           [&](const std::string& one) { return one.starts_with(word); });
-    };
-    const bool one_cannot =
-        std::any_of(all.begin(), all.end(), [](const std::string& one) { return one.ends_with("begin"); });
+        exec::gather_texts(world.communicator(), tag_readable, (can_begin ? "" : "!") + mode);
+    std::set<std::string> modes;
+    bool one_cannot = false;
+    for (const std::string& one : all) {
+        one_cannot = one_cannot || one.starts_with('!');
+        modes.insert(one.substr(one.starts_with('!') ? 1 : 0));
+    }
     const std::string verdict = exec::broadcast_text(world.communicator(), tag_readable,
-                                                     has("local") && has("shared") ? "differ"
-                                                     : one_cannot                  ? "no"
-                                                                                   : "");
+                                                     modes.size() > 1 ? "differ"
+                                                     : one_cannot     ? "no"
+                                                                      : "");
     if (verdict == "differ")
         diagnostics.error({}, "--checkpoint-local",
-                          "some ranks were started with --checkpoint-local, some without",
+                          "some ranks were started with --checkpoint-local, some without, or some of them "
+                          "with --resume or --from-step and some without",
                           "start every rank with the same options");
     return verdict.empty();
 }

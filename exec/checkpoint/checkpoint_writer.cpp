@@ -74,6 +74,7 @@ CheckpointWriter::~CheckpointWriter() {
 }
 
 void CheckpointWriter::work() {
+    communicator_.stand_alone(true);
     std::unique_lock lock(mutex_);
     while (true) {
         changed_.wait(lock, [&] { return ends_ || records_; });

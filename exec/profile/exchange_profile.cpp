@@ -36,6 +36,11 @@ struct Exchange {
     double weight = 0;
 };
 
+std::vector<std::int32_t> tied_ranks_of(const schedule::RankProgram& list, const Instruction& instruction) {
+    const bool is_tied = instruction.group == schedule::GroupKind::tied_stages && instruction.bucket;
+    return is_tied ? list.buckets[*instruction.bucket].tied_ranks : std::vector<std::int32_t>();
+}
+
 // Elements that travel as fp32, whatever the plan's precision.
 std::int64_t floats_of(const schedule::Program& program, const Instruction& instruction) {
     const schedule::Precision& precision = program.plan.precision;
@@ -108,9 +113,11 @@ public:
         // A group may have members at other coordinates, which find it in their own lists.
         const schedule::RankProgram& list = program.classes[program.class_of_rank[communicator.rank()]];
         for (const Instruction& own : list.instructions) {
+            // Its own place in the exchange: of tied parameters of one size several may be reduced, over
+            // stages that overlap.
             if (own.kind != InstructionKind::collective ||
-                own.collective != exchange.instruction.collective ||
-                own.group != exchange.instruction.group || own.bytes != exchange.instruction.bytes)
+                schedule::collective_signature(own.collective, own.group, exchange.pipeline,
+                                               tied_ranks_of(list, own), own.bytes) != exchange.signature)
                 continue;
             const std::vector<int> members = schedule::members_of(program, communicator.rank(), own);
             const bool is_of_it = std::any_of(members.begin(), members.end(), [&](int member) {
@@ -161,11 +168,8 @@ std::string exchange_signature(const schedule::Program& program, int rank, const
     const schedule::RankProgram& list = program.classes[program.class_of_rank[rank]];
     if (instruction.kind == InstructionKind::send)
         return schedule::transfer_signature(list.pipeline, *instruction.peer, instruction.bytes);
-    const bool is_tied = instruction.group == schedule::GroupKind::tied_stages && instruction.bucket;
-    return schedule::collective_signature(
-        instruction.collective, instruction.group, list.pipeline,
-        is_tied ? list.buckets[*instruction.bucket].tied_ranks : std::vector<std::int32_t>(),
-        instruction.bytes);
+    return schedule::collective_signature(instruction.collective, instruction.group, list.pipeline,
+                                          tied_ranks_of(list, instruction), instruction.bytes);
 }
 
 std::vector<MeasuredExchange> time_exchanges(Communicator& communicator, const schedule::Program& program,
@@ -184,12 +188,12 @@ std::vector<MeasuredExchange> time_exchanges(Communicator& communicator, const s
             return std::chrono::duration<double>(Clock::now() - start).count() / times / part.messages();
         };
         seconds(1);  // finds connections and caches cold
+        const double second = seconds(1);
         // All take as many as the slowest has time for: words of a barrier are whole numbers up to 2^24.
         constexpr double microsecond = 1e-6, short_exchange = 1e-4, most_word = 1 << 24;
-        const double first =
-            std::max(microsecond,
-                     microsecond * barrier(communicator, barriers++,
-                                           static_cast<int>(std::min(most_word, seconds(1) / microsecond))));
+        const double first = std::max(
+            microsecond, microsecond * barrier(communicator, barriers++,
+                                               static_cast<int>(std::min(most_word, second / microsecond))));
         // Again and again only what is too short for a clock that starts after a barrier: a longer message is
         // in no cache but the sender's when it is sent.
         constexpr std::size_t few_floats = 4096;

@@ -41,6 +41,10 @@ public:
     // What this thread of the rank is at, for that message. The text stays valid until another one, or
     // null, is set.
     virtual void set_activity(const std::string* activity) = 0;
+    // This thread works beside the rank's own: it receives beyond the time limit as long as the sender's
+    // process answers, as disks may be slow, and when a wait of it fails it gives up at once, before its
+    // arrays are gone, as the rank itself may not communicate for a while.
+    virtual void stand_alone(bool alone) { static_cast<void>(alone); }
     // This rank has failed for that reason (or was stopped): the others are told, and the arrays of its open
     // sends and receives are not touched any more.
     virtual void give_up(const std::string& reason) { static_cast<void>(reason); }

@@ -81,7 +81,7 @@ Communicator::Ticket ProcessCommunicator::start_send(int peer, Tag tag, std::spa
 
 void ProcessCommunicator::finish(Ticket ticket) {
     std::unique_lock lock(mutex_);
-    wait_until(
+    wait_or_let_go(
         lock, -1, [&] { return !open_sends_.contains(ticket); },
         [] { return std::string("for the receiver of its message"); });
 }
@@ -96,12 +96,12 @@ void ProcessCommunicator::receive(int peer, Tag tag, std::span<float> into, Arri
     const auto what_for = [&] { return fmt::format("for a message of {}", names_[peer]); };
     if (message) {
         message->is_taken = true;
-        wait_until(lock, peer, [&] { return message->is_complete; }, what_for);
+        wait_or_let_go(lock, peer, [&] { return message->is_complete; }, what_for);
     } else {
         const auto post = posted_.insert(posted_.end(), {peer, tag, std::as_writable_bytes(into),
                                                          arrival == Arrival::overwrites, nullptr});
         // A wait that throws leaves the post behind: give_up() takes it back.
-        wait_until(lock, peer, [&] { return post->message && post->message->is_complete; }, what_for);
+        wait_or_let_go(lock, peer, [&] { return post->message && post->message->is_complete; }, what_for);
         message = post->message;
         posted_.erase(post);
     }
@@ -119,6 +119,26 @@ void ProcessCommunicator::receive(int peer, Tag tag, std::span<float> into, Arri
     else std::memcpy(into.data(), message->own.data(), into.size_bytes());
     lock.lock();
     if (unused_.size() < most_unused_buffers) unused_.push_back(std::move(message->own));
+}
+
+void ProcessCommunicator::stand_alone(bool alone) {
+    const std::lock_guard lock(mutex_);
+    if (alone) alone_.insert(std::this_thread::get_id());
+    else alone_.erase(std::this_thread::get_id());
+}
+
+void ProcessCommunicator::wait_or_let_go(std::unique_lock<std::mutex>& lock, int sender,
+                                         const Condition& holds, const Words& what_for) {
+    try {
+        wait_until(lock, sender, holds, what_for);
+    } catch (...) {
+        if (!lock.owns_lock()) lock.lock();
+        const bool lets_go = stands_alone();
+        const std::string reason = reason_;
+        lock.unlock();
+        if (lets_go) give_up(reason);
+        throw;
+    }
 }
 
 void ProcessCommunicator::set_activity(const std::string* activity) {
@@ -357,7 +377,7 @@ void ProcessCommunicator::wait_until(std::unique_lock<std::mutex>& lock, int sen
         lock.lock();
         constexpr int rounds_per_clock = 64;  // reading the clock costs as much as a poll
         if (idle_rounds % rounds_per_clock != 0 || Clock::now() <= deadline) continue;
-        if (!is_patient_ || sender < 0) time_out(lock, what_for());
+        if (!(is_patient_ || stands_alone()) || sender < 0) time_out(lock, what_for());
         ask(lock, {sender});
         if (!has_answered_[sender]) time_out(lock, what_for());
         deadline = after(time_limit_);

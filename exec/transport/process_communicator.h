@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -34,6 +35,7 @@ public:
     void finish(Ticket ticket) override;
     void receive(int peer, Tag tag, std::span<float> into, Arrival arrival) override;
     void set_activity(const std::string* activity) override;
+    void stand_alone(bool alone) override;
     void give_up(const std::string& reason) override;
 
     void set_time_limit(core::Seconds limit);
@@ -83,6 +85,10 @@ private:
     template <class Condition, class Words>
     void wait_until(std::unique_lock<std::mutex>& lock, int sender, const Condition& holds,
                     const Words& what_for);
+    // ... and where this thread stands alone gives up before the failure goes on.
+    void wait_or_let_go(std::unique_lock<std::mutex>& lock, int sender, const Condition& holds,
+                        const Words& what_for);
+    bool stands_alone() const { return alone_.contains(std::this_thread::get_id()); }
     static void pause(int idle_rounds, bool spins);
 
     const std::unique_ptr<Wire> wire_;
@@ -101,6 +107,7 @@ private:
     std::map<std::thread::id, std::string>
         activities_;                    // a rank computes in one thread and exchanges
                                         // buckets in another; by value: other ranks may ask late
+    std::set<std::thread::id> alone_;   // threads that stand alone
     std::vector<std::string> answers_;  // to `ask`, by rank
     std::vector<char> has_answered_, has_left_, is_lost_;
     bool is_stopped_ = false, is_leaving_ = false, is_ending_ = false, is_abandoned_ = false;

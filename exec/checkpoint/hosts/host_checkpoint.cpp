@@ -338,7 +338,11 @@ private:
         for (const std::int32_t f : core::indices(manifest_.files)) {
             if (!is_here(f, own_folder())) continue;
             files[f] = open_here(f, failure, false);
-            if (!files[f]) throw core::MachineError(failure);
+            if (!files[f])
+                throw core::MachineError(
+                    failure.empty() ? fmt::format("file {} of the checkpoint of step {} is no longer in {}",
+                                                  f, manifest_.step, directory_)
+                                    : failure);
         }
         std::map<std::int32_t, FetchedFile*> fetched = fetched_files(files);
         std::set<int> servers;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -64,6 +65,14 @@ std::string identity_of(const std::string& directory) {
     return read_identity(path);
 }
 
+// The word and where it lies: a copy of the folder, on another host's disk, has the word too.
+std::string identity_in_place(const std::string& directory) {
+    const std::string word = identity_of(directory), path = directory + "/folder.id";
+    struct stat about{};
+    if (::stat(path.c_str(), &about) != 0) throw_system_error("reading", path);
+    return fmt::format("{} {}", word, about.st_ino);
+}
+
 }  // namespace
 
 std::vector<int> HostFolders::ranks_in(int folder) const {
@@ -91,7 +100,7 @@ HostFolders find_host_folders(Communicator& communicator, const std::string& dir
     const std::string place =
         fmt::format("{}:{}", host, std::filesystem::absolute(directory).lexically_normal().string());
     const std::vector<std::string> all =
-        gather_texts(communicator, tag_identity, identity_of(directory) + "\n" + place);
+        gather_texts(communicator, tag_identity, identity_in_place(directory) + "\n" + place);
     std::string table;  // by rank: folder, and its place where the rank is its first
     std::map<std::string, int> folders;
     for (const std::string& one : all) {
