@@ -127,6 +127,7 @@ void ProcessCommunicator::stand_alone(bool alone) {
     else alone_.erase(std::this_thread::get_id());
 }
 
+template <class Condition, class Words>
 void ProcessCommunicator::wait_or_let_go(std::unique_lock<std::mutex>& lock, int sender,
                                          const Condition& holds, const Words& what_for) {
     try {

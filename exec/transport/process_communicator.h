@@ -86,6 +86,7 @@ private:
     void wait_until(std::unique_lock<std::mutex>& lock, int sender, const Condition& holds,
                     const Words& what_for);
     // ... and where this thread stands alone gives up before the failure goes on.
+    template <class Condition, class Words>
     void wait_or_let_go(std::unique_lock<std::mutex>& lock, int sender, const Condition& holds,
                         const Words& what_for);
     bool stands_alone() const { return alone_.contains(std::this_thread::get_id()); }
