@@ -20,7 +20,7 @@ set(own_names
     planner/certificate.cpp planner/search.cpp
     schedule/plan/plan_sagemaker.cpp
     sim/cost/collective/library/parameter_server.cpp sim/cost/collective/library/smddp.cpp
-    sim/cost/kernel/product.cpp sim/engine/simulate.cpp sim/report/timeline_columns.cpp sim/scenario.cpp sim/uncertainty/interval.cpp
+    sim/cost/contention.cpp sim/cost/kernel/product.cpp sim/engine/simulate.cpp sim/evaluate.cpp sim/report/timeline_columns.cpp sim/scenario.cpp sim/uncertainty/interval.cpp
     sim/uncertainty/responses.cpp
     validation/published_framework.cpp)
 
