@@ -8,6 +8,7 @@
 #include "apps/command.h"
 #include "apps/options.h"
 #include "core/diagnostics.h"
+#include "core/display/text_table.h"
 #include "core/document.h"
 #include "core/index/integers.h"
 #include "model/load.h"
@@ -81,15 +82,9 @@ core::Value describe(const model::ModelGraph& graph, bool per_operator) {
     return document;
 }
 
-std::string with_thousands(std::int64_t n) {
-    std::string digits = std::to_string(n);
-    for (int i = core::count_of(digits) - 3; i > 0; i -= 3) digits.insert(i, ",");
-    return digits;
-}
-
 void print(const model::ModelGraph& graph, bool per_operator, std::ostream& out) {
     out << fmt::format("{} ({})\n", graph.name, graph.family);
-    out << fmt::format("  parameters          {}\n", with_thousands(model::parameter_count(graph)));
+    out << fmt::format("  parameters          {}\n", core::with_thousands(model::parameter_count(graph)));
     out << fmt::format("  forward             {:.4g} GFLOP per sample",
                        model::forward_flops_per_sample(graph).value / 1e9);
     if (graph.tokens_per_sample > 0) out << fmt::format(" of {} tokens", graph.tokens_per_sample);
@@ -109,7 +104,7 @@ void print(const model::ModelGraph& graph, bool per_operator, std::ostream& out)
         const std::string name =
             j - i > 1 ? fmt::format("{} .. {} ({} equal)", rows[i].name, rows[j - 1].name, j - i)
                       : rows[i].name;
-        out << fmt::format("  {:<52} {:>18} {:>16.4g}\n", name, with_thousands(parameters), gflop);
+        out << fmt::format("  {:<52} {:>18} {:>16.4g}\n", name, core::with_thousands(parameters), gflop);
         i = j;
     }
     for (const std::string& assumption : graph.assumptions) out << "  assumed: " << assumption << '\n';

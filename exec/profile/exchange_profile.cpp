@@ -36,11 +36,6 @@ struct Exchange {
     double weight = 0;
 };
 
-std::vector<std::int32_t> tied_ranks_of(const schedule::RankProgram& list, const Instruction& instruction) {
-    const bool is_tied = instruction.group == schedule::GroupKind::tied_stages && instruction.bucket;
-    return is_tied ? list.buckets[*instruction.bucket].tied_ranks : std::vector<std::int32_t>();
-}
-
 // Elements that travel as fp32, whatever the plan's precision.
 std::int64_t floats_of(const schedule::Program& program, const Instruction& instruction) {
     const schedule::Precision& precision = program.plan.precision;
@@ -117,7 +112,8 @@ public:
             // stages that overlap.
             if (own.kind != InstructionKind::collective ||
                 schedule::collective_signature(own.collective, own.group, exchange.pipeline,
-                                               tied_ranks_of(list, own), own.bytes) != exchange.signature)
+                                               schedule::tied_ranks_of(list, own),
+                                               own.bytes) != exchange.signature)
                 continue;
             const std::vector<int> members = schedule::members_of(program, communicator.rank(), own);
             const bool is_of_it = std::any_of(members.begin(), members.end(), [&](int member) {
@@ -169,7 +165,7 @@ std::string exchange_signature(const schedule::Program& program, int rank, const
     if (instruction.kind == InstructionKind::send)
         return schedule::transfer_signature(list.pipeline, *instruction.peer, instruction.bytes);
     return schedule::collective_signature(instruction.collective, instruction.group, list.pipeline,
-                                          tied_ranks_of(list, instruction), instruction.bytes);
+                                          schedule::tied_ranks_of(list, instruction), instruction.bytes);
 }
 
 std::vector<MeasuredExchange> time_exchanges(Communicator& communicator, const schedule::Program& program,

@@ -26,4 +26,10 @@ std::string transfer_signature(int from, int to, core::Bytes bytes) {
 
 bool is_exchange(std::string_view signature) { return signature.starts_with(beginning); }
 
+const std::vector<std::int32_t>& tied_ranks_of(const RankProgram& list, const Instruction& collective) {
+    static const std::vector<std::int32_t> none;
+    const bool is_tied = collective.group == GroupKind::tied_stages && collective.bucket;
+    return is_tied ? list.buckets[*collective.bucket].tied_ranks : none;
+}
+
 }  // namespace schedule

@@ -20,4 +20,7 @@ std::string collective_signature(CollectiveKind kind, GroupKind group, int pipel
 std::string transfer_signature(int from, int to, core::Bytes bytes);
 bool is_exchange(std::string_view signature);
 
+// Pipeline coordinates that take part in a reduction of a tied bucket; empty for every other collective.
+const std::vector<std::int32_t>& tied_ranks_of(const RankProgram& list, const Instruction& collective);
+
 }  // namespace schedule

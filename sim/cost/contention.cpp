@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/index/integers.h"
+#include "schedule/program/exchange_signature.h"
 
 namespace sim {
 
@@ -89,7 +90,7 @@ private:
         } else {
             wanted.collective = instruction.collective;
             wanted.group = instruction.group;
-            if (!tied_ranks_of(program.classes[class_index], instruction).empty())
+            if (!schedule::tied_ranks_of(program.classes[class_index], instruction).empty())
                 wanted.tied_bucket = instruction.bucket;
         }
         std::size_t index = first;

@@ -7,6 +7,7 @@
 #include "core/diagnostics.h"
 #include "model/segment.h"
 #include "schedule/plan/sequence_cut.h"
+#include "schedule/program/exchange_signature.h"
 
 namespace sim {
 
@@ -122,7 +123,7 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
                 case InstructionKind::collective:
                     time = costs.communication.collective(instruction.collective, instruction.group,
                                                           instruction.bytes, list.pipeline,
-                                                          tied_ranks_of(list, instruction));
+                                                          schedule::tied_ranks_of(list, instruction));
                     if (instruction.payload == schedule::PayloadKind::parameter &&
                         program.plan.sharding == schedule::Sharding::parameters && instruction.bucket)
                         time += costs.communication.gather_overhead(instruction.group, list.pipeline,

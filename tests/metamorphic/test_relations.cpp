@@ -9,6 +9,7 @@
 
 #include "core/document.h"
 #include "schedule/pass/lower.h"
+#include "schedule/program/exchange_signature.h"
 #include "sim/cost/contention.h"
 #include "sim/cost/pricing.h"
 
@@ -92,7 +93,7 @@ bool replicas_are_alike(const Scenario& scenario) {
             for (int rank = 0; rank < static_cast<int>(program.class_of_rank.size()); ++rank) {
                 const int index = program.class_of_rank[static_cast<std::size_t>(rank)];
                 if (&program.classes[static_cast<std::size_t>(index)] != &list) continue;
-                const std::vector<std::int32_t>& tied = sim::tied_ranks_of(list, instruction);
+                const std::vector<std::int32_t>& tied = schedule::tied_ranks_of(list, instruction);
                 const int group = is_send ? rank : costs->communication.leader(instruction.group, rank, tied);
                 if (of_group.contains(group)) continue;
                 of_group[group] = is_send ? costs->communication.transfer_of(rank, *instruction.peer).links

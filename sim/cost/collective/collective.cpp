@@ -17,13 +17,6 @@ namespace sim {
 
 using schedule::CollectiveKind;
 
-const std::vector<std::int32_t>& tied_ranks_of(const schedule::RankProgram& list,
-                                               const schedule::Instruction& collective) {
-    static const std::vector<std::int32_t> none;
-    const bool is_tied = collective.group == schedule::GroupKind::tied_stages && collective.bucket;
-    return is_tied ? list.buckets[*collective.bucket].tied_ranks : none;
-}
-
 namespace {
 
 // Do the groups exchange what belongs to a pass through the model?

@@ -24,10 +24,6 @@ namespace sim {
 
 class KnownCandidates;
 
-// Pipeline coordinates that take part in a reduction of a tied bucket; empty for every other collective.
-const std::vector<std::int32_t>& tied_ranks_of(const schedule::RankProgram& list,
-                                               const schedule::Instruction& collective);
-
 // Prices are of all ranks at one pipeline coordinate working at the same time: their groups of one kind share
 // links (eight data-parallel rings share four network cards). Other pipeline coordinates are not counted
 // against them. Not thread-safe: one object an evaluation.
