@@ -98,11 +98,27 @@ std::string for_stderr(const std::string& diagnostics) {
     });
 }
 
+bool can_redraw() {
+    const std::string_view kind = environment("TERM");
+    return !kind.empty() && kind != "dumb" && ::isatty(STDERR_FILENO) == 1;
+}
+
+std::string redrawn(std::string_view line) {
+    // Asked for every line: windows change their size.
+    constexpr std::size_t least = 2;
+    winsize size{};
+    std::size_t columns = core::usual_width;
+    if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+        columns = std::max<std::size_t>(least, size.ws_col);
+    // The last column stays free: some terminals wrap when it is written.
+    return "\r\033[K" + std::string(line.substr(0, columns - 1));
+}
+
 ProgressLine::ProgressLine(std::ostream& err, bool is_wanted)
-    : err_(err), is_shown_(is_wanted && ::isatty(STDERR_FILENO) == 1) {}
+    : err_(err), is_shown_(is_wanted && can_redraw()) {}
 
 ProgressLine::~ProgressLine() {
-    if (is_shown_) err_ << "\r\033[K" << std::flush;
+    if (is_shown_) err_ << redrawn("") << std::flush;
 }
 
 void ProgressLine::show(const std::string& line) {
@@ -111,7 +127,7 @@ void ProgressLine::show(const std::string& line) {
         std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
     if (!is_shown_ || now - last_ < between) return;
     last_ = now;
-    err_ << "\r\033[K" << line << std::flush;
+    err_ << redrawn(line) << std::flush;
 }
 
 }  // namespace apps

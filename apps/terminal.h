@@ -24,8 +24,13 @@ std::string for_stdout(const std::string& text);
 // Errors, warnings and hints of core::format(Diagnostics), in colour where stderr has it.
 std::string for_stderr(const std::string& diagnostics);
 
+// Can a line on stderr be written again in its place? On a terminal that is not "dumb".
+bool can_redraw();
+// Writes `line` in place of the one before, no wider than stderr's terminal; an empty one erases it.
+std::string redrawn(std::string_view line);
+
 // Writes one line on stderr again and again while it lives, at most a few times a second; nothing where
-// stderr is no terminal or `is_wanted` is false. One at a time.
+// can_redraw() or `is_wanted` is false. One at a time.
 class ProgressLine {
 public:
     ProgressLine(std::ostream& err, bool is_wanted);

@@ -1,22 +1,17 @@
 #include "apps/smexec/smexec_monitor.h"
 
-#include <sys/ioctl.h>
-#include <unistd.h>
-
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <optional>
 #include <ostream>
-#include <string_view>
 
 #include <fmt/chrono.h>
 #include <fmt/core.h>
 
 #include "apps/command.h"
+#include "apps/terminal.h"
 #include "apps/termination.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
@@ -60,23 +55,9 @@ MetricsFile read_metrics(const std::string& path, std::int64_t step) {
     return result;
 }
 
-constexpr const char* clear_line = "\r\x1b[K";
-
-// Asked for every line: windows change their size.
-std::size_t columns_of_terminal() {
-    constexpr std::size_t usual = 80, least = 2;
-    winsize size{};
-    if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return usual;
-    return std::max<std::size_t>(least, size.ws_col);
-}
-
 }  // namespace
 
-bool has_terminal_for_progress(const ExecutionRequest& request) {
-    const char* const kind = std::getenv("TERM");
-    const bool can_draw = kind && *kind && std::string_view(kind) != "dumb";
-    return !request.as_json && can_draw && ::isatty(STDERR_FILENO) == 1;
-}
+bool has_terminal_for_progress(const ExecutionRequest& request) { return !request.as_json && can_redraw(); }
 
 void check_metrics(const ExecutionRequest& request, const ExecutionJob& job, core::Diagnostics& diagnostics) {
     if (request.metrics.empty()) return;
@@ -140,14 +121,13 @@ void TrainingMonitor::tell(const std::string& line) {
 }
 
 void TrainingMonitor::erase() {
-    if (is_drawn_) *terminal_ << clear_line << std::flush;
+    if (is_drawn_) *terminal_ << redrawn("") << std::flush;
     is_drawn_ = false;
 }
 
 void TrainingMonitor::draw(const std::string& line) {
     if (!terminal_) return;
-    // The last column stays free: some terminals wrap when it is written.
-    *terminal_ << clear_line << line.substr(0, columns_of_terminal() - 1) << std::flush;
+    *terminal_ << redrawn(line) << std::flush;
     is_drawn_ = true;
 }
 
