@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """What every kernel of ours takes of a multiprocessor: registers, stack, spilled bytes, shared memory.
 
-  kernel_resources.py TABLE [--nvcc NVCC] [--arch 75,90] [--files norm,attention] [--write] [--log LOG --arch A --files F]
+  kernel_resources.py TABLE [--nvcc NVCC] [--launcher ccache] [--arch 75,90] [--files norm,attention] [--write] [--log LOG --arch A --files F]
 
-Compiles exec/cuda/device/kernels_*.cu for each architecture with -Xptxas -v and compares with TABLE: exit 1 where a
-kernel takes more of anything than recorded, or is not recorded. --write records what was compiled and keeps the rest.
+Compiles exec/cuda/device/kernels_*.cu for each architecture with -Xptxas -v, two at a time, and compares with TABLE:
+exit 1 where a kernel takes more of anything than recorded, is not recorded, or is recorded and gone. --write records what
+was compiled and keeps the rest. --launcher ccache keeps ptxas' words, so that a file that has not changed costs nothing.
 Without nvcc, or with another version of it than recorded (ptxas chooses anew), it says "skipped:" and ends with 0.
 Registers are those of a thread; shared memory is what the compiler sees, not what a launch asks for besides.
 """
@@ -16,6 +17,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIELDS = ("registers", "stack", "spilled", "shared")
@@ -53,9 +56,12 @@ def short_names(mangled):
     return names
 
 
-def compile_one(nvcc, arch, file):
-    command = [nvcc, "-std=c++20", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", f"-I{ROOT}", f"-arch=sm_{arch}", "-Xptxas", "-v", "-c", "-o", os.devnull]
-    done = subprocess.run([*command, str(ROOT / "exec/cuda/device" / f"kernels_{file}.cu")], capture_output=True, text=True)
+def compile_one(compiler, arch, file):
+    source = ROOT / "exec/cuda/device" / f"kernels_{file}.cu"
+    flags = ["-std=c++20", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", f"-I{ROOT}", f"-arch=sm_{arch}", "-Xptxas", "-v", "-c"]
+    environment = os.environ | {"CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"}  # what another checkout compiled serves too
+    with tempfile.TemporaryDirectory() as scratch:  # ccache keeps nothing of what goes to /dev/null
+        done = subprocess.run([*compiler, *flags, str(source), "-o", f"{scratch}/kernels.o"], capture_output=True, text=True, env=environment)
     if done.returncode != 0:
         raise SystemExit(f"kernels_{file}.cu does not compile for sm_{arch}:\n{done.stderr[-2000:]}")
     return done.stdout + done.stderr
@@ -87,7 +93,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", type=pathlib.Path)
     parser.add_argument("--nvcc", default=shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc")
-    parser.add_argument("--arch", default="75,80,86,89,90")
+    parser.add_argument("--launcher", default="", help="put before nvcc: ccache")
+    parser.add_argument("--arch", default="75,90")
     parser.add_argument("--files", default=",".join(sorted(p.stem.removeprefix("kernels_") for p in (ROOT / "exec/cuda/device").glob("kernels_*.cu"))))
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--log", type=pathlib.Path, help="ptxas' words of one architecture and file, instead of compiling")
@@ -103,32 +110,38 @@ def main():
         if not arguments.write and version != of_version:
             print(f"skipped: the table is of nvcc {of_version}, and this is {version}")
             return 0
+    compiler = [*filter(None, [arguments.launcher]), arguments.nvcc]
+    pairs = [(arch, file) for arch in arguments.arch.split(",") for file in arguments.files.split(",")]
+    with ThreadPoolExecutor(max_workers=2) as workers:
+        told = list(workers.map(lambda pair: arguments.log.read_text() if arguments.log else compile_one(compiler, *pair), pairs))
     failures, kernels = [], 0
-    for arch in arguments.arch.split(","):
-        for file in arguments.files.split(","):
-            found = parse(arguments.log.read_text() if arguments.log else compile_one(arguments.nvcc, arch, file))
-            names = short_names([kernel for kernel, _ in found])
-            figures_of = {(arch, file, names[kernel]): figures for (kernel, of), figures in found.items() if of == arch}
-            kernels += len(figures_of)
-            if not figures_of:
-                failures.append(f"kernels_{file}.cu for sm_{arch}: no kernel was told of")
-            if arguments.write:
-                recorded = {key: figures for key, figures in recorded.items() if key[:2] != (arch, file)} | figures_of
+    for (arch, file), words in zip(pairs, told):
+        found = parse(words)
+        names = short_names([kernel for kernel, _ in found])
+        figures_of = {(arch, file, names[kernel]): figures for (kernel, of), figures in found.items() if of == arch}
+        kernels += len(figures_of)
+        if not figures_of:
+            failures.append(f"kernels_{file}.cu for sm_{arch}: no kernel was told of")
+        if len(figures_of) != sum(of == arch for _, of in found):
+            failures.append(f"kernels_{file}.cu for sm_{arch}: two kernels have one name")
+        if arguments.write:
+            recorded = {key: figures for key, figures in recorded.items() if key[:2] != (arch, file)} | figures_of
+            continue
+        failures += [f"sm_{arch} {file} {key[2]}: is recorded and gone" for key in recorded if key[:2] == (arch, file) and key not in figures_of]
+        for key, figures in sorted(figures_of.items()):
+            if key not in recorded:
+                failures.append(f"sm_{arch} {file} {key[2]}: is not recorded")
                 continue
-            for key, figures in sorted(figures_of.items()):
-                if key not in recorded:
-                    failures.append(f"sm_{arch} {file} {key[2]}: is not recorded")
-                    continue
-                for field, now, then in zip(FIELDS, figures, recorded[key]):
-                    if now > then:
-                        failures.append(f"sm_{arch} {file} {key[2]}: {field} {then} -> {now}")
+            for field, now, then in zip(FIELDS, figures, recorded[key]):
+                if now > then:
+                    failures.append(f"sm_{arch} {file} {key[2]}: {field} {then} -> {now}")
     if arguments.write:
         write(arguments.table, recorded, version)
         print(f"{kernels} kernels recorded, {len(recorded)} in all")
         return 0
     for failure in failures:
         print(failure)
-    print(f"{kernels} kernels, {len(failures)} take more than recorded or are new" + (": kernel_resources.py TABLE --write records them" if failures else ""))
+    print(f"{kernels} kernels, {len(failures)} differ for the worse, are new or are gone" + (": kernel_resources.py TABLE --write records them" if failures else ""))
     return 1 if failures else 0
 
 

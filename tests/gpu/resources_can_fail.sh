@@ -40,6 +40,7 @@ words 31 0 0 >"$scratch/log"
 expect 0 "fewer" "$1" "$2"
 words 8 0 0 _ZN4exec4cuda11device_body3runINS1_8AnythingEEEvT_ >"$scratch/log"
 expect 1 "a kernel that is new" "$1" "$2"
+grep -q 'run<AddPartials>: is recorded and gone' "$scratch/said" || { echo "the kernel that is gone is not named"; failed=1; }
 : >"$scratch/log"
 expect 1 "no kernel at all" "$1" "$2"
 [[ $failed -eq 0 ]] && echo "nine cases hold"
