@@ -59,7 +59,8 @@ public:
     virtual void forward(model::OperatorId op, const Operands& operands,
                          const MicroBatchPosition& position) const = 0;
     // Adds to the gradients of the inputs; no array where none is wanted. cross_entropy takes dy = one number
-    // in host memory, the weight of its micro-batch.
+    // in host memory, the weight of its micro-batch; where the gradient has the array of the logits
+    // (model::gradient_overwrites), it is written over them.
     virtual void backward_input(model::OperatorId op, const Operands& operands, ConstTensorView dy,
                                 const std::vector<TensorView>& dx,
                                 const MicroBatchPosition& position) const = 0;

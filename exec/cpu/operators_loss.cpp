@@ -60,8 +60,10 @@ void Operators::cross_entropy_backward(const model::Operator& o, const Operands&
     std::vector<float> sums, labels;
     log_sums(o, x, sums, labels);
     float* p = scratch(7, c.columns);
+    const bool is_in_place = dlogits == x.inputs[0].floats();
     for (std::int64_t r = 0; r < c.rows; ++r) {
         k.softmax(1, c.columns, c.valid, x.inputs[0].floats() + r * c.columns, &sums[r], p);
+        if (is_in_place) std::fill_n(dlogits + r * c.columns, c.columns, 0.0f);
         k.cross_entropy_backward(1, c.columns, c.first, c.valid, factor, p, classes + r,
                                  dlogits + r * c.columns);
     }

@@ -187,6 +187,11 @@ void RoundedOperators::backward_input(model::OperatorId id, const Operands& oper
     for (std::size_t i = 0; i < dx.size(); ++i) {
         for (std::size_t before = 0; before < i && !gradients[i]; ++before)
             if (dx[i] && dx[i].data() == dx[before].data()) gradients[i] = gradients[before];
+        // Written over the input: in one copy too.
+        if (dx[i] && dx[i].data() == operands.inputs[i].data()) {
+            gradients[i] = wide.operands.inputs[i];
+            arrays[i] = std::move(wide.inputs[i]);
+        }
         if (!gradients[i]) gradients[i] = widen(arrays[i], dx[i], true);
     }
     operators_.backward_input(id, wide.operands, dy, gradients, place);

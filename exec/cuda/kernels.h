@@ -288,7 +288,7 @@ struct Kernels {
     void (*cross_entropy)(Stream, Type, const ClassShape&, const void* logits, const float* statistics,
                           float* loss, std::int64_t copies, float* probabilities);
     // dlogits = factor * loss_scale (p - [label]), from kept probabilities or, when null, from the logits
-    // again.
+    // again; dlogits may be the logits.
     void (*cross_entropy_backward)(Stream, Type, const ClassShape&, float factor, const StepFactors* factors,
                                    const void* logits, const float* statistics, const float* probabilities,
                                    const std::int64_t* labels, void* dlogits, bool accumulates);

@@ -249,7 +249,9 @@ BufferPointer& RankExecutor::tensor(MicroBatch& state, const StagePlan& plan, Te
 BufferPointer& RankExecutor::gradient(MicroBatch& state, const StagePlan& plan, TensorId id) {
     const TensorId storage = plan.gradient_storage[id];
     BufferPointer& buffer = state.gradients[storage];
-    if (!buffer) {
+    if (!buffer && plan.is_overwritten[id]) {
+        buffer = state.tensors[plan.storage[id]];
+    } else if (!buffer) {
         // The gradient of routed tokens is first computed on the rank that received them.
         const model::OperatorId producer = graph_.tensor(storage).producer;
         const bool is_of_copies =

@@ -33,6 +33,9 @@ public:
         find_storages();
         mark(info_.sends, result_.is_sent);
         mark(info_.receives, result_.is_received);
+        for (const model::TensorId id : graph_.tensors.ids())
+            result_.is_overwritten[id] = !result_.is_sent[storage(id)] && !result_.is_received[storage(id)] &&
+                                         model::gradient_overwrites(graph_, id, context_);
         for (const model::OperatorRange unit : schedule::units_of(graph_, info_.operators)) plan_unit(unit);
         for (const model::OperatorRange unit : schedule::units_of(graph_, info_.operators))
             plan_recompute(unit);
@@ -54,6 +57,7 @@ private:
         result_.storage.resize(tensors);
         result_.gradient_storage.resize(tensors);
         result_.has_gradient.resize(tensors);
+        result_.is_overwritten.assign(tensors, 0);
         result_.is_sent.assign(tensors, 0);
         result_.is_received.assign(tensors, 0);
         last_use_.assign(tensors, -1);

@@ -22,6 +22,7 @@ struct StagePlan {
     ByTensor<model::TensorId> storage;           // where its values lie
     ByTensor<model::TensorId> gradient_storage;  // where its gradient lies
     ByTensor<char> has_gradient;
+    ByTensor<char> is_overwritten;                  // by its gradient
     ByTensor<char> is_sent, is_received, is_saved;  // by storage
 
     struct OperatorPlan {

@@ -45,6 +45,9 @@ struct SavedForBackward {
                                        // (attention scores)
 };
 SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId op, const CostContext& context);
+// Is the gradient of this tensor written over its values? That of logits is, where the loss takes one pass
+// over them each way (fused_cross_entropy) and nothing else reads them (llm.c's fused_classifier, Liger).
+bool gradient_overwrites(const ModelGraph& graph, TensorId tensor, const CostContext& context);
 
 // Bytes of a tensor on one rank (split and sequence-parallel shares applied).
 core::Bytes tensor_bytes(const ModelGraph& graph, TensorId tensor, const CostContext& context);

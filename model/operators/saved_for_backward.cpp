@@ -146,4 +146,15 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
     return saved;
 }
 
+bool gradient_overwrites(const ModelGraph& graph, TensorId id, const CostContext& context) {
+    const Tensor& tensor = graph.tensor(id);
+    if (!context.fused_cross_entropy || tensor.consumers.empty() ||
+        graph.op(tensor.producer).kind != OperatorKind::linear || !has_gradient(graph, id))
+        return false;
+    return std::all_of(tensor.consumers.begin(), tensor.consumers.end(), [&](OperatorId reader) {
+        const OperatorKind kind = graph.op(reader).kind;
+        return kind == OperatorKind::loss_statistics || kind == OperatorKind::cross_entropy;
+    });
+}
+
 }  // namespace model

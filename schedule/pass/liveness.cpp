@@ -31,6 +31,7 @@ StageLiveness::StageLiveness(const model::ModelGraph& graph, model::OperatorRang
     weights_need_.assign(tensors, 0);
     is_received_.assign(tensors, 0);
     is_sent_.assign(tensors, 0);
+    is_overwritten_.assign(tensors, 0);
     is_held_.assign(tensors, 0);
     has_gradient_held_.assign(tensors, 0);
     bytes_.assign(tensors, -1);
@@ -47,7 +48,12 @@ StageLiveness::StageLiveness(const model::ModelGraph& graph, model::OperatorRang
     for (const model::TensorId tensor : model::tensors_crossing(graph, stage.end))
         is_sent_[storage(tensor)] = 1;
     for (Index i = stage.begin; i < stage.end; ++i)
-        for (const model::TensorId tensor : op(i).inputs) last_use_[storage(tensor)] = i;
+        for (const model::TensorId tensor : op(i).inputs) {
+            const Index own = storage(tensor);
+            last_use_[own] = i;
+            is_overwritten_[own] =
+                !is_received_[own] && !is_sent_[own] && model::gradient_overwrites(graph, tensor, context_);
+        }
     find_saved();
 }
 
@@ -218,7 +224,7 @@ void StageLiveness::run_unit_backward(model::OperatorRange unit, bool is_split) 
                     hold(input);
                 if (!model::has_gradient(graph_, tensor) || has_gradient_held_[input]) continue;
                 has_gradient_held_[input] = 1;
-                take(bytes(input));
+                if (!is_overwritten_[input]) take(bytes(input));
             }
             // The last segment of a sequence is the first to leave gradients for the keys and values of the
             // others, which are done with them after their own.
@@ -232,7 +238,8 @@ void StageLiveness::run_unit_backward(model::OperatorRange unit, bool is_split) 
                 !current.inputs.empty() && storage(current.inputs[0]) == static_cast<Index>(output);
             if (has_gradient_held_[output] && !is_view) {
                 has_gradient_held_[output] = 0;
-                if (!keeps_for_weight) drop(bytes(static_cast<Index>(output)));
+                if (is_overwritten_[output] && !keeps_for_weight) release(static_cast<Index>(output));
+                else if (!keeps_for_weight) drop(bytes(static_cast<Index>(output)));
             }
         }
         if (model::gathers_tokens(current, context_)) release(storage(current.output));
@@ -241,7 +248,7 @@ void StageLiveness::run_unit_backward(model::OperatorRange unit, bool is_split) 
             if (!again) saved_held_ -= own.saved_context - own.recomputable;
         }
         for (const Index tensor : own.saved)
-            if (lowest_saver_[tensor] == i) release(tensor);
+            if (lowest_saver_[tensor] == i && !is_overwritten_[tensor]) release(tensor);
     }
 }
 
@@ -280,7 +287,8 @@ void StageLiveness::run_backward(bool is_split) {
         // The inputs from which a unit was recomputed go when the lowest unit that reads them is done.
         if (unit_is_recomputed_[u])
             for (const std::int32_t tensor : core::indices(lowest_saver_))
-                if (is_saved_[tensor] && lowest_saver_[tensor] == unit.begin) release(tensor);
+                if (is_saved_[tensor] && lowest_saver_[tensor] == unit.begin && !is_overwritten_[tensor])
+                    release(tensor);
     }
     lowest_saver_ = lowest_saver;
 }

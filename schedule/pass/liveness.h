@@ -89,6 +89,7 @@ private:
     std::vector<char> is_saved_;      // by storage: from forward to backward
     std::vector<char> weights_need_;  // by storage: saved by an operator with parameters
     std::vector<char> is_received_, is_sent_;
+    std::vector<char> is_overwritten_;  // by its gradient, which then stands where it was held
     std::vector<char> is_held_, has_gradient_held_;
     mutable std::vector<double> bytes_;
     double saved_contexts_ = 0;

@@ -18,10 +18,11 @@ namespace schedule {
 // stage unless backward needs it or it is sent. flatten, parallel_enter and parallel_exit share their input's
 // storage (an all-reduce overwrites its input) unless sequence parallelism changes the size. Backward (in
 // reverse): the gradient of a tensor is taken at its first contribution and freed after the backward of its
-// producer; a saved tensor is freed after the backward of the lowest operator that saved it. Ids, labels and
-// statistics have no gradient. Recompute full runs a unit forward again, keeping what its backward needs,
-// right before its backward. With sequence parallelism the tokens that a parallel_enter gathered are gathered
-// again in backward and freed after its backward.
+// producer; a saved tensor is freed after the backward of the lowest operator that saved it. The gradient of
+// logits is written over them where model::gradient_overwrites says so and they do not cross the stage's
+// edge. Ids, labels and statistics have no gradient. Recompute full runs a unit forward again, keeping what
+// its backward needs, right before its backward. With sequence parallelism the tokens that a parallel_enter
+// gathered are gathered again in backward and freed after its backward.
 struct ActivationFootprint {
     core::Bytes saved;  // from forward to backward: union of saved tensors and operators' saved contexts
                         // (recompute full: the unit inputs)

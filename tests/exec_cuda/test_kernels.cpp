@@ -466,6 +466,10 @@ void check_loss(Bench& b, Type type) {
                                    false);
         near("cross-entropy backward", type, b.get(type, out, expected.size()), expected, 64);
     }
+    void* own = b.put(type, logits);
+    b.k.cross_entropy_backward(b.s, type, shape, 0.25f, nullptr, own, statistics, nullptr, classes, own,
+                               false);
+    near("cross-entropy backward in place", type, b.get(type, own, expected.size()), expected, 64);
 }
 
 // The same with the tokens of a class next to one another.
@@ -512,6 +516,11 @@ void check_loss_across(Bench& b, Type type) {
         near("cross-entropy backward across", type, turned(b.get(type, out, expected.size()), columns),
              expected, 64);
     }
+    void* own = b.put(type, across);
+    b.k.cross_entropy_backward(b.s, type, shape, 0.25f, nullptr, own, statistics, nullptr, classes, own,
+                               false);
+    near("cross-entropy backward across in place", type, turned(b.get(type, own, expected.size()), columns),
+         expected, 64);
 }
 
 struct AttentionCase {

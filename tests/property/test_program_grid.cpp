@@ -100,9 +100,29 @@ TEST_CASE("every Program of the grid is verified, simulated and executed, and tr
     }
 }
 
+namespace {
+
+// Every rank holds at its peak what was predicted; the most that one holds.
+double check_peaks(const schedule::Plan& plan, const model::ModelGraph& graph, double share) {
+    const schedule::Program program = tiny::program_of(plan, graph);
+    sim::Durations durations;
+    for (const schedule::RankProgram& list : program.classes)
+        durations.of.emplace_back(list.instructions.size(), core::microseconds(1));
+    const sim::Simulation predicted =
+        sim::simulate(program, durations, {.has_concurrent_streams = false, .is_folded = false});
+    const exec::RunResult measured = exec::run(program, graph, tiny::data_of(graph), {});
+    double most = 0;
+    for (std::size_t rank = 0; rank < measured.memory.peak.size(); ++rank) {
+        CHECK(measured.memory.peak[rank].value == Approx(predicted.memory.peak[rank].value).epsilon(share));
+        most = std::max(most, measured.memory.peak[rank].value);
+    }
+    return most;
+}
+
+}  // namespace
+
 TEST_CASE("what a run allocates is within a tenth of what was predicted, for every kind of plan") {
     const model::ModelGraph graph = tiny::gpt(4, "dropout = 0.1\nattention_dropout = 0.1");
-    const auto data = tiny::data_of(graph);
     schedule::Plan plan = tiny::plan();
     plan.optimizer.kind = schedule::OptimizerKind::adamw;
     plan.attention = GENERATE(model::AttentionImplementation::flash, model::AttentionImplementation::unfused);
@@ -142,13 +162,51 @@ TEST_CASE("what a run allocates is within a tenth of what was predicted, for eve
     INFO(schedule::name_of(plan.sharding)
          << ", recompute " << schedule::name_of(plan.recompute) << ", sequence parallel "
          << plan.sequence_parallel << ", pipeline " << plan.layout.pipeline);
-    const schedule::Program program = tiny::program_of(plan, graph);
-    sim::Durations durations;
-    for (const schedule::RankProgram& list : program.classes)
-        durations.of.emplace_back(list.instructions.size(), core::microseconds(1));
-    const sim::Simulation predicted =
-        sim::simulate(program, durations, {.has_concurrent_streams = false, .is_folded = false});
-    const exec::RunResult measured = exec::run(program, graph, data, {});
-    for (std::size_t rank = 0; rank < measured.memory.peak.size(); ++rank)
-        CHECK(measured.memory.peak[rank].value == Approx(predicted.memory.peak[rank].value).epsilon(0.10));
+    check_peaks(plan, graph, 0.10);
+}
+
+TEST_CASE("one pass over the logits has room for one array of them, as predicted and as measured") {
+    const model::ModelGraph graph = tiny::model_of(
+        "family = 'gpt'\nhidden = 16\nlayers = 4\nheads = 4\nvocabulary = 3000\nmax_positions = 8\n"
+        "sequence_length = 8\n");
+    schedule::Plan plan = tiny::plan();
+    constexpr double size = 4;
+    double logits = plan.micro_batch * 8 * 3000 * size;
+    SECTION("one rank") {}
+    SECTION("recomputed") { plan.recompute = schedule::Recompute::full; }
+    SECTION("classes over ranks") {
+        plan.layout.tensor = 2;
+        logits /= 2;
+    }
+    SECTION("bf16 on the CPU has logits of two bytes") {
+        plan.precision = {};
+        logits /= 2;
+    }
+    plan.fused_cross_entropy = true;
+    const double one_pass = check_peaks(plan, graph, 0.01);
+    plan.fused_cross_entropy = false;
+    const double apart = check_peaks(plan, graph, 0.01);
+    // Beside the logits: the softmax in fp32, and the gradient.
+    const double softmax = logits * size / core::bytes_per_element(plan.precision.compute);
+    CHECK(apart - one_pass == Approx(softmax + logits).epsilon(0.05));
+}
+
+TEST_CASE("one pass over the logits holds what was predicted in a pipeline whose backward is split") {
+    const model::ModelGraph graph = tiny::model_of(
+        "family = 'gpt'\nhidden = 16\nlayers = 4\nheads = 4\nvocabulary = 3000\nmax_positions = 8\n"
+        "sequence_length = 8\n");
+    schedule::Plan plan = tiny::plan();
+    plan.layout.pipeline = 2;
+    plan.micro_batches = 8;
+    plan.fused_cross_entropy = true;
+    double share = 0.01;
+    SECTION("whole") {}
+    SECTION("split") { plan.schedule = GENERATE(as<std::string>{}, "zb-h1", "zb-h2"); }
+    SECTION("split, offloaded") {
+        plan.schedule = "zb-h1";
+        plan.offload = schedule::Offload::host;
+        plan.activation_loading_horizon = GENERATE(1, 3);
+        share = 0.05;  // of 580 kB; the logits are 192
+    }
+    check_peaks(plan, graph, share);
 }

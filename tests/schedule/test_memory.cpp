@@ -67,6 +67,41 @@ TEST_CASE("the convnet keeps what its operators need and peaks where the walk by
           (images + maps + dense) + (dense + logits) + 2 * maps - saved - (maps + dense + logits));
 }
 
+TEST_CASE("one pass over the logits writes their gradient over them") {
+    // The head alone: rows of logits through a loss that keeps nothing beside them.
+    const model::ModelGraph graph = load_graph("gpt2");
+    const auto end = static_cast<std::int32_t>(graph.operators.size());
+    Plan plan = fp32_plan();
+    plan.fused_cross_entropy = true;
+    std::int32_t head = end;
+    while (graph.operators[head - 1].kind != model::OperatorKind::linear) --head;
+    const model::OperatorRange stage{head - 1, end};
+    const ActivationFootprint f = activation_footprint(graph, stage, plan);
+    constexpr double tokens = 1024, classes = 50257, width = 768, size = 4;
+    const double all_logits = tokens * classes * size, inputs = tokens * width * size;
+    // Kept: the head's input, logits, labels of 8 bytes, three statistics a token.
+    CHECK(f.saved.value == inputs + all_logits + tokens * (8 + 3 * 4));
+    // Backward needs room for the gradient of the input alone, which leaves for the stage before.
+    CHECK(f.sent_gradient.value == inputs);
+    CHECK(f.backward_transient.value == 0);
+    plan.fused_cross_entropy = false;  // the softmax is another array, and the gradient a third one
+    const ActivationFootprint apart = activation_footprint(graph, stage, plan);
+    CHECK(apart.saved.value == f.saved.value + all_logits);
+    // In the loss; the gradient of the head's input is not there yet.
+    CHECK(apart.backward_transient.value == all_logits - inputs);
+}
+
+TEST_CASE("logits that come from the stage before keep their array") {
+    const model::ModelGraph graph = load_graph("mnist-convnet");
+    Plan plan = fp32_plan();
+    plan.fused_cross_entropy = true;
+    const auto end = static_cast<std::int32_t>(graph.operators.size());
+    const ActivationFootprint f = activation_footprint(graph, {end - 2, end}, plan);
+    CHECK(f.sent_gradient.value == logits);
+    CHECK(f.saved.value == logits + labels + statistics);
+    CHECK(f.backward_transient.value == 0);
+}
+
 TEST_CASE("what crosses a boundary is counted once: as saved where backward needs it") {
     const model::ModelGraph graph = load_graph("mnist-convnet");
     const Plan plan = fp32_plan();

@@ -470,10 +470,11 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, ConstTen
             return;
         case OperatorKind::cross_entropy: {
             const ClassShape classes = classes_of(o);
+            const bool is_in_place = dx[0].data() == x.inputs[0].data();
             kernels_.cross_entropy_backward(s, type_, classes, *given.floats() / classes.rows,
                                             execution_.factors(), x.inputs[0].data(), x.inputs[1].floats(),
                                             context_.fused_cross_entropy ? nullptr : saved_context,
-                                            x.inputs[2].integers(), dx[0].data(), adds());
+                                            x.inputs[2].integers(), dx[0].data(), !is_in_place && adds());
             return;
         }
         // Returned above, before the check of dx[0].
