@@ -40,7 +40,7 @@ const char* const help =
     "       smsim calibrate RUNS.csv --out FILE.toml                 an installation's constants from its "
     "own "
     "runs\n"
-    "       smsim locate SCENARIO.toml TRACE.json                    where a measured step loses against its "
+    "       smsim locate SCENARIO.toml MEASURED                      where a measured step loses against its "
     "prediction\n"
     "       smsim --version | --help; every subcommand has its own --help\n"
     "\n"

@@ -66,7 +66,7 @@ const std::vector<std::string> two_steps = {
 
 TEST_CASE("a device's step is its kernels by kind, and idle where none runs") {
     const MeasuredStep step = step_of(trace_of(two_steps));
-    CHECK(step.is_of_device);
+    CHECK(step.work == validation::MeasuredWork::kernels);
     CHECK(step.steps == 2);
     CHECK(step.step.value == Approx(100e-6));
     CHECK(step.shares.at(StepKind::matrix_product).time.value == Approx((30 + 34) / 2.0 * 1e-6));
@@ -110,7 +110,7 @@ TEST_CASE("a processor's step is its outermost operators; what runs inside them 
     const auto step = validation::read_kineto_trace(*document, "processor_step.json", diagnostics);
     INFO(core::format(diagnostics));
     REQUIRE(step);
-    CHECK_FALSE(step->is_of_device);
+    CHECK(step->work == validation::MeasuredWork::operators);
     CHECK(step->steps == 2);
     // Added up here another way: linear layers forward, and the products of their backward.
     const core::Value::Array& events = document->find("traceEvents")->items();
@@ -163,7 +163,8 @@ TEST_CASE("what is no trace of one rank's steps is refused, with what is allowed
 }
 
 TEST_CASE("the comparison begins with the kind that differs most, and drops what neither has") {
-    sim::Explanation explanation;
+    validation::PredictedStep predicted;
+    sim::Explanation& explanation = predicted.explanation;
     explanation.step = core::seconds(90e-6);
     explanation.update = core::seconds(19e-6);
     explanation.bubble = core::seconds(5e-6);
@@ -179,7 +180,7 @@ TEST_CASE("the comparison begins with the kind that differs most, and drops what
     reduction.busy = core::seconds(15e-6);
     explanation.communications = {reduction};
     const MeasuredStep measured = step_of(trace_of(two_steps));
-    const validation::StepComparison comparison = validation::compare_step(explanation, measured);
+    const validation::StepComparison comparison = validation::compare_step(predicted, measured);
     REQUIRE(comparison.rows.size() == 5);
     CHECK(comparison.rows[0].kind == StepKind::all_reduce);
     CHECK(comparison.rows[0].difference().value == Approx(25e-6));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <limits>
 #include <set>
 #include <string_view>
@@ -99,12 +98,6 @@ constexpr std::array operator_names = {
     NamePart{"aten::to", StepKind::copy},
     NamePart{"aten::", StepKind::elementwise},
 };
-
-std::string lower(std::string text) {
-    std::transform(text.begin(), text.end(), text.begin(),
-                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-    return text;
-}
 
 struct Event {
     std::string name;
@@ -210,7 +203,7 @@ private:
 
     MeasuredStep sum_up() {
         MeasuredStep result;
-        result.is_of_device = !kernels_.empty();
+        result.work = kernels_.empty() ? MeasuredWork::operators : MeasuredWork::kernels;
         result.steps = core::count_of(steps_);
         double first = steps_.front().begin_us, last = steps_.front().end_us, steps = result.steps;
         for (const Event& step : steps_) {
@@ -219,7 +212,8 @@ private:
         }
         const double microsecond = 1e-6 / steps;
         result.step = core::seconds((last - first) * microsecond);
-        std::vector<Event> work = result.is_of_device ? std::move(kernels_) : outermost_operators();
+        std::vector<Event> work =
+            result.work == MeasuredWork::kernels ? std::move(kernels_) : outermost_operators();
         std::erase_if(work, [&](const Event& event) { return event.end_us <= first; });
         std::sort(work.begin(), work.end(),
                   [](const Event& a, const Event& b) { return a.begin_us < b.begin_us; });
@@ -258,14 +252,14 @@ private:
 }  // namespace
 
 StepKind kind_of_kernel(const std::string& name) {
-    const std::string text = lower(name);
+    const std::string text = in_lower_case(name);
     for (const NamePart& one : kernel_names)
         if (text.find(one.part) != std::string::npos) return one.kind;
     return StepKind::elementwise;
 }
 
 std::optional<StepKind> kind_of_operator(const std::string& name) {
-    const std::string text = lower(name);
+    const std::string text = in_lower_case(name);
     // Autograd's own entries hold the operators of a backward.
     if (!text.starts_with("aten::") && !text.starts_with("c10d::") && !text.starts_with("optimizer.step"))
         return std::nullopt;

@@ -1,29 +1,14 @@
 // A trace of torch.profiler (Kineto's Chrome trace) as one measured step.
 #pragma once
 
-#include <map>
 #include <optional>
 #include <string>
 
 #include "core/diagnostics_fwd.h"
-#include "core/units.h"
 #include "core/value.h"
-#include "validation/measured/step_kind.h"
+#include "validation/measured/measured_step.h"
 
 namespace validation {
-
-struct MeasuredStep {
-    int steps = 0;              // in the trace; all times are means over them
-    core::Seconds step;         // from one ProfilerStep to the next
-    core::Seconds busy;         // of it, with a kernel (on processors: an operator) at work
-    bool is_of_device = false;  // kernels of a GPU; else operators of a processor
-    struct Share {
-        core::Seconds time;  // kernels that overlap are both counted
-        std::int64_t count = 0;
-        std::string longest;  // name of the kernel or operator with most of it
-    };
-    std::map<StepKind, Share> shares;
-};
 
 // The kind of a GPU kernel by its name, as cuBLAS, cuDNN, CUTLASS, NCCL, PyTorch, Triton, Apex and
 // Transformer Engine name theirs.

@@ -6,7 +6,7 @@
 
 #include <fmt/core.h>
 
-#include "core/text.h"
+#include "core/errors.h"
 
 namespace validation {
 
@@ -44,34 +44,75 @@ StepKind kind_of_communication(const std::string& what) {
     return word == "send" || word == "receive" ? StepKind::send_receive : StepKind::other_communication;
 }
 
+// Of one micro-batch's forward pass.
+core::Seconds forward_of_micro_batch(const sim::OperatorTime& time, int micro_batches) {
+    return time.forward / micro_batches;
+}
+
+std::string_view name_of(MeasuredWork work) {
+    switch (work) {
+        case MeasuredWork::kernels: return "device";
+        case MeasuredWork::operators: return "processor";
+        case MeasuredWork::modules: return "modules";
+    }
+    core::require(false, "every work has a name");
+    return {};
+}
+
+std::string heading(const MeasuredStep& measured) {
+    if (measured.part == MeasuredPart::forward) return "forward pass of one micro-batch, module by module";
+    return fmt::format(
+        "{} step{} traced, {}", measured.steps, measured.steps == 1 ? "" : "s",
+        measured.work == MeasuredWork::kernels ? "kernels of one device" : "operators of a processor");
+}
+
+std::string_view remarks(const MeasuredStep& measured) {
+    if (measured.part == MeasuredPart::forward)
+        return "what a module does outside of its modules counts for its class; measured with the host and "
+               "with\n"
+               "collectives inside modules, and synchronized at each module; predicted of operators alone\n";
+    return "kernels that run beside each other are each counted in full; a collective's kernel also waits "
+           "for its partners\n";
+}
+
 }  // namespace
 
-std::map<StepKind, core::Seconds> predicted_shares(const sim::Explanation& explanation) {
+std::map<StepKind, core::Seconds> predicted_shares(const PredictedStep& predicted, MeasuredPart part) {
+    const sim::Explanation& explanation = predicted.explanation;
+    const bool is_forward = part == MeasuredPart::forward;
     std::map<StepKind, core::Seconds> shares;
     for (const sim::OperatorTime& time : explanation.operators)
-        shares[kind_of_operator_named(time.kind)] += time.sum();
+        shares[kind_of_operator_named(time.kind)] +=
+            is_forward ? forward_of_micro_batch(time, predicted.micro_batches) : time.sum();
+    if (is_forward) return shares;
     for (const sim::CommunicationShare& share : explanation.communications)
         shares[kind_of_communication(share.what)] += share.busy;
     if (explanation.update.value > 0) shares[StepKind::optimizer] += explanation.update;
     return shares;
 }
 
-StepComparison compare_step(const sim::Explanation& explanation, const MeasuredStep& measured) {
+StepComparison compare_step(const PredictedStep& predicted, const MeasuredStep& measured) {
     StepComparison result;
-    result.predicted = explanation.step;
+    const sim::Explanation& explanation = predicted.explanation;
+    const std::map<StepKind, core::Seconds> shares = predicted_shares(predicted, measured.part);
     result.measured = measured.step;
-    constexpr core::Seconds rounding(1e-9);  // of sums that leave nothing
-    result.predicted_idle = explanation.bubble + explanation.host;
-    if (result.predicted_idle < rounding) result.predicted_idle = core::Seconds(0);
-    result.measured_idle = std::max(core::Seconds(0), measured.step - measured.busy);
-    const std::map<StepKind, core::Seconds> predicted = predicted_shares(explanation);
+    if (measured.part == MeasuredPart::step) {
+        result.predicted = explanation.step;
+        constexpr core::Seconds rounding(1e-9);  // of sums that leave nothing
+        result.predicted_idle = explanation.bubble + explanation.host;
+        if (result.predicted_idle < rounding) result.predicted_idle = core::Seconds(0);
+        result.measured_idle = std::max(core::Seconds(0), measured.step - measured.busy);
+    } else {
+        for (const auto& [kind, time] : shares) result.predicted += time;
+        if (measured.whole_step) result.predicted_step = explanation.step;
+    }
     for (const StepKind kind : step_kinds) {
-        const auto before = predicted.find(kind);
+        const auto before = shares.find(kind);
         const auto found = measured.shares.find(kind);
-        if (before == predicted.end() && found == measured.shares.end()) continue;
+        if (before == shares.end() && found == measured.shares.end()) continue;
         StepComparison::Row row;
         row.kind = kind;
-        if (before != predicted.end()) row.predicted = before->second;
+        if (before != shares.end()) row.predicted = before->second;
         if (found != measured.shares.end()) {
             row.measured = found->second.time;
             row.count = found->second.count;
@@ -83,10 +124,17 @@ StepComparison compare_step(const sim::Explanation& explanation, const MeasuredS
                      [](const StepComparison::Row& a, const StepComparison::Row& b) {
                          return std::abs(a.difference().value) > std::abs(b.difference().value);
                      });
+    const auto compare_size = [&](const char* name, const std::optional<double>& ours,
+                                  const std::optional<double>& theirs) {
+        if (ours && theirs) result.sizes.push_back({name, *ours, *theirs});
+    };
+    compare_size("parameters", predicted.parameters, measured.parameters);
+    compare_size("forward FLOPs", predicted.forward_flops, measured.forward_flops);
     return result;
 }
 
 std::string text_of(const StepComparison& comparison, const MeasuredStep& measured) {
+    const bool is_step = measured.part == MeasuredPart::step;
     const auto line = [](std::string_view what, core::Seconds predicted, core::Seconds taken,
                          const std::string& rest) {
         const double difference = (taken - predicted).value;
@@ -95,34 +143,50 @@ std::string text_of(const StepComparison& comparison, const MeasuredStep& measur
                            core::format(core::Seconds(std::abs(difference))),
                            rest.empty() ? "" : "  " + rest);
     };
-    std::string text =
-        fmt::format("{} step{} traced, {}\n\n  {:<18} {:>9} {:>9} {:>10}\n", measured.steps,
-                    measured.steps == 1 ? "" : "s",
-                    measured.is_of_device ? "kernels of one device" : "operators of a processor", "",
-                    "predicted", "measured", "more");
-    text += line(
-        "step", comparison.predicted, comparison.measured,
-        fmt::format("measured / predicted = {:.3f}", comparison.measured.value / comparison.predicted.value));
+    const auto ratio = [](double predicted, double taken) {
+        if (!(predicted > 0)) return std::string();
+        return fmt::format("measured / predicted = {:.3f}", taken / predicted);
+    };
+    std::string text = fmt::format("{}\n\n  {:<18} {:>9} {:>9} {:>10}\n", heading(measured), "", "predicted",
+                                   "measured", "more");
+    if (comparison.predicted_step)
+        text += line("step", *comparison.predicted_step, *measured.whole_step,
+                     ratio(comparison.predicted_step->value, measured.whole_step->value));
+    text += line(is_step ? "step" : "forward", comparison.predicted, comparison.measured,
+                 ratio(comparison.predicted.value, comparison.measured.value));
     for (const StepComparison::Row& row : comparison.rows)
         text += line(name_of(row.kind), row.predicted, row.measured,
-                     row.count > 0 ? fmt::format("{} a step, most in {:.60}", row.count, row.longest) : "");
-    text += line("idle", comparison.predicted_idle, comparison.measured_idle,
-                 "bubbles, and waiting for the host");
-    text +=
-        "\nkernels that run beside each other are each counted in full; a collective's kernel also waits for "
-        "its "
-        "partners\n";
+                     row.count > 0 ? fmt::format("{} a {}, most in {:.60}", row.count,
+                                                 is_step ? "step" : "pass", row.longest)
+                                   : "");
+    if (is_step)
+        text += line("idle", comparison.predicted_idle, comparison.measured_idle,
+                     "bubbles, and waiting for the host");
+    for (const StepComparison::Size& size : comparison.sizes)
+        text += fmt::format("  {:<18} {:>9.3g} {:>9.3g} {:>10}  {}\n", size.name, size.predicted,
+                            size.measured, "", ratio(size.predicted, size.measured));
+    text += '\n';
+    text += remarks(measured);
     return text;
 }
 
 core::Value to_value(const StepComparison& comparison, const MeasuredStep& measured) {
     core::Value value = core::Value::table();
     value["steps"] = measured.steps;
-    value["traced"] = measured.is_of_device ? "device" : "processor";
-    value["predicted_step_s"] = comparison.predicted.value;
-    value["measured_step_s"] = comparison.measured.value;
-    value["predicted_idle_s"] = comparison.predicted_idle.value;
-    value["measured_idle_s"] = comparison.measured_idle.value;
+    value["traced"] = name_of(measured.work);
+    if (measured.part == MeasuredPart::step) {
+        value["predicted_step_s"] = comparison.predicted.value;
+        value["measured_step_s"] = comparison.measured.value;
+        value["predicted_idle_s"] = comparison.predicted_idle.value;
+        value["measured_idle_s"] = comparison.measured_idle.value;
+    } else {
+        value["predicted_forward_s"] = comparison.predicted.value;
+        value["measured_forward_s"] = comparison.measured.value;
+        if (comparison.predicted_step) {
+            value["predicted_step_s"] = comparison.predicted_step->value;
+            value["measured_step_s"] = measured.whole_step->value;
+        }
+    }
     core::Value rows = core::Value::array();
     for (const StepComparison::Row& row : comparison.rows) {
         core::Value one = core::Value::table();
@@ -134,6 +198,15 @@ core::Value to_value(const StepComparison& comparison, const MeasuredStep& measu
         rows.append(std::move(one));
     }
     value["kinds"] = std::move(rows);
+    core::Value sizes = core::Value::array();
+    for (const StepComparison::Size& size : comparison.sizes) {
+        core::Value one = core::Value::table();
+        one["name"] = size.name;
+        one["predicted"] = size.predicted;
+        one["measured"] = size.measured;
+        sizes.append(std::move(one));
+    }
+    if (!comparison.sizes.empty()) value["sizes"] = std::move(sizes);
     return value;
 }
 

@@ -1,5 +1,8 @@
 #include "validation/measured/step_kind.h"
 
+#include <algorithm>
+#include <cctype>
+
 #include "core/errors.h"
 
 namespace validation {
@@ -42,6 +45,12 @@ bool is_communication(StepKind kind) {
     }
     core::require(false, "every kind is one or the other");
     return false;
+}
+
+std::string in_lower_case(std::string name) {
+    std::transform(name.begin(), name.end(), name.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    return name;
 }
 
 }  // namespace validation

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <string>
 #include <string_view>
 
 namespace validation {
@@ -37,5 +38,7 @@ inline constexpr std::array step_kinds = {StepKind::matrix_product,
 
 std::string_view name_of(StepKind kind);  // "matrix products"
 bool is_communication(StepKind kind);
+// Tools write names of kernels, operators and classes in any case.
+std::string in_lower_case(std::string name);
 
 }  // namespace validation

@@ -1,17 +1,22 @@
 #include "apps/smsim/calibrate/smsim_locate.h"
 
+#include <cmath>
 #include <optional>
 #include <ostream>
+
+#include <fmt/core.h>
 
 #include "api/searched_order.h"
 #include "apps/command.h"
 #include "apps/options.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
+#include "model/model_graph.h"
+#include "model/operators/cost.h"
 #include "sim/report/comparison.h"
 #include "sim/report/explain.h"
 #include "sim/scenario.h"
-#include "validation/measured/gzip/gzip.h"
+#include "validation/measured/measured_file.h"
 #include "validation/measured/step_comparison.h"
 
 namespace apps {
@@ -19,34 +24,45 @@ namespace apps {
 namespace {
 
 const char* const help =
-    "Usage: smsim locate SCENARIO.toml TRACE.json [--set KEY=VALUE]... [--json]\n"
+    "Usage: smsim locate SCENARIO.toml MEASURED [--set KEY=VALUE]... [--json]\n"
     "\n"
-    "Says where a measured step loses against its prediction: the time of a torch.profiler trace beside the "
-    "predicted one,\n"
-    "by kind of kernel, the largest difference first.\n"
+    "Says where a measured step loses against its prediction: measured times beside predicted ones by kind "
+    "of "
+    "work, the\n"
+    "largest difference first.\n"
     "\n"
     "  --set KEY=VALUE  change the scenario\n"
     "  --json           one JSON document on stdout\n"
     "\n"
-    "TRACE.json is what export_chrome_trace() of torch.profiler wrote of one rank (.json or .json.gz), with "
-    "step() "
-    "called "
-    "after every\n"
-    "training step: profile(activities=[CPU, CUDA], schedule=schedule(wait=5, warmup=2, active=3)). Kernels "
-    "of a "
-    "GPU are\n"
-    "compared; without any, operators of the processor.\n"
+    "MEASURED is of one rank, packed by gzip or not:\n"
+    "  a trace of torch.profiler, as export_chrome_trace() writes it, with step() called after every "
+    "training\n"
+    "  step: profile(activities=[CPU, CUDA], schedule=schedule(wait=5, warmup=2, active=3)). Kernels of a "
+    "GPU\n"
+    "  are compared; without any, operators of the processor.\n"
+    "  a report of DeepSpeed's flops profiler (\"flops_profiler\": {\"enabled\": true, \"output_file\": "
+    "...}):\n"
+    "  the forward pass of one micro-batch, module by module.\n"
     "\n"
     "Example:\n"
     "  smsim locate scenarios/llama2_7b_p4d.toml rank0.json\n";
 
-// A step of a large model on a GPU is some 100 MB of JSON.
-constexpr std::size_t largest_trace = std::size_t(512) << 20;
+// Vocabularies are padded and heads tied; beyond that it is another model.
+constexpr double most_apart = 0.05;
 
-std::optional<std::string> read_trace(const std::string& file, core::Diagnostics& diagnostics) {
-    std::optional<std::string> bytes = core::read_file(file, diagnostics, {}, {}, largest_trace);
-    if (!bytes || !validation::is_gzip(*bytes)) return bytes;
-    return validation::unpacked(*bytes, file, diagnostics, largest_trace);
+// What a device that has the whole model and one micro-batch's whole samples has of them.
+validation::PredictedStep predicted_step(const sim::Scenario& scenario, const sim::Evaluation& evaluation) {
+    const schedule::Plan& plan = scenario.file.plan;
+    validation::PredictedStep predicted;
+    predicted.explanation =
+        sim::explain(evaluation, scenario.graph, scenario.cluster, plan, {.finds_influences = false});
+    predicted.micro_batches = plan.micro_batches;
+    const schedule::ParallelLayout& layout = plan.layout;
+    if (layout.tensor == 1 && layout.pipeline == 1 && layout.context == 1 && layout.expert == 1) {
+        predicted.parameters = static_cast<double>(model::parameter_count(scenario.graph));
+        predicted.forward_flops = model::forward_flops_per_sample(scenario.graph).value * plan.micro_batch;
+    }
+    return predicted;
 }
 
 }  // namespace
@@ -61,7 +77,7 @@ int run_locate_command(const std::vector<std::string>& arguments, std::ostream& 
     }
     constexpr std::size_t files = 2;
     if (given.positional().size() != files)
-        given.error("SCENARIO.toml TRACE.json", "two files are needed, a scenario and a trace",
+        given.error("SCENARIO.toml MEASURED", "two files are needed, a scenario and a measurement",
                     "see smsim locate --help");
     if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
     const std::string &path = given.positional()[0], &file = given.positional()[1];
@@ -72,20 +88,26 @@ int run_locate_command(const std::vector<std::string>& arguments, std::ostream& 
             sim::assign(*document, *assignment, diagnostics);
     std::optional<sim::Scenario> scenario = sim::read_scenario(*document, path, diagnostics);
     std::string order;
-    std::optional<validation::MeasuredStep> measured;
-    if (const std::optional<std::string> text = read_trace(file, diagnostics))
-        if (const auto trace = core::parse_json(*text, file, diagnostics))
-            measured = validation::read_kineto_trace(*trace, file, diagnostics);
+    const std::optional<validation::MeasuredStep> measured =
+        validation::read_measured_file(file, diagnostics);
     if (!scenario || !measured || !api::search_order(*scenario, diagnostics, order))
         return show(diagnostics, as_json, out, err);
     const schedule::Plan& plan = scenario->file.plan;
     const std::optional<sim::Evaluation> evaluation =
         sim::evaluate(scenario->graph, scenario->cluster, plan, diagnostics, {.keeps_timeline = true});
-    if (const int code = show(diagnostics, as_json, out, err); code != good || !evaluation)
+    if (!evaluation) {
+        const int code = show(diagnostics, as_json, out, err);
         return code == good ? internal_failure : code;
-    const sim::Explanation explanation =
-        sim::explain(*evaluation, scenario->graph, scenario->cluster, plan, {.finds_influences = false});
-    const validation::StepComparison comparison = validation::compare_step(explanation, *measured);
+    }
+    const validation::StepComparison comparison =
+        validation::compare_step(predicted_step(*scenario, *evaluation), *measured);
+    for (const validation::StepComparison::Size& size : comparison.sizes)
+        if (std::abs(size.measured / size.predicted - 1) > most_apart)
+            diagnostics.warning({file, 0, 0}, size.name,
+                                fmt::format("{:.5g} {} were measured, the scenario's model has {:.5g}",
+                                            size.measured, size.name, size.predicted),
+                                "compare with a scenario of the same model and micro-batch");
+    if (const int code = show(diagnostics, as_json, out, err); code != good) return code;
     if (as_json) out << core::to_json(validation::to_value(comparison, *measured)) << '\n';
     else out << validation::text_of(comparison, *measured);
     return good;
