@@ -89,6 +89,7 @@ TEST_CASE("kernels are told apart by the names that libraries give them") {
         {"void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float>", StepKind::norm},
         {"void transformer_engine::normalization::rmsnorm_fwd_tuned_kernel", StepKind::norm},
         {"sm80_xmma_wgrad_implicit_gemm_indexed_tf32f32", StepKind::convolution},
+        {"cudnn_train_maxwell_scudnn_128x128_stridedB_splitK_medium_nn", StepKind::convolution},
         {"void cudnn::bn_fw_tr_1C11_kernel_NCHW<float>", StepKind::norm},
         {"ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", StepKind::reduce_scatter},
         {"ncclKernel_AllGather_RING_LL_Sum_int8_t", StepKind::all_gather},

@@ -59,6 +59,7 @@ constexpr std::array kernel_names = {
     NamePart{"wgrad", StepKind::convolution},
     NamePart{"dgrad", StepKind::convolution},
     NamePart{"fprop", StepKind::convolution},
+    NamePart{"scudnn", StepKind::convolution},  // of cuDNN, as products: maxwell_scudnn_128x128_relu
     NamePart{"conv2d", StepKind::convolution},
     NamePart{"convolve", StepKind::convolution},
     NamePart{"winograd", StepKind::convolution},
@@ -233,7 +234,7 @@ private:
         result.busy = core::seconds(busy * microsecond);
         for (auto& [kind, share] : result.shares) {
             share.time = core::seconds(sums[kind] * microsecond);
-            share.count = static_cast<std::int64_t>(share.count / steps);
+            share.count /= result.steps;
             const auto longest =
                 std::max_element(by_name[kind].begin(), by_name[kind].end(),
                                  [](const auto& a, const auto& b) { return a.second < b.second; });

@@ -2,6 +2,7 @@
 
 #include "core/diagnostics.h"
 #include "core/document.h"
+#include "validation/measured/chakra/chakra_trace.h"
 #include "validation/measured/flops_profile.h"
 #include "validation/measured/gzip/gzip.h"
 #include "validation/measured/kineto_trace.h"
@@ -14,7 +15,14 @@ namespace {
 constexpr std::size_t largest_file = std::size_t(512) << 20;
 
 const char* const known_files =
-    "a trace of torch.profiler (JSON, one object) and a report of DeepSpeed's flops profiler are read";
+    "a trace of torch.profiler (JSON, one object), a Chakra execution trace (.et) and a report of "
+    "DeepSpeed's flops profiler are read";
+
+bool is_named_execution_trace(std::string_view file) {
+    for (const std::string_view suffix : {".et", ".et.gz"})
+        if (file.ends_with(suffix)) return true;
+    return false;
+}
 
 }  // namespace
 
@@ -27,6 +35,7 @@ std::optional<MeasuredStep> read_measured_file(const std::string& file, core::Di
 
 std::optional<MeasuredStep> read_measured_bytes(std::string_view bytes, const std::string& file,
                                                 core::Diagnostics& diagnostics) {
+    if (is_named_execution_trace(file)) return read_chakra_trace(bytes, file, diagnostics);
     const std::size_t begin = bytes.find_first_not_of(" \t\r\n");
     const bool is_json = begin != std::string_view::npos && bytes[begin] == '{';
     if (!is_json && is_flops_profile(bytes)) {

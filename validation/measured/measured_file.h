@@ -10,8 +10,9 @@
 
 namespace validation {
 
-// What a file holds, packed by gzip or not: a torch.profiler trace (JSON) or a report of DeepSpeed's flops
-// profiler (by its headline). Diagnosed: any other, what the readers of each refuse, more than 512 MiB.
+// What a file holds, packed by gzip or not: a Chakra execution trace (by its name, .et), a torch.profiler
+// trace (JSON) or a report of DeepSpeed's flops profiler (by its headline). Diagnosed: any other, what the
+// readers of each refuse, more than 512 MiB.
 std::optional<MeasuredStep> read_measured_file(const std::string& file, core::Diagnostics& diagnostics);
 
 // Of the file's bytes, unpacked; `file` names it in diagnostics.

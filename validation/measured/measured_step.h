@@ -22,10 +22,17 @@ struct MeasuredStep {
     int steps = 0;       // that were measured; all times are means over them
     core::Seconds step;  // of `part`, from begin to end
     core::Seconds busy;  // of it, with something at work
+    // No clock times were written: `step` and `busy` are of the durations in the order of their dependencies.
+    bool is_replayed = false;
+    struct Message {
+        std::int64_t count = 0;
+        core::Seconds time;
+    };
     struct Share {
         core::Seconds time;  // what overlaps is counted each
         std::int64_t count = 0;
         std::string longest;  // name of the kernel, operator or class of modules with most of it
+        std::map<core::Bytes, Message> messages;  // of communication, by size, where sizes were written
     };
     std::map<StepKind, Share> shares;
     // Of the whole model on one device, where the measurement tells.

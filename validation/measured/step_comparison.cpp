@@ -66,6 +66,34 @@ std::string heading(const MeasuredStep& measured) {
         measured.work == MeasuredWork::kernels ? "kernels of one device" : "operators of a processor");
 }
 
+// The sizes that a kind of communication had, the longest first.
+std::string messages_of(const StepComparison::Row& row) {
+    if (row.messages.empty()) return {};
+    std::vector<std::pair<core::Bytes, MeasuredStep::Message>> messages(row.messages.begin(),
+                                                                        row.messages.end());
+    std::stable_sort(messages.begin(), messages.end(),
+                     [](const auto& a, const auto& b) { return a.second.time > b.second.time; });
+    constexpr std::size_t shown = 4;
+    std::string text = fmt::format("  messages of {}:", name_of(row.kind));
+    for (std::size_t i = 0; i < std::min(shown, messages.size()); ++i)
+        text += fmt::format("{} {} x {} in {}", i > 0 ? "," : "", messages[i].second.count,
+                            core::format(messages[i].first), core::format(messages[i].second.time));
+    if (messages.size() > shown) text += fmt::format(" and {} sizes more", messages.size() - shown);
+    return text + fmt::format("; predicted {} in all\n", core::format(row.predicted_bytes));
+}
+
+core::Value value_of(const std::map<core::Bytes, MeasuredStep::Message>& messages) {
+    core::Value rows = core::Value::array();
+    for (const auto& [size, message] : messages) {
+        core::Value one = core::Value::table();
+        one["bytes"] = size.value;
+        one["count"] = message.count;
+        one["measured_s"] = message.time.value;
+        rows.append(std::move(one));
+    }
+    return rows;
+}
+
 std::string_view remarks(const MeasuredStep& measured) {
     if (measured.part == MeasuredPart::forward)
         return "what a module does outside of its modules counts for its class; measured with the host and "
@@ -117,7 +145,11 @@ StepComparison compare_step(const PredictedStep& predicted, const MeasuredStep& 
             row.measured = found->second.time;
             row.count = found->second.count;
             row.longest = found->second.longest;
+            row.messages = found->second.messages;
         }
+        if (measured.part == MeasuredPart::step)
+            for (const sim::CommunicationShare& share : explanation.communications)
+                if (kind_of_communication(share.what) == kind) row.predicted_bytes += share.bytes;
         result.rows.push_back(std::move(row));
     }
     std::stable_sort(result.rows.begin(), result.rows.end(),
@@ -162,10 +194,14 @@ std::string text_of(const StepComparison& comparison, const MeasuredStep& measur
     if (is_step)
         text += line("idle", comparison.predicted_idle, comparison.measured_idle,
                      "bubbles, and waiting for the host");
+    for (const StepComparison::Row& row : comparison.rows) text += messages_of(row);
     for (const StepComparison::Size& size : comparison.sizes)
         text += fmt::format("  {:<18} {:>9.3g} {:>9.3g} {:>10}  {}\n", size.name, size.predicted,
                             size.measured, "", ratio(size.predicted, size.measured));
     text += '\n';
+    if (measured.is_replayed)
+        text +=
+            "the trace has no clock times: its step is its durations in the order of their dependencies\n";
     text += remarks(measured);
     return text;
 }
@@ -174,6 +210,7 @@ core::Value to_value(const StepComparison& comparison, const MeasuredStep& measu
     core::Value value = core::Value::table();
     value["steps"] = measured.steps;
     value["traced"] = name_of(measured.work);
+    if (measured.is_replayed) value["replayed"] = true;
     if (measured.part == MeasuredPart::step) {
         value["predicted_step_s"] = comparison.predicted.value;
         value["measured_step_s"] = comparison.measured.value;
@@ -195,6 +232,8 @@ core::Value to_value(const StepComparison& comparison, const MeasuredStep& measu
         one["measured_s"] = row.measured.value;
         one["count"] = row.count;
         if (!row.longest.empty()) one["longest"] = row.longest;
+        if (row.predicted_bytes.value > 0) one["predicted_bytes"] = row.predicted_bytes.value;
+        if (!row.messages.empty()) one["messages"] = value_of(row.messages);
         rows.append(std::move(one));
     }
     value["kinds"] = std::move(rows);

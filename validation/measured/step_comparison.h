@@ -34,6 +34,9 @@ struct StepComparison {
         core::Seconds predicted, measured;
         std::int64_t count = 0;  // of measured kernels a step
         std::string longest;     // the measured kernel with most of it
+        // Of communication: as the Program counts them, and as the trace does where it tells.
+        core::Bytes predicted_bytes;
+        std::map<core::Bytes, MeasuredStep::Message> messages;
         core::Seconds difference() const { return measured - predicted; }
     };
     std::vector<Row> rows;  // the largest difference first; kinds that neither has are left out

@@ -40,6 +40,7 @@ const char* const help =
     "  step: profile(activities=[CPU, CUDA], schedule=schedule(wait=5, warmup=2, active=3)). Kernels of a "
     "GPU\n"
     "  are compared; without any, operators of the processor.\n"
+    "  a Chakra execution trace (.et) of chakra_converter, also with the sizes of collectives.\n"
     "  a report of DeepSpeed's flops profiler (\"flops_profiler\": {\"enabled\": true, \"output_file\": "
     "...}):\n"
     "  the forward pass of one micro-batch, module by module.\n"
