@@ -88,7 +88,8 @@ bool PartitionSearch::simulate(const std::vector<PartitionTask>& tasks, std::vec
         const std::size_t end = std::min(options.size(), begin + simulated_at_once);
         if (means_.is_late()) return false;
         std::vector<std::optional<RankedPlan>> results(end - begin);
-        core::for_each_in_parallel(end - begin, means_.threads, [&](std::size_t i, int) {
+        core::for_each_in_parallel(end - begin, means_.threads, [&](std::size_t i, int thread) {
+            if (thread == 0) means_.tell_progress();
             const Option& option = options[begin + i];
             PartitionTask task = tasks[option.task];
             const core::Seconds limit = means_.limit(task.target, best);
@@ -118,6 +119,7 @@ std::optional<core::Seconds> PartitionSearch::bound_unless_beaten(const Partitio
                                                                   double best) const {
     const core::Seconds limit = means_.limit(task.target, best);
     if (task.work_bound >= limit) return std::nullopt;
+    if (means_.is_stopped()) return task.work_bound;
     if (means_.least_open && task.work_bound >= means_.limit(task.target, *means_.least_open))
         return task.work_bound;
     const PartitionMeans::Layout layout = means_.layout(task.layout);
@@ -147,7 +149,7 @@ PartitionSearch::Walk PartitionSearch::walk(StageTable& table, const PartitionTa
                                             double best) const {
     core::Seconds limit = means_.limit(task.target, best), looked_at = limit;
     Walk walk{{}, least};
-    for (int tries = 0; tries < most_tries_of_a_walk; ++tries) {
+    for (int tries = 0; tries < most_tries_of_a_walk && !means_.is_stopped(); ++tries) {
         PartitionSpace space(table, task.plan);
         std::optional<std::vector<PartitionOption>> options = space.below(looked_at, most_visited);
         means_.work->add(1, per_bounded_plan);
@@ -171,7 +173,8 @@ void PartitionSearch::for_each_of(const Tasks& tasks, const std::vector<std::siz
         if (i == 0 || tasks[wave[i]].family != tasks[wave[i - 1]].family) runs.emplace_back(i, i);
         runs.back().second = i + 1;
     }
-    core::for_each_in_parallel(runs.size(), means_.threads, [&](std::size_t r, int) {
+    core::for_each_in_parallel(runs.size(), means_.threads, [&](std::size_t r, int thread) {
+        if (thread == 0) means_.tell_progress();
         const PartitionMeans::Layout layout = means_.layout(tasks[wave[runs[r].first]].layout);
         const std::lock_guard lock(*layout.guard);
         StageTable table(graph_, *layout.bounds);
@@ -200,7 +203,8 @@ std::vector<PartitionSearch::OpenTask> PartitionSearch::find_open(const Tasks& t
                 least[i] = bound_unless_beaten(tasks[wave[i]], best);
         else
             for_each_of(tasks, wave, [&](StageTable& table, std::size_t i) {
-                least[i] = least_of(table, tasks[wave[i]], best);
+                least[i] = means_.is_stopped() ? bound_unless_beaten(tasks[wave[i]], best)
+                                               : least_of(table, tasks[wave[i]], best);
             });
         for (std::size_t i = 0; i < wave.size(); ++i) {
             if (least[i]) open.push_back({wave[i], *least[i]});

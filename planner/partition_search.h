@@ -32,8 +32,9 @@ struct PartitionMeans {
     std::function<std::optional<RankedPlan>(const PartitionTask&, core::Seconds limit)> simulate;
     // Steps of this length or longer are no better than the value, or violate a constraint.
     std::function<core::Seconds(std::size_t target, double value)> limit;
-    std::function<bool()> is_late;
-    std::optional<double> least_open;  // value that plans which the other search left may have
+    std::function<bool()> is_late, is_stopped;  // a search that was stopped is late too
+    std::function<void()> tell_progress;        // by the thread that searches alone
+    std::optional<double> least_open;           // value that plans which the other search left may have
     WorkMeter* work = nullptr;
     struct Layout {
         std::mutex* guard;  // of the bounds

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <ctime>
 #include <deque>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -48,6 +49,8 @@ constexpr std::size_t opened_at_once = 16;
 // Groups of plans with which a search begins, and what is looked at in each: first those of the least bounds.
 constexpr std::size_t most_usual_groups = 6, tightened_in_a_probe = 24, simulated_in_a_probe = 2;
 constexpr int tries_of_a_probe = 3;
+// Some milliseconds of enumeration.
+constexpr std::size_t enumerated_between_progress = 4096;
 // Of the limit, for the first plans, and for these and all plans with the one partition that balances them.
 // Then partitions, and moves of cuts of the plans behind the first.
 constexpr double share_of_probes = 0.4, share_of_waves = 0.75, share_of_moves = 0.9;
@@ -175,7 +178,10 @@ private:
     }
     bool is_stopped() const { return request_.is_stopped && request_.is_stopped(); }
     // `least` is the bound of what is left, where it is known.
-    void tell_progress(std::optional<double> least) const;
+    void tell_progress(std::optional<double> least);
+    // work(item) for every item of 0 ... count - 1, by all threads, telling on the way that the search lives.
+    // False for an item: the search was stopped before it.
+    std::vector<char> work_on(std::size_t count, const std::function<void(std::size_t item)>& work);
     void count_work(const schedule::Plan& plan, const std::optional<sim::Evaluation>& evaluation) const {
         work_.add(1, per_simulation);
         work_.add(plan.layout.ranks(), per_simulated_rank);
@@ -202,6 +208,7 @@ private:
     void enumerate();
     void bound_families();
     void bound_families_of(const std::vector<std::size_t>& groups);
+    void bound_coarsely(Family& family);
     void enter(std::size_t i);
     void probe_usual_plans(core::Diagnostics& diagnostics);
     void search_waves(core::Diagnostics& diagnostics, double share);
@@ -272,13 +279,15 @@ private:
     std::optional<double> open_;
     void leave_open(double value) { open_ = open_ ? std::min(*open_, value) : value; }
     core::Seconds least_step(const cluster::Cluster& cluster) const;
-    bool is_settled_ = true;                              // no move of a cut makes a ranked plan better
+    std::vector<std::optional<core::Seconds>> least_steps_;  // of the targets
+    bool is_settled_ = true;                                 // no move of a cut makes a ranked plan better
     std::optional<double> first_unvisited_;               // bound of the best entry that the time limit left
     std::vector<std::unique_ptr<GuardedBounds>> bounds_;  // one a layout
     mutable WorkMeter work_;
     OrderCollection orders_{&work_};
     std::vector<std::unique_ptr<StageCollection>> stages_;  // one a target
     std::deque<sim::KnownCandidates> known_candidates_;     // one a target
+    std::optional<double> told_least_;
     Clock::time_point begin_ = Clock::now();
     std::clock_t cpu_begin_ = std::clock();
 };
@@ -313,6 +322,15 @@ void Search::bound_families() {
     bound_families_of(all);
 }
 
+// Of any plan on the cluster: takes no time, where the search was stopped.
+void Search::bound_coarsely(Family& family) {
+    const std::size_t target = groups_[family.group].target;
+    least_steps_.resize(targets_.size());
+    if (!least_steps_[target]) least_steps_[target] = least_step(targets_[target].cluster);
+    family.time_bound = *least_steps_[target];
+    family.bound = value_of(target, family.time_bound, core::Bytes(0));
+}
+
 // Those that are not bounded. One task a layout: what its plans share is computed once and by one thread.
 void Search::bound_families_of(const std::vector<std::size_t>& groups) {
     std::map<std::size_t, std::vector<std::size_t>> by_layout;
@@ -325,7 +343,7 @@ void Search::bound_families_of(const std::vector<std::size_t>& groups) {
             }
     const std::vector<std::pair<std::size_t, std::vector<std::size_t>>> tasks(by_layout.begin(),
                                                                               by_layout.end());
-    core::for_each_in_parallel(tasks.size(), request_.threads, [&](std::size_t t, int) {
+    const std::vector<char> is_bounded = work_on(tasks.size(), [&](std::size_t t) {
         const auto& [layout, families] = tasks[t];
         for (const std::size_t f : families) {
             Family& family = families_[f];
@@ -337,6 +355,9 @@ void Search::bound_families_of(const std::vector<std::size_t>& groups) {
             family.bound = value_of(first.target, family.time_bound, core::Bytes(0));
         }
     });
+    for (std::size_t t = 0; t < tasks.size(); ++t)
+        if (!is_bounded[t])
+            for (const std::size_t f : tasks[t].second) bound_coarsely(families_[f]);
     for (const std::size_t f : unbounded) {
         const Family& family = families_[f];
         const std::size_t target = groups_[family.group].target;
@@ -365,7 +386,7 @@ void Search::open_families(const std::vector<std::size_t>& opened) {
     const std::vector<std::pair<std::size_t, std::vector<std::size_t>>> tasks(by_layout.begin(),
                                                                               by_layout.end());
     const bool bounds_time_first = request_.uses_bounds && request_.objective != Objective::memory;
-    core::for_each_in_parallel(tasks.size(), request_.threads, [&](std::size_t t, int) {
+    work_on(tasks.size(), [&](std::size_t t) {
         Bounds& bounds = bounds_[tasks[t].first]->bounds;
         for (const std::size_t i : tasks[t].second) {
             Entry& entry = entries_[i];
@@ -536,6 +557,8 @@ void Search::enumerate() {
     std::map<std::pair<int, GradientHandling>, std::size_t> families;  // of the last group
     for (std::size_t t = 0; t < targets_.size(); ++t) {
         const auto add = [&](const schedule::Plan& plan) {
+            if (is_stopped()) return;
+            if (entries_.size() % enumerated_between_progress == 0) tell_progress(std::nullopt);
             const Entry* before = entries_.empty() ? nullptr : &entries_.back();
             const bool is_new_layout =
                 !before || before->target != t || !(before->plan.layout == plan.layout);
@@ -671,8 +694,7 @@ void Search::tighten_all(const std::vector<std::size_t>& loose) {
     for (const std::size_t i : loose) queue_.erase(key_of(i));
     std::vector<bool> was_bounded;
     for (const std::size_t i : loose) was_bounded.push_back(entries_[i].is_bounded);
-    core::for_each_in_parallel(loose.size(), request_.threads,
-                               [&](std::size_t i, int) { tighten(entries_[loose[i]]); });
+    work_on(loose.size(), [&](std::size_t i) { tighten(entries_[loose[i]]); });
     for (std::size_t l = 0; l < loose.size(); ++l) {
         const std::size_t i = loose[l];
         if (!was_bounded[l]) offload_where_needed(i);
@@ -688,10 +710,13 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
     std::vector<RankedPlan> ranked(taken.size());
     std::vector<std::optional<Rejection>> rejections(taken.size());
     std::vector<core::Diagnostics> problems(taken.size());
-    core::for_each_in_parallel(taken.size(), request_.threads, [&](std::size_t i, int) {
-        evaluate(taken[i], ranked[i], rejections[i], problems[i]);
-    });
+    const std::vector<char> is_simulated = work_on(
+        taken.size(), [&](std::size_t i) { evaluate(taken[i], ranked[i], rejections[i], problems[i]); });
     for (std::size_t i = 0; i < ranked.size(); ++i) {
+        if (!is_simulated[i]) {
+            enter(taken[i]);
+            continue;
+        }
         entries_[taken[i]].is_taken = true;
         if (std::optional<Entry> next = after_taking(entries_[taken[i]], rejections[i])) {
             entries_.push_back(std::move(*next));
@@ -717,7 +742,19 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
     if (result_.plans.size() > request_.keep) result_.plans.resize(request_.keep);
 }
 
-void Search::tell_progress(std::optional<double> least) const {
+std::vector<char> Search::work_on(std::size_t count, const std::function<void(std::size_t item)>& work) {
+    std::vector<char> is_done(count, 0);
+    core::for_each_in_parallel(count, request_.threads, [&](std::size_t item, int thread) {
+        if (is_stopped()) return;
+        if (thread == 0) tell_progress(told_least_);
+        work(item);
+        is_done[item] = 1;
+    });
+    return is_done;
+}
+
+void Search::tell_progress(std::optional<double> least) {
+    told_least_ = least;
     if (!request_.progress) return;
     std::size_t rejected = 0;
     for (const auto& [reason, count] : result_.account.rejected) rejected += count;
@@ -1036,6 +1073,8 @@ void Search::search_partitions() {
     means.limit = [this](std::size_t target, double value) { return step_limit(target, value); };
     means.least_open = least_bound();
     means.is_late = [this] { return is_late(); };
+    means.is_stopped = [this] { return is_stopped(); };
+    means.tell_progress = [this] { tell_progress(told_least_); };
     means.work = &work_;
     means.layout = [this](std::size_t layout) {
         return PartitionMeans::Layout{&bounds_[layout]->guard, &bounds_[layout]->bounds};
@@ -1101,6 +1140,7 @@ void Search::simulate_whole() {
 // The nearest of the plans whose state alone is too much, where nothing fits.
 void Search::look_for_shortfall() {
     for (const Entry& entry : entries_) {
+        if (is_stopped()) return;
         if (entry.rejection != Rejection::state || entry.memory.peak.value > 0) continue;
         const std::optional<MemoryBound> memory = bounds_[entry.layout]->bounds.memory(entry.plan);
         if (memory)

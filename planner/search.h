@@ -64,7 +64,7 @@ struct SearchRequest {
     PlanLimits limits = {};
     bool keeps_front = false;      // SearchResult::front
     bool searches_orders = false;  // of the ranked plans, each with an order of its own where that is better
-    // Called between passes, from the thread that called the search.
+    // Called between pieces of work, many times a second, from the thread that called the search.
     std::function<void(const SearchProgress&)> progress = {};
     // True ends the search as its time limit does, also where there is no plan yet. From any thread.
     std::function<bool()> is_stopped = {};

@@ -78,6 +78,7 @@ Answer solve(Question question) {
     answer.result = planner::search_plans(graph, targets, request.search, answer.diagnostics);
     planner::SearchResult& result = answer.result;
     if (result.plans.empty()) {
+        if (request.search.is_stopped && request.search.is_stopped()) return answer;
         answer.diagnostics = why_no_plan(request, graph, targets, result, answer.diagnostics);
         return answer;
     }

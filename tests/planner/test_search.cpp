@@ -4,6 +4,7 @@
 #include <functional>
 #include <iomanip>
 #include <iterator>
+#include <limits>
 #include <numeric>
 #include <set>
 
@@ -518,4 +519,50 @@ TEST_CASE("what is to run a plan narrows the space exactly, also where it divide
         CHECK(runnable.takes(ranked.plan));
         CHECK_FALSE(ranked.plan.has_sequence_parallelism());
     }
+}
+
+TEST_CASE("a search stopped at any moment accounts for every plan, and its lower bound holds") {
+    const auto graph = load_graph("bert-large");
+    const std::vector<planner::Target> targets = {target_of("p3.16xlarge", 1)};
+    planner::SearchRequest request;
+    request.global_batch = 64;
+    request.threads = 1;
+    std::int64_t asked = 0, most = std::numeric_limits<std::int64_t>::max();
+    request.is_stopped = [&] { return ++asked > most; };
+    core::Diagnostics diagnostics;
+    const auto whole = planner::search_plans(graph, targets, request, diagnostics);
+    REQUIRE(whole.account.is_proven_optimal);
+    const std::int64_t all = asked;
+    int with_plans = 0;
+    for (const int percent : {0, 20, 60, 85, 90, 95, 97, 99}) {
+        asked = 0;
+        most = all * percent / 100;
+        core::Diagnostics said;
+        const auto result = planner::search_plans(graph, targets, request, said);
+        INFO("stopped at question " << most << " of " << all);
+        CHECK(sum_of(result.account) == result.account.space);
+        if (result.plans.empty()) continue;
+        ++with_plans;
+        CHECK(result.plans.front().value >= whole.plans.front().value);
+        CHECK(result.account.lower_bound <= whole.plans.front().value);
+        CHECK(result.account.lower_bound > 0);
+    }
+    CHECK(with_plans >= 3);
+}
+
+TEST_CASE("a search tells how far it is from the listing of its plans on") {
+    const auto graph = load_graph("bert-large");
+    std::vector<planner::SearchProgress> told;
+    planner::SearchRequest request;
+    request.global_batch = 64;
+    request.threads = 1;
+    request.progress = [&](const planner::SearchProgress& at) { told.push_back(at); };
+    core::Diagnostics diagnostics;
+    const auto result = planner::search_plans(graph, {target_of("p3.16xlarge", 1)}, request, diagnostics);
+    // While plans are listed, then before each that is simulated.
+    REQUIRE(told.size() > result.account.evaluated);
+    CHECK(told.front().space == 0);
+    CHECK(told.back().space == result.account.space);
+    CHECK(std::is_sorted(told.begin(), told.end(),
+                         [](const auto& a, const auto& b) { return a.looked_at < b.looked_at; }));
 }
