@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 QUESTION = ["--target", "p4d.24xlarge", "--nodes", "4", "--model", "llama-2-7b"]
 # Llama 2's own shape under another name (meta-llama/Llama-2-7b-hf): a small one of two layers, so that its plan is found at once.
@@ -122,9 +123,19 @@ def check_plan_a(page, tools, folder):
 
 
 def check_layout(page, width):
-    """Nothing is cut off at the side: what is wider scrolls inside itself."""
+    """Nothing is cut off at the side: what is wider scrolls inside itself, and the table of plans is never wider."""
+    beyond = page.evaluate("() => { const at = document.getElementById('plans')?.parentElement; return at ? at.scrollWidth - at.clientWidth : 0; }")
+    assert width > 900 or beyond <= 0, f"at {width} pixels the table of plans is {beyond} pixels wider than its place"
     over = page.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert over <= 0, f"at {width} pixels the page is {over} pixels wider than the window"
+
+
+def check_ticks(page):
+    """Each tick of the scatter says something else than the one beside it."""
+    axes = page.evaluate("() => [...document.querySelectorAll('#scatter .axis')].map((axis) => [...axis.querySelectorAll('text')].map((t) => t.textContent))")
+    assert len(axes) == 2, axes
+    for ticks in axes:
+        assert len(ticks) > 1 and len(set(ticks)) == len(ticks), ticks
 
 
 def press_until(page, selector, key="Tab", most=200):
@@ -208,13 +219,16 @@ def refuse_onnx_and_nonsense(watched):
 
 def stop_a_search(watched):
     page = watched.page
-    page.fill("#model", "llama-3-405b")
+    page.fill("#model", "llama-3.1-405b")
+    page.select_option("#instance", "p5.48xlarge")
     page.fill("#nodes", "256")
     page.fill("#further", "--time-limit 3600")
     page.click("#plan")
     page.wait_for_function("document.getElementById('state').textContent.includes('plans looked at')")
+    begun = time.monotonic()
     page.click("#stop")
     page.wait_for_selector("#plan:enabled")
+    assert time.monotonic() - begun < 5, "a search that is given up ends at once"
     page.fill("#model", "bert-large")
     page.fill("#nodes", "1")
     page.fill("#further", "")
@@ -254,6 +268,7 @@ def main():
             by_keyboard_alone(watched, expected)
             check_plan_a(watched.page, tools, folder)
             check_layout(watched.page, width)
+            check_ticks(watched.page)
             check_contrast(watched.page, scheme)
             if shots:
                 watched.page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")

@@ -8,7 +8,7 @@ export function number(value, digits = 3) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 1000) return grouped(value);
+  if (size >= 1000) return format(`,.${Math.max(0, digits - Math.floor(Math.log10(size)) - 1)}~f`)(value);
   if (size < 1e-3) return value.toExponential(digits - 1);
   return String(Number(value.toPrecision(digits)));
 }
@@ -32,6 +32,14 @@ export function seconds(value, digits = 3) {
   if (value === 0) return "0 s";
   const [, size, name] = unit_of(value);
   return `${number(value / size, digits)} ${name}`;
+}
+
+// How to write the values of an axis: text(value, digits) with the fewest digits that tell each from the others.
+export function told_apart(values, text) {
+  const most = 9;
+  let digits = 3;
+  while (digits < most && new Set(values.map((value) => text(value, digits))).size < values.length) ++digits;
+  return (value) => text(value, digits);
 }
 
 // Two decimals, as the tables of the command lines have them.

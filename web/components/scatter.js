@@ -9,7 +9,7 @@ import { select } from "d3-selection";
 import { line } from "d3-shape";
 import { on } from "./events.js";
 import { figure, legend, tips } from "./figure.js";
-import { gib, number, percent, seconds, usd } from "./format.js";
+import { gib, number, percent, seconds, told_apart, usd } from "./format.js";
 
 // A million samples of a plan; nothing where the price is not known.
 export function usd_per_million_samples(plan) {
@@ -169,14 +169,11 @@ function draw(place, width, chart, options) {
   const radius = scaleSqrt([0, Math.max(...chart.points.map((p) => p.size))], [0, chart.is_log ? 4.5 : 13]);
   const svg = select(place).append("svg").attr("width", width).attr("height", height);
 
-  const text = chart.is_log ? seconds : (value) => number(value);
-  const ticks = Math.max(3, Math.floor(width / 140));
-  const bottom = axisBottom(x).ticks(ticks).tickFormat(chart.is_log ? null : (value) => seconds(value));
-  const side = axisLeft(y).ticks(5).tickFormat(chart.is_log ? null : text);
-  if (chart.is_log) {
-    bottom.tickValues(round_values(x.domain(), width / 90)).tickFormat((value) => seconds(value));
-    side.tickValues(round_values(y.domain(), height / 40)).tickFormat((value) => seconds(value));
-  }
+  const [across, up] = chart.is_log
+    ? [round_values(x.domain(), width / 90), round_values(y.domain(), height / 40)]
+    : [x.ticks(Math.max(3, Math.floor(width / 140))), y.ticks(5)];
+  const bottom = axisBottom(x).tickValues(across).tickFormat(told_apart(across, seconds));
+  const side = axisLeft(y).tickValues(up).tickFormat(told_apart(up, chart.is_log ? seconds : number));
   bottom.tickSizeInner(-(height - margin.top - margin.bottom));
   side.tickSizeInner(-(width - margin.left - margin.right));
   svg.append("g").attr("class", "axis").attr("transform", `translate(0,${height - margin.bottom})`).call(bottom);

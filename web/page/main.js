@@ -31,6 +31,7 @@ function showProgress(progress) {
   const bar = at("progress");
   bar.hidden = false;
   if (progress.all > 0) bar.value = progress.done / progress.all;
+  if (progress.all === 0) return say("Listing the plans …");
   const best = progress.best === null ? "no plan yet" : `best so far ${seconds(progress.best)}`;
   say(`${progress.done.toLocaleString("en")} of ${progress.all.toLocaleString("en")} plans looked at, ${best}, ` +
     `${number(progress.seconds)} s`);
@@ -115,7 +116,7 @@ async function plan() {
   simulator.reset();
   const answer = await simulator.ask({ ask: "plan", arguments: given }, { files: file ? [file] : [], progress: showProgress });
   busy(false);
-  if (answer.outcome === "stopped") return say("Stopped.");
+  if (answer.outcome === "stopped") return say("Stopped before a plan was found.");
   if (answer.outcome !== "good" || !answer.document?.plans) {
     say(answer.outcome === "no_plan" ? "No plan fits." : "This cannot be planned.");
     at("answer").hidden = true;

@@ -21,13 +21,13 @@ const columns = [
 
 // Calls choose("a" | "b", index) when a plan is picked.
 export function render(root, plans, { chosen, choose }) {
-  const radio = (name, index) => element("td", {}, element("label", { class: "pick" },
+  const radio = (name, index) => element("td", { class: "picks", "data-title": name.toUpperCase() }, element("label", { class: "pick" },
     element("input", { type: "radio", name: `pick-${name}`, value: index, checked: chosen[name] === index,
       "aria-label": `Plan ${plans[index].rank} is plan ${name.toUpperCase()}`, onchange: () => choose(name, index) })));
   const heading = (title, kind) => element("th", { scope: "col", class: kind }, title);
   const rows = plans.map((row, index) => element("tr", { "data-plan": index }, radio("a", index), radio("b", index),
-    ...columns.map(([, cell, kind], i) =>
-      element(i === 0 ? "th" : "td", { scope: i === 0 ? "row" : null, class: kind }, cell(row)))));
+    ...columns.map(([title, cell, kind], i) =>
+      element(i === 0 ? "th" : "td", { scope: i === 0 ? "row" : null, class: kind, "data-title": title }, cell(row)))));
   root.replaceChildren(element("caption", {}, "Best first. A is shown from close by below, B is set beside it."),
     element("thead", {}, element("tr", {}, heading("A"), heading("B"), ...columns.map(([title, , kind]) => heading(title, kind)))),
     element("tbody", {}, ...rows));

@@ -19,8 +19,8 @@ async function start(wasm) {
     },
     onProgress(progress) {
       self.postMessage({ id: asked, progress });
-      return !(stopFlag && Atomics.load(stopFlag, 0) !== 0);
     },
+    isStopped: () => stopFlag !== null && Atomics.load(stopFlag, 0) !== 0,
     print() {},
     printErr() {},
   };

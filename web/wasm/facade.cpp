@@ -3,6 +3,7 @@
 #include <emscripten.h>
 
 #include <exception>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -17,11 +18,12 @@
 #include "core/errors.h"
 #include "model/load.h"
 
-// Hands the worker a line of JSON. Other than 0 where it wants the work to end with the best so far.
+// Hands the worker a line of JSON; asks it whether the work is to end with the best so far.
 // clang-format off
-EM_JS(int, tell_progress, (const char* line), {
-    return Module.onProgress && !Module.onProgress(JSON.parse(UTF8ToString(line))) ? 1 : 0;
+EM_JS(void, tell_progress, (const char* line), {
+    if (Module.onProgress) Module.onProgress(JSON.parse(UTF8ToString(line)));
 });
+EM_JS(int, is_stop_wanted, (), { return Module.isStopped && Module.isStopped() ? 1 : 0; });
 // clang-format on
 
 namespace {
@@ -96,13 +98,16 @@ core::Value to_value(const api::Progress& at) {
 }
 
 core::Value plan(const core::Value& question) {
-    bool is_stopped = false;
+    // The search reports many times a second, the page shows ten of them.
+    constexpr double seconds_between = 0.1;
+    std::optional<double> told;
     const api::Watch watch{.progress =
                                [&](const api::Progress& at) {
-                                   if (tell_progress(core::to_json(to_value(at)).c_str()) != 0)
-                                       is_stopped = true;
+                                   if (told && at.seconds - *told < seconds_between) return;
+                                   told = at.seconds;
+                                   tell_progress(core::to_json(to_value(at)).c_str());
                                },
-                           .is_stopped = [&] { return is_stopped; }};
+                           .is_stopped = [] { return is_stop_wanted() != 0; }};
     const api::PlanReply reply = api::plan(texts_in(question, "arguments"), watch);
     core::Value answer = to_value(reply);
     answer["plan_files"] = core::Value(reply.plan_files);
@@ -130,9 +135,9 @@ core::Value answer_to(const core::Value& question) {
     throw core::InternalError("the page asks for " + core::in_quotes(asked) + ", which no function answers");
 }
 
-core::Value failure(const std::string& what) {
+core::Value without_answer(const char* outcome, const std::string& what) {
     core::Value answer = core::Value::table();
-    answer["outcome"] = "failure";
+    answer["outcome"] = outcome;
     answer["said"] = what;
     return answer;
 }
@@ -141,12 +146,12 @@ std::string answer_in_text(const char* text) {
     try {
         core::Diagnostics diagnostics;
         const std::optional<core::Value> question = core::parse_json(text, "question", diagnostics);
-        if (!question) return core::to_json(failure(core::format(diagnostics)));
+        if (!question) return core::to_json(without_answer("failure", core::format(diagnostics)));
         return core::to_json(answer_to(*question));
     } catch (const api::Stopped&) {
-        return core::to_json(failure("stopped before a plan was found"));
+        return core::to_json(without_answer("stopped", "stopped before a plan was found"));
     } catch (const std::exception& error) {
-        return core::to_json(failure(error.what()));
+        return core::to_json(without_answer("failure", error.what()));
     }
 }
 
