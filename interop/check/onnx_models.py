@@ -180,8 +180,7 @@ KEPT = ("fasterrcnn_mobilenet_v3_large_320_fpn.train", "fasterrcnn_frozen_norms.
         "maskrcnn_resnet50_fpn.train", "keypointrcnn_resnet50_fpn.train", "retinanet_resnet50_fpn.train", "fcos_resnet50_fpn.train",
         "ssd300_vgg16.eval", "ssdlite320_mobilenet_v3_large.train", "lstm.train", "lstm.dynamo", "lstm_bidirectional.train",
         "gru.train", "rnn.train", "swin_t.dynamo", "bert.train", "gpt2.dynamo")
-# What an export for training holds beyond the module's parameters, and why.
-KNOWN = {"swin_v2_t": (5400, "12 tables of relative coordinates [1, 15, 15, 2]: buffers that TorchScript names like parameters")}
+KNOWN = {}  # of a model: what its export for training holds beyond its parameters, and why
 
 
 def make_unequal(model):

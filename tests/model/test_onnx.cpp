@@ -944,6 +944,28 @@ TEST_CASE("Masks of windows are no parameters, and scores of heads are those of 
     CHECK(contains(remarks_of(graph), "32 stored scores that are added in front of a softmax"));
 }
 
+TEST_CASE("A grid of coordinates of which weights compute biases is no parameter, learned queries are") {
+    // Swin v2: biases of 2 heads for 3 x 3 differences of positions, by an MLP of 8 at their coordinates.
+    const auto parameters = [](const std::vector<std::int64_t>& asked) {
+        Writer w;
+        w.input("x", {-1, 9, 2});
+        w.make("MatMul", {w.weight("asked", asked), w.weight("in", {asked.back(), 8})}, "hidden");
+        w.make("Relu", {"hidden"}, "active");
+        w.make("MatMul", {"active", w.weight("out", {8, 2})}, "heads");
+        w.make("ReduceSum", {"heads"}, "bias");
+        w.make("Add", {"x", "bias"}, "biased");
+        w.output(w.make("MatMul", {"biased", w.weight("head", {2, 5})}, "logits"));
+        const model::ModelGraph graph = read_back(w);
+        CHECK(contains(remarks_of(graph), "stored coordinates of grids") ==
+              (model::parameter_count(graph) == asked.back() * 8 + 8 * 2 + 2 * 5));
+        return model::parameter_count(graph);
+    };
+    CHECK(parameters({1, 3, 3, 2}) == 2 * 8 + 8 * 2 + 2 * 5);       // two axes, two coordinates
+    CHECK(parameters({3, 3, 3, 3}) == 3 * 8 + 8 * 2 + 2 * 5);       // three of each
+    CHECK(parameters({1, 9, 2}) == 18 + 2 * 8 + 8 * 2 + 2 * 5);     // one axis: queries of width 2
+    CHECK(parameters({1, 3, 3, 4}) == 36 + 4 * 8 + 8 * 2 + 2 * 5);  // wider than it has axes
+}
+
 TEST_CASE("Vectors that TorchScript's exporter writes once count for each that they stand for") {
     Writer w = one_image();
     w.weight("first.bias", {4});

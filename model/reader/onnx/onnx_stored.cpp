@@ -13,7 +13,8 @@ namespace model {
 
 namespace {
 
-// Between a bias of scores and their softmax: shapes for windows, masks, and shapes back.
+// Between a bias of scores and their softmax: shapes for windows, masks, and shapes back. No chain of copies
+// is longer either.
 constexpr int most_steps_to_softmax = 6;
 
 class Classifier {
@@ -36,6 +37,7 @@ public:
             if (value.is_parameter && !*value.is_parameter) leave_out(v, buffers_);
             else if (is_mask(value)) leave_out(v, masks_);
             else if (is_folded_norm(value)) leave_out(v, norms_);
+            else if (is_grid(v)) leave_out(v, grids_);
             else if (is_folded_constant(value)) leave_out(v, masks_);
             else if (!is_matrix_per_head(value) && is_folded_sum(value)) sums_ += element_count(value.shape);
         }
@@ -102,6 +104,26 @@ private:
             return false;
         return std::all_of(value.consumers.begin(), value.consumers.end(),
                            [&](int n) { return follows_convolution(node(n), 2); });
+    }
+    // Coordinates [.., rows, columns, 2], as many as the grid has axes, of which products with weights and no
+    // input make something (Swin v2's biases of positions, arXiv 2111.09883, section 3.3): what a network is
+    // asked at, not what it learned. Learned queries that pass products first are wider than they have axes.
+    bool is_grid(int v) const {
+        const OnnxValue& value = graph_.value(v);
+        if (value.shape.size() < 3) return false;
+        const std::int64_t axes =
+            std::count_if(value.shape.begin(), value.shape.end() - 1, [](std::int64_t n) { return n > 1; });
+        return axes >= 2 && value.shape.back() == axes && is_asked(v, most_steps_to_softmax);
+    }
+    // Only ever the rows of products that no input reaches; equal tables are stored once.
+    bool is_asked(int v, int steps) const {
+        const std::vector<int>& readers = graph_.value(v).consumers;
+        return steps > 0 && !readers.empty() && std::all_of(readers.begin(), readers.end(), [&](int n) {
+                   const int output = node(n).output();
+                   if (output < 0 || !is_fixed_[output]) return false;
+                   if (node(n).type == "Identity") return is_asked(output, steps - 1);
+                   return node(n).type == "MatMul" && node(n).input(0) == v && node(n).input(1) != v;
+               });
     }
     bool follows_convolution(const OnnxNode& from, int steps) const {
         return std::any_of(from.inputs.begin(), from.inputs.end(), [&](int input) {
@@ -279,6 +301,8 @@ private:
             "stored scores that are added in front of a softmax, the same for all heads, are masks and "
             "not trained");
         say(buffers_, "stored values are buffers by the file's own word, and not trained");
+        say(grids_,
+            "stored coordinates of grids, from which products with weights compute biases, are not trained");
         say(norms_,
             "stored scales and shifts behind convolutions are those of frozen norms, and not trained");
         if (folded_scores_ > 0)
@@ -304,8 +328,8 @@ private:
     const OnnxGraph& graph_;
     std::vector<bool> is_fixed_;  // follows from weights and constants alone
     OnnxStored stored_;
-    std::int64_t masks_ = 0, buffers_ = 0, norms_ = 0, folded_scores_ = 0, table_elements_ = 0, scores_ = 0,
-                 sums_ = 0;
+    std::int64_t masks_ = 0, buffers_ = 0, norms_ = 0, grids_ = 0, folded_scores_ = 0, table_elements_ = 0,
+                 scores_ = 0, sums_ = 0;
 };
 
 }  // namespace
