@@ -16,14 +16,18 @@ enum class Fused : std::uint8_t {
     bias_gradient,      // a bias's gradient with that of its weight (cuBLASLt's BGRADB; where measured only)
     residual_norm,      // an addition and the norm of the sum
     norm_gradients,     // all three gradients of a norm
+    norm_octets,        // fp8 of a norm's result with the norm
+    gated_octets,       // fp8 of a gated activation's result with it
     rotation,           // rotary positions turned where queries and keys lie, once for forward and backward
     registered_buffers  // memory that NCCL moves without copies of its own
 };
-inline constexpr std::array<std::pair<Fused, std::string_view>, 6> fused_names{
+inline constexpr std::array<std::pair<Fused, std::string_view>, 8> fused_names{
     {{Fused::gelu, "gelu"},
      {Fused::bias_gradient, "bias-gradient"},
      {Fused::residual_norm, "residual-norm"},
      {Fused::norm_gradients, "norm-gradients"},
+     {Fused::norm_octets, "norm-octets"},
+     {Fused::gated_octets, "gated-octets"},
      {Fused::rotation, "rotation"},
      {Fused::registered_buffers, "registered-buffers"}}};
 

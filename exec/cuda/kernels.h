@@ -150,6 +150,21 @@ enum class UpdateRule : std::uint8_t { sgd, adam };
 inline constexpr int float8_partials =
     256;  // at most so many numbers go between the two passes over a tensor that becomes fp8
 
+// fp8 written along with a result in bf16, under the scale of the last time (body/octets.h). All in device
+// memory; `guess` may hold anything.
+struct CastAlong {
+    float* guess = nullptr;    // becomes the scale, for the next time
+    float* guessed = nullptr;  // what the octets were written with
+    std::uint8_t* octets = nullptr;
+    float* partials = nullptr;  // along_partials numbers
+};
+inline constexpr int along_partials = 1024;
+// x = a, or (b not null) x = sum = a + b.
+struct NormTerms {
+    const void *a = nullptr, *b = nullptr;
+    void* sum = nullptr;
+};
+
 struct Kernels {
     void (*cast)(Stream, Type from, Type to, std::int64_t count, const void* x, void* y);
     // Of parts of x the largest magnitude, infinite where something is no finite number: what the next call,
@@ -159,6 +174,15 @@ struct Kernels {
     // columns exchanged (null: not wanted). `unscale` becomes what takes octets back to x.
     void (*cast_to_float8)(Stream, Type, Float8, std::int64_t rows, std::int64_t columns, const void* x,
                            const float* partials, float* unscale, std::uint8_t* plain, std::uint8_t* turned);
+    // Of bf16: layer_norm or rms_norm, of a sum too (add_and_norm), and gated, with the octets of their
+    // result in e4m3. The result is the same bits as without.
+    void (*norm_with_octets)(Stream, bool is_layer, std::int64_t rows, std::int64_t width, float epsilon,
+                             const NormTerms& x, Values scale, Values shift, void* y, float* statistics,
+                             const CastAlong& cast);
+    void (*gated_with_octets)(Stream, Unary, std::int64_t rows, std::int64_t width, const void* x, void* y,
+                              const CastAlong& cast);
+    // After one of them: octets of x, its result, and `unscale` as cast_to_float8 makes them.
+    void (*confirm_octets)(Stream, std::int64_t count, const void* x, const CastAlong& cast, float* unscale);
     void (*add)(Stream, Type, std::int64_t count, const void* a, const void* b, void* y);
     void (*scale)(Stream, Type, std::int64_t count, float factor, const void* x, void* y, bool accumulates);
     void (*unary)(Stream, Type, Unary, std::int64_t count, const void* x, void* y);

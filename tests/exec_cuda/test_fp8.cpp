@@ -136,9 +136,9 @@ TEST_CASE(
     "gradient follows") {
     using schedule::Stream;
     const exec::cuda::RunPlan run = emulated::planned(fp8_plan(), tiny::gpt(2), 0);
-    // Beside octets a number and the largest magnitudes, 256 + 1024 bytes. Weights have 64 x 16 elements at
-    // most, inputs and gradients 16 rows x 64.
-    constexpr std::size_t head = 256 + 1024, copy = 1024;
+    // Beside octets a few numbers and the largest magnitudes, 256 + 4096 bytes. Weights have 64 x 16 elements
+    // at most, inputs and gradients 16 rows x 64.
+    constexpr std::size_t head = 256 + 4096, copy = 1024;
     CHECK(run.scratch.at({Stream::compute, exec::cuda::low_weight_slot}) == head + copy);
     CHECK(run.scratch.at({Stream::compute, exec::cuda::low_input_slot}) == head + copy);
     CHECK(run.scratch.at({Stream::compute, exec::cuda::low_gradient_slot}) == head + 2 * copy);

@@ -17,7 +17,8 @@ using exec::cuda::Kernels;
 
 // Launches of every rank of a run.
 struct Launches {
-    std::atomic<int> sums_with_norms{0}, norm_gradients{0}, turns{0}, turns_in_place{0};
+    std::atomic<int> sums_with_norms{0}, norm_gradients{0}, turns{0}, turns_in_place{0}, norms_with_octets{0},
+        gated_with_octets{0}, confirmed{0}, casts{0};
 };
 Launches launches;
 
@@ -39,6 +40,10 @@ public:
     explicit CountingMachine(bool fusions_pay = true) : fusions_pay_(fusions_pay) {
         count_calls<&Kernels::add_and_norm, &Launches::sums_with_norms>(table_);
         count_calls<&Kernels::norm_gradients, &Launches::norm_gradients>(table_);
+        count_calls<&Kernels::norm_with_octets, &Launches::norms_with_octets>(table_);
+        count_calls<&Kernels::gated_with_octets, &Launches::gated_with_octets>(table_);
+        count_calls<&Kernels::confirm_octets, &Launches::confirmed>(table_);
+        count_calls<&Kernels::cast_to_float8, &Launches::casts>(table_);
         count_calls<&Kernels::rotate, &Launches::turns>(table_);
         count_calls<&Kernels::rotate_in_place, &Launches::turns_in_place>(table_);
     }
@@ -61,6 +66,7 @@ private:
 
 exec::BackendMaker counted(const BackendSettings& settings = {}, bool fusions_pay = true) {
     launches.sums_with_norms = launches.norm_gradients = launches.turns = launches.turns_in_place = 0;
+    launches.norms_with_octets = launches.gated_with_octets = launches.confirmed = launches.casts = 0;
     return [settings, fusions_pay](const exec::BackendRequest& request) {
         return exec::cuda::make_backend(request, std::make_shared<CountingMachine>(fusions_pay),
                                         std::make_shared<emulated::Messages>(request.communicator), settings);
@@ -115,6 +121,42 @@ TEST_CASE("sums with their norms and queries turned in place change no bit of a 
     CHECK(launches.turns_in_place > 0);
     CHECK(fused == losses(neither));
     CHECK(launches.sums_with_norms == 0);
+}
+
+TEST_CASE("in fp8 norms and gated activations write octets too, and change no bit of a training") {
+    constexpr int layers = 2, steps = 3;
+    schedule::Plan plan = tiny::plan();
+    plan.micro_batches = 2;
+    plan.precision = {core::DataType::fp8, core::DataType::bf16, core::DataType::bf16, true};
+    // Every linear layer of a block has extents that fp8 takes.
+    const model::ModelGraph graph = tiny::model_of(
+        "family = 'llama'\nhidden = 32\nffn = 32\nlayers = 2\nheads = 4\nkv_heads = 2\nvocabulary = 30\n"
+        "max_positions = 8\nsequence_length = 8\n");
+    SECTION("one rank") {}
+    SECTION("layers that run again") { plan.recompute = schedule::Recompute::full; }
+    SECTION("tensor parallelism: an enter lies between") { plan.layout.tensor = 2; }
+    const int forwards = steps * plan.micro_batches * plan.layout.tensor *
+                         (plan.recompute == schedule::Recompute::full ? 2 : 1);
+    const auto run = [&](const BackendSettings& settings) {
+        const schedule::Program program = tiny::program_of(plan, graph);
+        exec::RunOptions options;
+        options.steps = steps;
+        options.keeps_state = true;
+        options.make_backend = counted(settings);
+        options.time_limit = core::seconds(60);
+        return exec::run(program, graph, tiny::data_of(graph), options);
+    };
+    const exec::RunResult with = run({});
+    // Two norms and one gated activation a layer; the norm before the logits has no product in fp8 behind it.
+    CHECK(launches.norms_with_octets == 2 * layers * forwards);
+    CHECK(launches.gated_with_octets == layers * forwards);
+    CHECK(launches.confirmed == 3 * layers * forwards);
+    const int casts = launches.casts;
+    const exec::RunResult without = run({.apart = {Fused::norm_octets, Fused::gated_octets}});
+    CHECK(launches.norms_with_octets + launches.gated_with_octets + launches.confirmed == 0);
+    CHECK(launches.casts - casts == 3 * layers * forwards);
+    CHECK(with.losses == without.losses);
+    CHECK(with.parameters == without.parameters);
 }
 
 TEST_CASE("queries that were turned in place are not turned again by layers that run again") {

@@ -1175,6 +1175,71 @@ void check_float8(Bench& b, Type type) {
         }
 }
 
+// Octets beside a norm's or gated activation's result: those of two passes over it, whatever was guessed.
+void check_octets(Bench& b, Type type) {
+    if (type != Type::bf16) return;  // what plans in fp8 store
+    constexpr std::int64_t widths[] = {8, 24, 100, 768, 1000, 2048, 4104, 8192};
+    const std::int64_t width = widths[b.between(0, 7)], rows = b.between(1, width > 2000 ? 20 : 70),
+                       count = rows * width;
+    const auto elements = static_cast<std::size_t>(count);
+    std::vector<float> x = b.normal(2 * count, std::exp2(static_cast<double>(b.between(-6, 6)))),
+                       residual = b.normal(count), scale = b.normal(width, b.between(0, 5) == 0 ? 0.0 : 3.0),
+                       shift = b.normal(width);
+    const void *in = b.put(type, x), *other = b.put(type, residual);
+    const Values factors{b.put(Type::fp32, scale), Type::fp32};
+    void *y = b.room(2 * elements), *expected = b.room(2 * elements), *sum = b.room(2 * elements);
+    auto *numbers = static_cast<float*>(b.room(3 * sizeof(float))),
+         *statistics = static_cast<float*>(b.room(static_cast<std::size_t>(rows) * 8));
+    const CastAlong cast{numbers, numbers + 1, static_cast<std::uint8_t*>(b.room(elements)),
+                         static_cast<float*>(b.room(along_partials * sizeof(float)))};
+    const auto wrong_octets = [&](float with_scale) {
+        const std::vector<float> values = b.get(type, expected, elements);
+        std::vector<std::uint8_t> octets(elements);
+        b.machine.download_now(octets.data(), cast.octets, elements);
+        std::int64_t wrong = 0;
+        for (std::size_t i = 0; i < elements; ++i)
+            wrong += octets[i] != exec::to_float8(exec::Float8::e4m3, values[i] * with_scale);
+        return wrong;
+    };
+    const auto check = [&](const char* what, const auto& perform) {
+        CAPTURE(what, rows, width);
+        float most = 0;
+        for (const float value : b.get(type, expected, elements)) most = std::max(most, std::fabs(value));
+        const float right = exec::float8_scale(exec::Float8::e4m3, most);
+        for (const float guess : {std::nanf(""), 0.0f, 2 * right, right, right}) {
+            CAPTURE(guess);
+            std::vector<float> begin{guess, 0.0f, 0.0f};
+            b.machine.upload_now(numbers, begin.data(), 3 * sizeof(float));
+            perform();
+            near(what, type, b.get(type, y, elements), b.get(type, expected, elements), 0);
+            if (guess == right) CHECK(wrong_octets(right) == 0);  // by the pass itself
+            b.k.confirm_octets(b.s, count, y, cast, numbers + 2);
+            CHECK(wrong_octets(right) == 0);
+            CHECK(b.get(Type::fp32, numbers, 3)[2] == 1 / right);
+            CHECK(b.get(Type::fp32, numbers, 3)[0] == right);
+        }
+    };
+    for (const bool is_layer : {true, false}) {
+        const Values offsets = is_layer ? Values{b.put(type, shift), type} : Values{};
+        if (is_layer)
+            b.k.layer_norm(b.s, type, rows, width, 1e-5f, in, factors, offsets, expected, statistics);
+        else b.k.rms_norm(b.s, type, rows, width, 1e-5f, in, factors, expected, statistics);
+        const auto norm = [&](const NormTerms& terms) {
+            b.k.norm_with_octets(b.s, is_layer, rows, width, 1e-5f, terms, factors, offsets, y, statistics,
+                                 cast);
+        };
+        check("a norm with octets", [&] { norm({in, nullptr, nullptr}); });
+        b.k.add_and_norm(b.s, type, is_layer, rows, width, 1e-5f, in, other, sum, factors, offsets, expected,
+                         statistics);
+        check("a norm of a sum with octets", [&] { norm({in, other, sum}); });
+    }
+    for (const Unary kind : {Unary::silu, Unary::gelu}) {
+        b.k.gated(b.s, type, kind, rows, width, in, expected);
+        check("a gated activation with octets",
+              [&] { b.k.gated_with_octets(b.s, kind, rows, width, in, y, cast); });
+    }
+}
+
 // c [m, n] = a [m, k] b^T [n, k] of operands rounded to fp8: equal to that product, and as near to the
 // product of what they were as rounding lets it be.
 void check_float8_products(Bench& b, Type type) {
@@ -1314,6 +1379,7 @@ constexpr Family families[] = {{"elementwise", check_elementwise},
                                {"lamb", check_lamb},
                                {"products", check_products},
                                {"float8", check_float8},
+                               {"octets", check_octets},
                                {"products in float8", check_float8_products},
                                {"convolutions", check_convolutions}};
 

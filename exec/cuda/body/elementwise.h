@@ -175,14 +175,18 @@ struct Gated {
     const T* x;
     T* y;
     template <int V>
-    SMSIM_DEVICE void at(std::int64_t i) const {
+    SMSIM_DEVICE void values(std::int64_t i, float (&out)[V]) const {
         const std::int64_t from = i + divide(i, width).quotient * width;
         const Pack<T, V> gate = load<T, V>(x + from), up = load<T, V>(x + from + width);
-        float out[V] = {};
         with_unary(kind, [&](auto unary) {
             for (int j = 0; j < V; ++j)
                 out[j] = unary_value<decltype(unary)::value, T>(to_float(gate.at[j])) * to_float(up.at[j]);
         });
+    }
+    template <int V>
+    SMSIM_DEVICE void at(std::int64_t i) const {
+        float out[V] = {};
+        values<V>(i, out);
         put<T, V>(y + i, out, false);
     }
 };

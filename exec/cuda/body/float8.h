@@ -8,15 +8,9 @@
 
 #include <type_traits>
 
-#include "exec/cuda/body/launch.h"
+#include "exec/cuda/body/octets.h"
 
 namespace exec::cuda::kernel_body {
-
-// Infinite for what is no number, too.
-SMSIM_DEVICE float magnitude_of(float x) {
-    const float size = fabsf(x);
-    return size <= 3.402823466e38f ? size : INFINITY;
-}
 
 template <class T, int V>
 struct LargestMagnitudes {
@@ -48,20 +42,6 @@ struct LargestMagnitudes {
         if (t.thread() == 0) partials[t.block()] = most;
     }
 };
-
-// Both at once: the hardware converts pairs.
-template <Float8 format>
-SMSIM_DEVICE void narrow(float a, float b, std::uint8_t* to) {
-#if defined(__CUDA_ARCH__)
-    const __nv_fp8x2_storage_t pair = __nv_cvt_float2_to_fp8x2(
-        make_float2(a, b), __NV_SATFINITE, format == Float8::e4m3 ? __NV_E4M3 : __NV_E5M2);
-    to[0] = static_cast<std::uint8_t>(pair & 0xFF);
-    to[1] = static_cast<std::uint8_t>(pair >> 8);
-#else
-    to[0] = to_float8(format, a);
-    to[1] = to_float8(format, b);
-#endif
-}
 
 // A block takes a square of the matrix: V = 16 elements of a row a thread, through shared memory to 16
 // elements of a column.
@@ -131,6 +111,49 @@ struct CastToFloat8 {
     }
 };
 
+template <class T, Float8 format, int V>
+struct ConfirmOctets {
+    static constexpr bool is_cooperative = true;
+    static constexpr int most_threads = 256;
+    static constexpr const char* name = "confirm_octets";
+    std::int64_t count;
+    const T* x;
+    CastAlong cast;
+    float* unscale;
+
+    template <class Thread>
+    SMSIM_DEVICE void operator()(const Thread& t) const {
+        float most = 0;
+        SMSIM_UNROLL_4
+        for (int i = t.thread(); i < along_partials; i += most_threads) {
+            const float other = cast.partials[i];
+            most = other > most ? other : most;
+        }
+        const float scale = float8_scale(format, block_max(t, most, t.template shared<float>()));
+        if (t.block() == 0 && t.thread() == 0) {
+            *unscale = 1.0f / scale;  // of a power of two, exactly
+            *cast.guess = scale;      // of the next time; nobody reads it in this launch
+        }
+        if (scale == *cast.guessed) return;
+        const std::int64_t stride = t.blocks() * t.threads() * V;
+        for (std::int64_t i = (t.block() * t.threads() + t.thread()) * V; i < count; i += stride) {
+            Pack<std::uint8_t, V> octets;
+            if constexpr (V == 1) {
+                std::uint8_t pair[2];
+                narrow<format>(to_float(x[i]) * scale, 0.0f, pair);
+                octets.at[0] = pair[0];
+            } else {
+                float values[V];
+                widen_from<T, V, true>(x + i, values);
+                SMSIM_UNROLL
+                for (int j = 0; j < V; j += 2)
+                    narrow<format>(values[j] * scale, values[j + 1] * scale, octets.at + j);
+            }
+            store<std::uint8_t, V>(cast.octets + i, octets);
+        }
+    }
+};
+
 // One for every 8,192 elements, as long as that many multiprocessors are busy with them.
 inline std::int64_t partials_of(std::int64_t count) { return at_most(ceiling(count, 8192), float8_partials); }
 
@@ -174,9 +197,25 @@ inline void cast_to_float8(Stream s, Type type, Float8 format, std::int64_t rows
     });
 }
 
+// Two blocks for each of the 132 multiprocessors of an H100: they have little to do, as a rule.
+inline void confirm_octets(Stream s, std::int64_t count, const void* x, const CastAlong& cast,
+                           float* unscale) {
+    using T = Bf16;
+    constexpr std::int64_t most_blocks = 264;
+    const auto launch_with = [&]<int V>() {
+        using Body = ConfirmOctets<T, Float8::e4m3, V>;
+        launch(s, at_most(ceiling(count, Body::most_threads * V), most_blocks), Body::most_threads,
+               along_scratch, Body{count, as<const T>(x), cast, unscale});
+    };
+    constexpr int wide = 16;
+    if (count % wide == 0 && are_aligned(16, x, cast.octets)) launch_with.template operator()<wide>();
+    else launch_with.template operator()<1>();
+}
+
 inline void fill_float8(Kernels& table) {
     table.largest_magnitudes = largest_magnitudes;
     table.cast_to_float8 = cast_to_float8;
+    table.confirm_octets = confirm_octets;
 }
 
 }  // namespace exec::cuda::kernel_body

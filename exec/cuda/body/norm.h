@@ -102,7 +102,13 @@ SMSIM_DEVICE void each_pack(std::int64_t width, int lane, int lanes, const Visit
     }
 }
 
-// A layer norm, or an rms norm (no mean, no shift), of rows that threads have parts of.
+struct NothingAlong {
+    template <int V>
+    SMSIM_DEVICE void operator()(std::int64_t, const float (&)[V]) const {}
+};
+
+// A layer norm, or an rms norm (no mean, no shift), of rows that threads have parts of. `along` is shown what
+// is written.
 template <class T, int V, int packs, bool is_layer>
 struct NormOfRow {
     std::int64_t width;
@@ -111,9 +117,9 @@ struct NormOfRow {
     T* y;
     float* statistics;
 
-    template <class Thread>
-    SMSIM_DEVICE void operator()(const Thread& t, const Row<Thread>& r,
-                                 const RowPart<T, V, packs>& in) const {
+    template <class Thread, class Along = NothingAlong>
+    SMSIM_DEVICE void operator()(const Thread& t, const Row<Thread>& r, const RowPart<T, V, packs>& in,
+                                 Along&& along = {}) const {
         float mean = 0;
         if constexpr (is_layer) {
             float sum = 0;
@@ -140,6 +146,7 @@ struct NormOfRow {
             for (int j = 0; j < V; ++j)
                 out[j] = (to_float(pack.at[j]) - mean) * reciprocal * factors[j] + offsets[j];
             put<T, V>(y + r.row * width + c, out, false);
+            along(r.row * width + c, out);
         });
         if (r.lane == 0) {
             if constexpr (is_layer) statistics[2 * r.row] = mean;

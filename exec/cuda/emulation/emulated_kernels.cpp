@@ -6,10 +6,12 @@
 #include "exec/cuda/body/elementwise.h"
 #include "exec/cuda/body/embedding.h"
 #include "exec/cuda/body/float8.h"
+#include "exec/cuda/body/gated_octets.h"
 #include "exec/cuda/body/image.h"
 #include "exec/cuda/body/loss.h"
 #include "exec/cuda/body/mixture.h"
 #include "exec/cuda/body/norm_fused.h"
+#include "exec/cuda/body/norm_octets.h"
 #include "exec/cuda/body/update.h"
 
 namespace exec::cuda {
@@ -19,6 +21,8 @@ const Kernels& emulated_kernels() {
         Kernels result{};
         host_body::fill_elementwise(result);
         host_body::fill_float8(result);
+        result.norm_with_octets = host_body::norm_with_octets;
+        result.gated_with_octets = host_body::gated_with_octets;
         host_body::fill_norm(result);
         host_body::fill_embedding(result);
         host_body::fill_loss(result);

@@ -279,6 +279,7 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
             return;
         case OperatorKind::gated_silu:
         case OperatorKind::gated_gelu:
+            if (gated_with_octets(o, x)) return;
             kernels_.gated(s, type_, unary_of<Unary>(o), y.rows, y.columns, x.inputs[0].data(),
                            x.output.data());
             return;

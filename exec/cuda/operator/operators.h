@@ -80,6 +80,7 @@ enum Slot {
     low_input_slot,
     low_weight_slot,
     low_gradient_slot,
+    guess_slot,
     joined_keys_slot
 };
 
@@ -222,9 +223,19 @@ private:
     // Room for it, which the same call with `casts` fills.
     Octets octets(int slot, Float8 format, const Matrix& x, bool plain, bool turned, bool casts) const;
     bool is_in_fp8(model::OperatorId op) const { return is_in_fp8_[op.index] != 0; }
+    // The linear layer in fp8 that alone reads this tensor, on the same rank; null: there is none.
+    const model::Operator* reader_in_fp8(model::TensorId tensor) const;
+    // Where the kernel that writes x writes octets for that layer too. After it follows confirm_octets.
+    CastAlong cast_along(const model::Operator& reader, std::int64_t count) const;
+    void confirm_octets(const model::Operator& reader, std::int64_t count, const void* x) const;
+    bool norm_takes_octets(bool is_layer, std::int64_t rows, std::int64_t width) const;
+    bool gated_takes_octets(Unary kind, std::int64_t rows, std::int64_t width) const;
+    // A gated activation with octets for the layer that reads it, where that is taken.
+    bool gated_with_octets(const model::Operator& op, const Operands& operands) const;
     // Makes the product of a linear layer (forward, of its input's gradient, of its weight's) one of octets,
     // if the machine has that; null: it stays as it is.
-    std::optional<Product> forward_in_fp8(const Product& half, const Matrix& x, const Matrix& weight) const;
+    std::optional<Product> forward_in_fp8(model::OperatorId op, const Product& half, const Matrix& x,
+                                          const Matrix& weight) const;
     std::optional<Product> backward_in_fp8(model::OperatorId op, const Product& half, const Matrix& dy,
                                            const Matrix& weight) const;
     std::optional<Product> weights_in_fp8(model::OperatorId op, const Product& half, const Matrix& dy,
@@ -264,6 +275,9 @@ private:
     // Both copies of a gradient that the weight's gradient, next in the same instruction, needs too.
     mutable std::optional<std::pair<std::int32_t, const void*>>
         turned_gradient_;  // operator and what was cast
+    // Octets that stand where a linear layer in fp8 has those of its input: the layer, and what was cast.
+    mutable std::optional<std::pair<std::int32_t, const void*>> cast_input_;
+    mutable std::set<std::int32_t> guesses_, refused_;  // linear layers: with a scale to guess by, in bf16
     mutable std::map<std::pair<std::int32_t, std::int32_t>, std::vector<std::int64_t>>
         kept_rows_;  // by experts and micro-batch: rows of each expert
     std::unique_ptr<Fusion> fusion_;

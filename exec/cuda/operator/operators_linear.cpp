@@ -55,7 +55,7 @@ void Operators::linear(model::OperatorId id, const Operands& x) const {
         p.bias = weight(x.parameters[1], bias_slot);
     if (is_in_fp8(id)) {
         if (const std::optional<Product> low = forward_in_fp8(
-                p, {type_, y.rows, inputs, in}, weight_matrix(o.parameters[0], x.parameters[0])))
+                id, p, {type_, y.rows, inputs, in}, weight_matrix(o.parameters[0], x.parameters[0])))
             p = *low;
         else p.b = weight(x.parameters[0], weight_slot);
     }

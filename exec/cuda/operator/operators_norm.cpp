@@ -1,30 +1,12 @@
 // Norms as launches: with the addition before them, and all their gradients at once, where that is taken.
 #include <fmt/core.h>
 
-#include "exec/cuda/arena.h"
+#include "exec/cuda/operator/measured_room.h"
 #include "exec/cuda/operator/operators.h"
 
 namespace exec::cuda {
 
 using model::OperatorKind;
-
-namespace {
-
-// Arrays of a measurement, one behind the other.
-class Room {
-public:
-    std::size_t take(std::size_t bytes) {
-        const std::size_t at = bytes_;
-        bytes_ += rounded(bytes);
-        return at;
-    }
-    std::size_t bytes() const { return bytes_; }
-
-private:
-    std::size_t bytes_ = 0;
-};
-
-}  // namespace
 
 bool Operators::is_fused(Fused what, const FusedShape& shape,
                          const std::function<Alternatives()>& alternatives) const {
@@ -39,7 +21,7 @@ bool Operators::is_fused(Fused what, const FusedShape& shape,
 // In one launch or two, over the same arrays.
 bool Operators::norm_takes_sum(bool is_layer, std::int64_t rows, std::int64_t width) const {
     return is_fused(Fused::residual_norm, {is_layer, rows, width}, [&] {
-        Room room;
+        MeasuredRoom room;
         const std::size_t array = rows * width * size_of(type_), vector = width * size_of(parameter_type_);
         const std::size_t a = room.take(array), b = room.take(array), sum = room.take(array),
                           y = room.take(array), scale = room.take(vector), shift = room.take(vector),
@@ -70,7 +52,7 @@ bool Operators::norm_takes_sum(bool is_layer, std::int64_t rows, std::int64_t wi
 
 bool Operators::norm_gradients_are_one(bool is_layer, std::int64_t rows, std::int64_t width) const {
     return is_fused(Fused::norm_gradients, {is_layer, rows, width}, [&] {
-        Room room;
+        MeasuredRoom room;
         const std::size_t array = rows * width * size_of(type_), vector = width * size_of(parameter_type_),
                           gradient = width * size_of(gradient_type_);
         const std::size_t x = room.take(array), dy = room.take(array), dx = room.take(array),
@@ -114,22 +96,31 @@ void Operators::norm(const model::Operator& o, const Operands& x) const {
     const Values scale = values(x.parameters[0]),
                  shift = is_layer && o.attributes.has_bias ? values(x.parameters[1]) : Values{};
     auto* statistics = x.saved_context.as<float>();
-    const std::optional<HeldSum> sum = fusion_->held_sum();
-    if (sum && sum->y == x.inputs[0].data() && norm_takes_sum(is_layer, y.rows, y.columns)) {
+    const std::optional<HeldSum> held = fusion_->held_sum();
+    const bool takes_sum =
+        held && held->y == x.inputs[0].data() && norm_takes_sum(is_layer, y.rows, y.columns);
+    NormTerms in{x.inputs[0].data(), nullptr, nullptr};
+    if (takes_sum) {
         fusion_->drop_held();
-        for (const void* term : {sum->a, sum->b}) execution_.reads(term);
-        execution_.writes(sum->y);
-        kernels_.add_and_norm(s, type_, is_layer, y.rows, y.columns, epsilon, sum->a, sum->b, sum->y, scale,
-                              shift, x.output.data(), statistics);
-        return;
+        for (const void* term : {held->a, held->b}) execution_.reads(term);
+        execution_.writes(held->y);
+        in = {held->a, held->b, held->y};
+    } else {
+        fusion_->flush();
     }
-    fusion_->flush();
-    if (is_layer)
-        kernels_.layer_norm(s, type_, y.rows, y.columns, epsilon, x.inputs[0].data(), scale, shift,
-                            x.output.data(), statistics);
-    else
-        kernels_.rms_norm(s, type_, y.rows, y.columns, epsilon, x.inputs[0].data(), scale, x.output.data(),
-                          statistics);
+    const model::Operator* reader = reader_in_fp8(o.output);
+    if (reader && norm_takes_octets(is_layer, y.rows, y.columns)) {
+        kernels_.norm_with_octets(s, is_layer, y.rows, y.columns, epsilon, in, scale, shift, x.output.data(),
+                                  statistics, cast_along(*reader, y.count()));
+        return confirm_octets(*reader, y.count(), x.output.data());
+    }
+    if (takes_sum)
+        kernels_.add_and_norm(s, type_, is_layer, y.rows, y.columns, epsilon, in.a, in.b, in.sum, scale,
+                              shift, x.output.data(), statistics);
+    else if (is_layer)
+        kernels_.layer_norm(s, type_, y.rows, y.columns, epsilon, in.a, scale, shift, x.output.data(),
+                            statistics);
+    else kernels_.rms_norm(s, type_, y.rows, y.columns, epsilon, in.a, scale, x.output.data(), statistics);
 }
 
 // Where the gradients of scale and shift follow in the same instruction, it waits for them.
