@@ -236,8 +236,22 @@ ranks() {
     return $code
 }
 
+# ranks N ... once more, with all that NCCL says, into the file of failures.
+ranks_again() {
+    local name=$1 count=$2 rank
+    {
+        printf '\n== %s\n' "$name"
+        NCCL_DEBUG=INFO ranks "${@:2}"
+        for ((rank = 0; rank < count; ++rank)); do
+            echo "-- NCCL on rank $rank"
+            tail -c 200000 "$scratch/rank$rank.err"
+        done
+    } >>"$results/$card-failures.txt" 2>&1
+    echo "$name ran again with NCCL_DEBUG=INFO: $card-failures.txt"
+}
+
 do_nccl() {
-    local failed=0 name options
+    local failed=0 failed_together=0 name options
     local -A plans=(
         [1_single]='precision = "fp32"'
         [2_data]=$'precision = "fp32"\ndata_parallel = 2'
@@ -263,7 +277,12 @@ do_nccl() {
         [[ $name != *graph* ]] || options+=(--cuda-graph)
         printf '\n== %s: %s\n' "$name" "${plans[$name]//$'\n'/, }"
         if [[ $name == 1_* ]]; then limited 60 "$programs/smexec" "$scratch/$name.toml" "${options[@]}" || { echo "[exit code $?]"; failed=1; }
-        else ranks "${name%%_*}" "$scratch/$name.toml" "${options[@]}" || failed=1; fi
+        elif ! ranks "${name%%_*}" "$scratch/$name.toml" "${options[@]}"; then
+            failed=1
+            # The first of them: what follows often fails for the same reason, and the budget is for what does not.
+            [[ $failed_together -ne 0 ]] || ranks_again "$name" "${name%%_*}" "$scratch/$name.toml" "${options[@]}"
+            failed_together=1
+        fi
     done
     return $failed
 }

@@ -21,6 +21,11 @@ if [[ $code -ne 1 ]]; then
     echo "exit code $code where pieces must fail"
     failed=1
 fi
+# Without a card every kernel is left out, and every run of several ranks fails: the first of them once more, with NCCL's words.
+if ! grep -q -- '-- NCCL on rank 1' "$scratch/out/none-failures.txt" 2>/dev/null; then
+    echo "a run of several ranks failed and did not run again with NCCL_DEBUG=INFO"
+    failed=1
+fi
 for piece in "${pieces[@]}"; do
     file=$scratch/out/none-$piece.txt
     if [[ ! -s $file ]]; then
