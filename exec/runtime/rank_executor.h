@@ -139,7 +139,7 @@ private:
     core::DataType type_of(model::TensorId tensor) const;
     BufferPointer& tensor(MicroBatch& state, const StagePlan& plan, model::TensorId id);  // made when absent
     BufferPointer& gradient(MicroBatch& state, const StagePlan& plan,
-                            model::TensorId id);  // made of zeros when absent
+                            model::TensorId id);  // made of zeros when absent, or the values' own array
     void read_input(MicroBatch& state, const StagePlan& plan, model::TensorId id);
     // Of an operator's input, output or their gradients.
     TensorShape shape_of(const MicroBatch& state, const model::Operator& op, model::TensorId id) const;
