@@ -380,13 +380,13 @@ std::optional<Value> description_of_config(const Value& config, std::vector<std:
     }
     if (!map_function(type, m) && !map_family(type, m)) {
         const std::string near = core::did_you_mean(type, supported_model_types());
-        reader.error(
-            "model_type",
-            fmt::format(
-                "model_type = {} is not supported{}", core::in_quotes(type),
-                has_state_space(type) ? ": no operator here is a state-space layer (a selective scan)" : ""),
-            (near.empty() ? "" : fmt::format("did you mean {}? ", core::in_quotes(near))) +
-                "supported: " + core::list_in_words(supported_model_types()));
+        const std::optional<FamilyRefusal> known = refusal_of_family(type);
+        reader.error("model_type",
+                     fmt::format("model_type = {} is not supported{}", core::in_quotes(type),
+                                 known ? known->reason : ""),
+                     known ? known->hint
+                           : (near.empty() ? "" : fmt::format("did you mean {}? ", core::in_quotes(near))) +
+                                 "supported: " + core::list_in_words(supported_model_types()));
         return std::nullopt;
     }
     m.finish();

@@ -298,10 +298,15 @@ bool map_family(const std::string& model_type, ConfigMapper& mapper) {
     return false;
 }
 
-bool has_state_space(const std::string& type) {
+std::optional<FamilyRefusal> refusal_of_family(const std::string& type) {
     constexpr std::array types{"mamba", "mamba2", "falcon_mamba",     "jamba",     "bamba",
                                "zamba", "zamba2", "granitemoehybrid", "falcon_h1", "nemotron_h"};
-    return std::find(types.begin(), types.end(), type) != types.end();
+    if (std::find(types.begin(), types.end(), type) == types.end()) return std::nullopt;
+    return FamilyRefusal{
+        ": it has state-space layers, and no operator here is their selective scan, whose time no published "
+        "measurement tells (docs/decisions/state-space-layers.md)",
+        "measure its layers and place them as a costed graph: smplan partition --graph (docs/formats.md), or "
+        "take a model of attention layers"};
 }
 
 }  // namespace model
