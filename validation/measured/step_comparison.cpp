@@ -78,7 +78,7 @@ std::string messages_of(const StepComparison::Row& row) {
     for (std::size_t i = 0; i < std::min(shown, messages.size()); ++i)
         text += fmt::format("{} {} x {} in {}", i > 0 ? "," : "", messages[i].second.count,
                             core::format(messages[i].first), core::format(messages[i].second.time));
-    if (messages.size() > shown) text += fmt::format(" and {} sizes more", messages.size() - shown);
+    if (messages.size() > shown) text += fmt::format(" and {} more", messages.size() - shown);
     return text + fmt::format("; predicted {} in all\n", core::format(row.predicted_bytes));
 }
 
