@@ -9,7 +9,7 @@
 
 namespace api {
 
-Reply hardware(const std::string& name) {
+Reply hardware(const std::string& name, std::size_t width) {
     Reply reply;
     if (!name.empty()) {
         const auto instance = cluster::load_instance(name, reply.diagnostics, {}, "NAME");
@@ -24,7 +24,7 @@ Reply hardware(const std::string& name) {
             instances.push_back(std::move(*instance));
     if (reply.diagnostics.has_errors()) return refusal(std::move(reply.diagnostics));
     reply.document = cluster::list_to_value(instances);
-    reply.text = cluster::describe_list(instances);
+    reply.text = cluster::describe_list(instances, width);
     return reply;
 }
 

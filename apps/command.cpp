@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <new>
 #include <optional>
+#include <sstream>
 #include <system_error>
 
 #include <fmt/core.h>
@@ -74,6 +76,17 @@ int fail(ExitCode code, const std::string& message, bool as_json) {
     return code;
 }
 
+bool names_file(const std::string& argument) {
+    return argument.starts_with('-') || argument.find_first_of("./") != std::string::npos ||
+           std::filesystem::exists(argument);
+}
+
+std::string nearest_command(const Tool& tool, const std::string& word) {
+    std::vector<std::string> names;
+    for (const Subcommand& command : tool.subcommands) names.emplace_back(command.name);
+    return core::did_you_mean(word, names);
+}
+
 int dispatch(const Tool& tool, const std::vector<std::string>& arguments) {
     if (arguments.empty()) {
         std::cerr << tool.help;
@@ -101,10 +114,18 @@ int dispatch(const Tool& tool, const std::vector<std::string>& arguments) {
         const bool names_work =
             is_subcommand || std::any_of(arguments.begin(), arguments.end(),
                                          [&](const std::string& a) { return !is_help(a) && a != "--json"; });
-        if (names_work) return chosen.run({"--help"}, std::cout, std::cerr);
-        std::cout << tool.help;
-        return good;
+        std::ostringstream text;
+        const int code = names_work ? chosen.run({"--help"}, text, std::cerr) : good;
+        std::cout << for_stdout(names_work ? text.str() : tool.help);
+        return code;
     }
+    if (!is_subcommand && !names_file(arguments[0]))
+        if (const std::string near = nearest_command(tool, arguments[0]); !near.empty()) {
+            core::Diagnostics diagnostics;
+            diagnostics.error({}, "", core::in_quotes(arguments[0]) + " is no command of " + tool.name,
+                              "did you mean " + core::in_quotes(near) + "?");
+            return show(diagnostics, wants_json(arguments), std::cout, std::cerr);
+        }
     return chosen.run({arguments.begin() + is_subcommand, arguments.end()}, std::cout, std::cerr);
 }
 

@@ -69,8 +69,14 @@ bool has_colour(int descriptor) {
 
 std::string wrapped(std::string_view text, std::size_t width) {
     return for_each_line(text, [width](std::string_view line) {
-        const std::size_t hang = std::min(hang_of(line), width / 2);
-        if (line.size() <= width || line.find("  ", hang) != std::string_view::npos) return std::string(line);
+        std::size_t hang = std::min(hang_of(line), width / 2);
+        if (line.size() <= width) return std::string(line);
+        // Of a row the last cell, below where it begins, if that leaves it a third of the width.
+        if (const std::size_t gap = line.rfind("  "); gap != std::string_view::npos && gap >= hang) {
+            if (line.find(" |") != std::string_view::npos) return std::string(line);  // a grid
+            hang = gap + 2;
+            if (hang > width * 2 / 3) return std::string(line);
+        }
         std::string result;
         std::size_t begin = 0;  // blanks that this line begins with, of the one before
         while (begin + line.size() > width) {

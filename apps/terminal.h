@@ -17,7 +17,8 @@ std::size_t text_width();
 // Of stdout or stderr: a terminal that is not "dumb", and NO_COLOR (https://no-color.org) is not set.
 bool has_colour(int descriptor);
 
-// Lines of prose that are wider than `width` go on below their own beginning; tables and grids stay.
+// Lines of prose that are wider than `width` go on below their own beginning, rows below that of their last
+// cell where there is room; grids stay.
 std::string wrapped(std::string_view text, std::size_t width);
 // As it goes to stdout: wrapped on a terminal, else as it is.
 std::string for_stdout(const std::string& text);

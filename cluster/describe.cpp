@@ -8,6 +8,7 @@
 #include "cluster/build_topology.h"
 #include "cluster/node.h"
 #include "core/diagnostics.h"
+#include "core/display/text_table.h"
 #include "core/index/integers.h"
 
 namespace cluster {
@@ -247,14 +248,14 @@ std::string link_section(const InstanceType& instance, const std::string& type) 
     return instance.provenance.contains(own) ? own : "device.link." + type;
 }
 
-std::string describe_list(const std::vector<InstanceType>& instances) {
-    std::vector<std::vector<std::string>> rows = {
-        {"instance", "devices", "memory", "peak", "inside the node", "network", "USD/h"}};
+std::string describe_list(const std::vector<InstanceType>& instances, std::size_t width) {
+    core::TextTable table({"instance", "devices", "memory", "peak", "inside the node", "network", "USD/h"},
+                          0);
     for (const InstanceType& instance : instances)
-        rows.push_back({instance.name, fmt::format("{} x {}", instance.devices, instance.device.name),
-                        core::format(instance.device.memory), half_precision(instance.device),
-                        inside(instance), network(instance), on_demand(instance)});
-    return table_text(rows) +
+        table.add({instance.name, fmt::format("{} x {}", instance.devices, instance.device.name),
+                   core::format(instance.device.memory), half_precision(instance.device), inside(instance),
+                   network(instance), on_demand(instance)});
+    return table.text(width) +
            "memory: of one device, as a process may use it; inside: NVLink as vendors count it, both "
            "directions of one device, other links one direction as achieved\n";
 }

@@ -10,7 +10,7 @@
 namespace cluster {
 
 // One line an instance, with a heading: devices, memory, links inside the node, network, price.
-std::string describe_list(const std::vector<InstanceType>& instances);
+std::string describe_list(const std::vector<InstanceType>& instances, std::size_t width);
 core::Value list_to_value(const std::vector<InstanceType>& instances);
 // Origin of a figure, by its dotted path: its own entry, else that of the nearest section around it.
 // Null when nobody said.

@@ -8,6 +8,7 @@
 #include "apps/command.h"
 #include "apps/lint.h"
 #include "apps/options.h"
+#include "apps/terminal.h"
 #include "cluster/profile/load.h"
 #include "core/diagnostics.h"
 
@@ -51,7 +52,7 @@ int run_hardware_command(const std::vector<std::string>& arguments, std::ostream
                    as_json, out);
         return good;
     }
-    return show_reply(api::hardware(name), as_json, out, err);
+    return show_reply(api::hardware(name, text_width()), as_json, out, err);
 }
 
 }  // namespace apps

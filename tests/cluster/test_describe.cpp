@@ -4,7 +4,7 @@
 TEST_CASE("the list of instances has a line for each and the words of the slide") {
     std::vector<cluster::InstanceType> all;
     for (const std::string& name : cluster::instance_names()) all.push_back(instance_named(name));
-    std::string text = cluster::describe_list(all);
+    std::string text = cluster::describe_list(all, 200);
     for (const cluster::InstanceType& instance : all)
         CHECK(text.find("\n" + instance.name + " ") != std::string::npos);
     CHECK(text.find("NVSwitch 600 GB/s") != std::string::npos);

@@ -1,0 +1,1 @@
+smsim hardware

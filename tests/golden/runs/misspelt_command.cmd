@@ -1,0 +1,1 @@
+smsim compair a.toml b.toml
