@@ -37,9 +37,10 @@ inline constexpr double per_ordered_pass = 100;       // of a compute order that
 inline constexpr double per_replayed_pass = 25;       // of one micro-batch through one stage
 inline constexpr double most_replayed_passes = 4e5;   // longer orders are not replayed for a bound
 inline constexpr double per_simulation = 5'000'000;
-inline constexpr double per_simulated_rank = 3'500;  // its groups, and what they share of links
-inline constexpr double per_instruction = 900;       // simulated
-inline constexpr double per_table_entry = 5'000;     // passes of one run of units
-inline constexpr double per_division = 100;          // of units into stages, looked at by tables and walks
+inline constexpr double per_simulated_rank = 3'500;   // its groups, and what they share of links
+inline constexpr double per_instruction = 900;        // simulated
+inline constexpr double per_instruction_alone = 500;  // ... as if nothing ran beside it
+inline constexpr double per_table_entry = 5'000;      // passes of one run of units
+inline constexpr double per_division = 100;           // of units into stages, looked at by tables and walks
 
 }  // namespace planner

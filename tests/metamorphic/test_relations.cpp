@@ -169,6 +169,30 @@ TEST_CASE("a faster device never makes a step longer, and a larger memory change
     });
 }
 
+// What a search excludes plans by: a plan's longest path bounds its step, and without a host to wait for also
+// that of the plan with offload, however far ahead activations are loaded. (Copies cut passes, at which a
+// host may catch up early.)
+TEST_CASE("a step is no shorter for what runs beside it, nor for offload") {
+    constexpr int horizons[] = {1, 2, 4, 16};
+    int offloaded = 0;
+    for_each_scenario(37, [&](Scenario scenario, const sim::Evaluation& evaluation) {
+        CHECK(step_of(scenario, {.shares_links = false}) <= evaluation.step_time.value * (1 + rounding));
+        scenario.plan.offload = schedule::Offload::none;
+        const double alone = longest_path(scenario);
+        CHECK(alone <= evaluation.step_time.value * (1 + rounding));
+        scenario.plan.offload = schedule::Offload::host;
+        for (const int horizon : horizons) {
+            INFO("horizon " << horizon);
+            scenario.plan.activation_loading_horizon = horizon;
+            const std::optional<sim::Evaluation> away = try_evaluate(scenario);
+            if (!away) continue;
+            CHECK(alone <= away->step_time.value * (1 + rounding));
+            ++offloaded;
+        }
+    });
+    CHECK(offloaded > 0);
+}
+
 TEST_CASE("twice the replicas on twice the nodes never more than double the samples per second") {
     for_each_scenario(3, [](const Scenario& scenario, const sim::Evaluation&) {
         // Whole replicas side by side: the second half lies on its nodes as the first does. Shards stay as

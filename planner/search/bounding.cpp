@@ -1,0 +1,267 @@
+#include <algorithm>
+#include <numeric>
+
+#include "core/diagnostics.h"
+#include "planner/search/search_state.h"
+#include "schedule/plan/partition.h"
+
+namespace planner {
+
+namespace {
+
+// Share by which steps that follow from shorter ones may differ.
+constexpr double rounding_of_steps = 1e-6;
+// Families opened at once.
+constexpr std::size_t opened_at_once = 16;
+
+}  // namespace
+
+void Search::bound(Entry& entry, Bounds& bounds) const {
+    const cluster::DeviceSpec& device = targets_[entry.target].cluster.instance.device;
+    entry.is_bounded = true;
+    work_.add(1, per_bounded_plan);
+    if (bounds.state_never_fits(entry.plan)) {
+        // Not yet known of which rank; whoever asks for the nearest plan looks again.
+        entry.rejection = Rejection::state;
+        return;
+    }
+    work_.add(entry.plan.stages(), per_bounded_stage);
+    const std::optional<MemoryBound> memory = bounds.memory(entry.plan);
+    if (!memory) {
+        entry.rejection = Rejection::stages;
+        return;
+    }
+    entry.memory = *memory;
+    if (memory->state + device.context_memory > device.memory) entry.rejection = Rejection::state;
+    else if (memory->peak > device.memory) entry.rejection = Rejection::activations;
+    if (entry.rejection == Rejection::state || (entry.rejection && entry.stands_for == 1)) return;
+    entry.time_bound = std::max(entry.time_bound, bounds.time(entry.plan));
+    entry.bound = value_of(entry.target, entry.time_bound, memory->peak);
+    if (!entry.rejection) entry.rejection = constraint_violated(entry.target, entry.time_bound);
+}
+
+void Search::bound_families() {
+    std::vector<std::size_t> all(groups_.size());
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    bound_families_of(all);
+}
+
+// Of any plan on the cluster: takes no time, where the search was stopped.
+void Search::bound_coarsely(Family& family) {
+    const std::size_t target = groups_[family.group].target;
+    least_steps_.resize(targets_.size());
+    if (!least_steps_[target]) least_steps_[target] = least_step(targets_[target].cluster);
+    family.time_bound = *least_steps_[target];
+    family.bound = value_of(target, family.time_bound, core::Bytes(0));
+}
+
+// Those that are not bounded. One task a layout: what its plans share is computed once and by one thread.
+void Search::bound_families_of(const std::vector<std::size_t>& groups) {
+    std::map<std::size_t, std::vector<std::size_t>> by_layout;
+    std::vector<std::size_t> unbounded;
+    for (const std::size_t g : groups)
+        for (const std::size_t f : groups_[g].families)
+            if (!std::exchange(families_[f].is_bounded, true)) {
+                by_layout[groups_[g].layout].push_back(f);
+                unbounded.push_back(f);
+            }
+    const std::vector<std::pair<std::size_t, std::vector<std::size_t>>> tasks(by_layout.begin(),
+                                                                              by_layout.end());
+    const std::vector<char> is_bounded = work_on(tasks.size(), [&](std::size_t t) {
+        const auto& [layout, families] = tasks[t];
+        for (const std::size_t f : families) {
+            Family& family = families_[f];
+            const Entry& first = entries_[family.members.front()];
+            if (request_.uses_bounds) {
+                work_.add(1, per_family);
+                family.time_bound = bounds_[layout]->bounds.time_of_work(first.plan);
+            }
+            family.bound = value_of(first.target, family.time_bound, core::Bytes(0));
+        }
+    });
+    for (std::size_t t = 0; t < tasks.size(); ++t)
+        if (!is_bounded[t])
+            for (const std::size_t f : tasks[t].second) bound_coarsely(families_[f]);
+    for (const std::size_t f : unbounded) {
+        const Family& family = families_[f];
+        const std::size_t target = groups_[family.group].target;
+        const std::optional<Rejection> rejection =
+            request_.uses_bounds ? constraint_violated(target, family.time_bound) : std::nullopt;
+        for (const std::size_t i : family.members) {
+            entries_[i].time_bound = family.time_bound;
+            if (rejection) result_.account.rejected[*rejection] += entries_[i].stands_for;
+        }
+        if (rejection) families_[f].is_open = false;
+        else unopened_.emplace(family.bound, family.time_bound.value, f);
+    }
+}
+
+// Those before which nothing better is known of.
+std::vector<std::size_t> Search::next_families() const {
+    std::vector<std::size_t> next;
+    for (auto key = unopened_.begin(); key != unopened_.end() && next.size() < opened_at_once; ++key) {
+        if (!queue_.empty() && std::get<0>(*key) > std::get<0>(*queue_.begin())) break;
+        next.push_back(std::get<2>(*key));
+    }
+    return next;
+}
+
+// Every member gets a bound of any partition of it, or a rejection; where memory decides, all bounds.
+void Search::open_families(const std::vector<std::size_t>& opened) {
+    // By layout: what its plans share is computed by one thread.
+    std::map<std::size_t, std::vector<std::size_t>> by_layout;
+    for (const std::size_t f : opened) {
+        const Family& family = families_[f];
+        unopened_.erase({family.bound, family.time_bound.value, f});
+        families_[f].is_open = false;
+        std::vector<std::size_t>& members = by_layout[groups_[family.group].layout];
+        members.insert(members.end(), family.members.begin(), family.members.end());
+    }
+    const std::vector<std::pair<std::size_t, std::vector<std::size_t>>> tasks(by_layout.begin(),
+                                                                              by_layout.end());
+    const bool bounds_time_first = request_.uses_bounds && request_.objective != Objective::memory;
+    work_on(tasks.size(), [&](std::size_t t) {
+        Bounds& bounds = bounds_[tasks[t].first]->bounds;
+        for (const std::size_t i : tasks[t].second) {
+            Entry& entry = entries_[i];
+            if (!bounds_time_first) {
+                bound(entry, bounds);
+                continue;
+            }
+            work_.add(1, per_opened_plan);
+            entry.time_bound = std::max(entry.time_bound, bounds.time_of_any_partition(entry.plan));
+            entry.bound = value_of(entry.target, entry.time_bound, core::Bytes(0));
+            entry.rejection = constraint_violated(entry.target, entry.time_bound);
+        }
+    });
+    for (const auto& [layout, members] : tasks)
+        for (const std::size_t i : members) {
+            if (!bounds_time_first) offload_where_needed(i);
+            enter(i);
+        }
+}
+
+// Where activations are too much, or every horizon counts, the plan with offload becomes an entry of its own.
+void Search::offload_where_needed(std::size_t i) {
+    if (!request_.uses_bounds || entries_[i].stands_for == 1 ||
+        !(entries_[i].rejection == Rejection::activations ||
+          (looks_at_every_horizon() && !entries_[i].rejection)))
+        return;
+    Entry away = offloaded(entries_[i]);
+    entries_[i].stands_for = 1;
+    add(std::move(away));
+}
+
+// The plan with its activations offloaded, under a horizon that is still to be chosen. Copies only add to the
+// time without them.
+Entry Search::offloaded(const Entry& entry) const {
+    Entry away = entry;
+    away.plan.offload = request_.offload;
+    away.is_open = true;
+    away.is_tight = false;
+    away.end = away.stands_for = entry.stands_for - 1;
+    away.memory.peak = away.memory.state;
+    away.bound = value_of(away.target, away.time_bound, away.memory.peak);
+    away.rejection = constraint_violated(away.target, away.time_bound);
+    return away;
+}
+
+void Search::choose_horizon(Entry& entry) {
+    const std::vector<int> horizons = horizons_of(entry);
+    const core::Bytes available = targets_[entry.target].cluster.instance.device.memory;
+    Bounds& bounds = bounds_[entry.layout]->bounds;
+    const auto fits = [&](std::size_t index) {
+        entry.plan.activation_loading_horizon = horizons[index];
+        const std::optional<MemoryBound> memory = bounds.memory(entry.plan);
+        core::require(memory.has_value(), "offload does not change the stages of a plan");
+        entry.memory = *memory;
+        return memory->peak <= available && bounds.offloads_anything(entry.plan);
+    };
+    entry.is_open = false;
+    if (!fits(entry.first)) {
+        entry.rejection = Rejection::activations;
+        return;
+    }
+    // The longer the horizon, the more memory is needed.
+    std::size_t chosen = entry.first, beyond = looks_at_every_horizon() ? entry.first + 1 : entry.end;
+    while (beyond - chosen > 1) {
+        const std::size_t middle = (chosen + beyond) / 2;
+        (fits(middle) ? chosen : beyond) = middle;
+    }
+    if (!looks_at_every_horizon()) {
+        entry.skipped = entry.end - chosen - 1;
+        entry.end = chosen + 1;
+        entry.stands_for -= entry.skipped;
+    }
+    fits(chosen);
+}
+
+void Search::tighten(Entry& entry) {
+    {
+        const std::lock_guard lock(bounds_[entry.layout]->guard);
+        if (!entry.is_bounded) return bound(entry, bounds_[entry.layout]->bounds);
+        if (entry.is_open) choose_horizon(entry);
+        if (entry.rejection) return;
+        work_.add(1, per_tightened_plan);
+        const double passes = 2.0 * entry.plan.stages() * entry.plan.micro_batches;
+        work_.add(passes <= most_replayed_passes ? passes : 0, per_replayed_pass);
+        entry.time_bound =
+            std::max(entry.time_bound, bounds_[entry.layout]->bounds.time_of_order(entry.plan));
+    }
+    entry.bound = std::max(entry.bound, value_of(entry.target, entry.time_bound, entry.memory.peak));
+    entry.is_tight = true;
+}
+
+// Entries without bounds of their own get them, the others those of their compute order.
+void Search::tighten_all(const std::vector<std::size_t>& loose) {
+    for (const std::size_t i : loose) leave_queue(i);
+    std::vector<bool> was_bounded;
+    for (const std::size_t i : loose) was_bounded.push_back(entries_[i].is_bounded);
+    work_on(loose.size(), [&](std::size_t i) { tighten(entries_[loose[i]]); });
+    for (std::size_t l = 0; l < loose.size(); ++l) {
+        const std::size_t i = loose[l];
+        if (!was_bounded[l]) offload_where_needed(i);
+        if (const std::size_t skipped = std::exchange(entries_[i].skipped, 0); skipped > 0)
+            result_.account.rejected[Rejection::activations] += skipped;
+        enter(i);
+    }
+}
+
+// The longest path through its instructions, each of which takes as long as it takes alone: what shares links
+// or cores takes longer. Copies of offloaded activations add to it, whatever their horizon, but as they cut
+// passes, at which a host may catch up early, hosts do not count where there may be such copies.
+core::Seconds Search::time_alone(std::size_t target, schedule::Plan plan, bool may_offload) const {
+    const schedule::Plan& base = targets_[target].base;
+    sim::EvaluateOptions options = quick_options(plan, request_.constants);
+    options.shares_links = false;
+    if (may_offload) {
+        plan.offload = base.offload;
+        plan.activation_loading_horizon = base.activation_loading_horizon;
+        options.constants.dispatch_eager_us = options.constants.dispatch_graph_us = 0;
+    }
+    core::Diagnostics unpriced;
+    const std::optional<sim::Evaluation> evaluation = sim::evaluate(
+        graph_, may_offload ? hostless_[target] : targets_[target].cluster, plan, unpriced, options);
+    work_.add(1, per_simulation);
+    if (!evaluation) return core::Seconds(0);
+    work_.add(double(evaluation->simulated_instructions), per_instruction_alone);
+    return evaluation->step_time * (1 - rounding_of_steps);
+}
+
+void Search::time_all(const std::vector<std::size_t>& untimed) {
+    for (const std::size_t i : untimed) leave_queue(i);
+    work_on(untimed.size(), [&](std::size_t u) {
+        Entry& entry = entries_[untimed[u]];
+        schedule::Plan plan = entry.plan;
+        if (const schedule::Partition* partition = stages_[entry.target]->partition(plan))
+            plan.partition = *partition;
+        const bool may_offload = entry.stands_for > 1 || plan.offload != targets_[entry.target].base.offload;
+        entry.is_timed = true;
+        entry.time_bound = std::max(entry.time_bound, time_alone(entry.target, std::move(plan), may_offload));
+        entry.bound = std::max(entry.bound, value_of(entry.target, entry.time_bound, entry.memory.peak));
+        entry.rejection = constraint_violated(entry.target, entry.time_bound);
+    });
+    for (const std::size_t i : untimed) enter(i);
+}
+
+}  // namespace planner

@@ -1,0 +1,160 @@
+#include <algorithm>
+#include <iterator>
+
+#include "core/diagnostics.h"
+#include "planner/search/search_state.h"
+
+namespace planner {
+
+// Steps of this length or longer are no better than the value, or violate a constraint.
+core::Seconds Search::step_limit(std::size_t target, double value) const {
+    const core::DollarsPerSecond rate = cluster::price(targets_[target].cluster);
+    core::Seconds limit(value);
+    if (request_.objective == Objective::cost) limit = core::Seconds(rate.value > 0 ? value / rate.value : 0);
+    if (!request_.tokens) return limit;
+    const double longer = std::nextafter(1.0, 2.0);  // the limits themselves are allowed
+    if (request_.deadline) limit = std::min(limit, *request_.deadline / steps() * longer);
+    if (request_.budget && rate.value > 0)
+        limit = std::min(limit, core::Seconds(request_.budget->value / rate.value / steps() * longer));
+    return limit;
+}
+
+Search::PartitionTasks Search::partition_tasks() const {
+    PartitionTasks tasks;
+    if (request_.objective == Objective::memory) return tasks;
+    for (std::size_t f = 0; f < families_.size(); ++f) {
+        const core::Seconds bound = families_[f].time_bound;
+        const bool is_beaten =
+            !result_.plans.empty() && bound >= step_limit(groups_[families_[f].group].target, best_value());
+        for (const std::size_t i : families_[f].members) {
+            const Entry& entry = entries_[i];
+            if (entry.rejection == Rejection::stages || entry.plan.layout.pipeline == 1 ||
+                !entry.plan.partition.first_units.empty() ||
+                entry.plan.offload != targets_[entry.target].base.offload ||
+                !covers_every_partition(entry.plan, graph_.units.size()))
+                continue;
+            if (is_beaten) ++tasks.beaten;
+            else tasks.open.push_back({entry.target, entry.layout, entry.plan, f, bound, bound});
+        }
+    }
+    return tasks;
+}
+
+// Can its stages be divided in no other way?
+bool Search::has_only_partition(const RankedPlan& ranked) const {
+    const Target& target = targets_[ranked.candidate];
+    return target.runnable && target.runnable->partition && ranked.plan.stages() > 1 &&
+           target.runnable->partition(ranked.plan.stages());
+}
+
+PartitionTask Search::task_of(const RankedPlan& ranked) const {
+    PartitionTask task{ranked.candidate, 0, ranked.plan, 0, {}, {}};
+    if (!has_only_partition(ranked)) task.plan.partition = {};
+    task.plan.offload = targets_[ranked.candidate].base.offload;
+    task.plan.activation_loading_horizon = targets_[ranked.candidate].base.activation_loading_horizon;
+    for (const Entry& entry : entries_)
+        if (entry.target == ranked.candidate && entry.plan == task.plan) task.layout = entry.layout;
+    return task;
+}
+
+// In the memory of the device if it can be, else with the longest horizon of offload with which it fits.
+// `limit`: steps that are as long are of no use.
+std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, core::Seconds limit) const {
+    const Target& target = targets_[task.target];
+    const std::vector<model::OperatorRange> ranges = ranges_of(graph_, task.plan.partition.first_units);
+    const bool may_offload =
+        request_.offload != schedule::Offload::none && task.plan.offload == schedule::Offload::none;
+    std::optional<bool> is_hopeless;  // whatever the horizon
+    const auto try_plan = [&](const schedule::Plan& plan) -> std::optional<RankedPlan> {
+        {
+            const std::lock_guard lock(bounds_[task.layout]->guard);
+            Bounds& bounds = bounds_[task.layout]->bounds;
+            const std::optional<MemoryBound> memory = bounds.memory_of(plan, ranges);
+            if (!memory || memory->peak > target.cluster.instance.device.memory ||
+                bounds.time_of_copies(plan, ranges) >= limit)
+                return std::nullopt;
+        }
+        if (!is_run(target, plan)) return std::nullopt;
+        if (!is_hopeless) is_hopeless = time_alone(task.target, plan, may_offload) >= limit;
+        if (*is_hopeless) return std::nullopt;
+        RankedPlan ranked;
+        ranked.candidate = task.target;
+        ranked.plan = plan;
+        core::Diagnostics unpriced;
+        std::optional<sim::Evaluation> evaluation =
+            sim::evaluate(graph_, target.cluster, plan, unpriced, quick_options(plan, request_.constants));
+        count_work(plan, evaluation);
+        if (!evaluation || !evaluation->fits) return std::nullopt;
+        settle(ranked, std::move(*evaluation));
+        return ranked;
+    };
+    std::optional<RankedPlan> ranked = try_plan(task.plan);
+    if (!ranked && may_offload) {
+        const std::vector<int> horizons = loading_horizons(graph_, target.cluster.instance.device, task.plan);
+        schedule::Plan away = task.plan;
+        away.offload = request_.offload;
+        for (auto horizon = horizons.rbegin();
+             horizon != horizons.rend() && !ranked && !is_hopeless.value_or(false); ++horizon) {
+            away.activation_loading_horizon = *horizon;
+            ranked = try_plan(away);
+        }
+    }
+    if (ranked && constraint_violated(task.target, ranked->evaluation.step_time)) return std::nullopt;
+    return ranked;
+}
+
+// Instead of the same plan with another partition, or in its place among the best.
+void Search::keep_plan(RankedPlan ranked) {
+    const auto is_same = [&](const RankedPlan& other) {
+        return other.candidate == ranked.candidate && task_of(other).plan == task_of(ranked).plan;
+    };
+    std::vector<RankedPlan>& plans = result_.plans;
+    const auto same = std::find_if(plans.begin(), plans.end(), is_same);
+    if (same != plans.end()) {
+        if (is_better(ranked, *same)) *same = std::move(ranked);
+    } else {
+        plans.push_back(std::move(ranked));
+    }
+    std::stable_sort(plans.begin(), plans.end(), is_better);
+    if (plans.size() > request_.keep) plans.resize(request_.keep);
+}
+
+void Search::search_partitions() {
+    PartitionMeans means;
+    means.simulate = [this](const PartitionTask& task, core::Seconds limit) {
+        return simulate_partition(task, limit);
+    };
+    means.limit = [this](std::size_t target, double value) { return step_limit(target, value); };
+    means.least_open = least_bound();
+    means.is_late = [this] { return is_late(); };
+    means.is_stopped = [this] { return is_stopped(); };
+    means.tell_progress = [this] { tell_progress(told_least_); };
+    means.work = &work_;
+    means.layout = [this](std::size_t layout) {
+        return PartitionMeans::Layout{&bounds_[layout]->guard, &bounds_[layout]->bounds};
+    };
+    means.threads = request_.threads;
+    const PartitionTasks tasks = partition_tasks();
+    result_.account.covers_partitions = !tasks.open.empty() || tasks.beaten > 0;
+    PartitionSearch search(graph_, std::move(means));
+    search.exclude(tasks.beaten);
+    const auto improve = [&](RankedPlan ranked) {
+        if (has_only_partition(ranked)) return true;
+        const bool is_done = search.improve(ranked, task_of(ranked));
+        keep_plan(std::move(ranked));
+        return is_done;
+    };
+    bool is_settled = true;
+    if (!result_.plans.empty()) {
+        std::optional<RankedPlan> better = search.find_better(tasks.open, result_.plans.front().value);
+        if (better) keep_plan(std::move(*better));
+        is_settled = improve(result_.plans.front());
+    }
+    // Moved cuts may bring one of the others before the first.
+    const std::vector<RankedPlan> found = result_.plans;
+    for (std::size_t i = 1; i < found.size() && !is_late(share_of_moves); ++i) improve(found[i]);
+    result_.account.partitions = search.account();
+    is_settled_ = is_settled;
+}
+
+}  // namespace planner

@@ -1,0 +1,248 @@
+#include <algorithm>
+#include <array>
+
+#include "core/diagnostics.h"
+#include "planner/search/search_state.h"
+
+namespace planner {
+
+namespace {
+
+// Plans of a group whose bounds are tightened at once while its best is looked for; plans that are timed
+// before those of them that promise most are simulated, so many of each at once; and how often that may find
+// nothing better in a row.
+constexpr std::size_t tightened_in_a_look = 24, timed_in_a_probe = 8, at_once = 2;
+constexpr int most_vain_probes = 3;
+
+}  // namespace
+
+// Where people begin: tensor parallelism inside a node, no more pipeline than memory asks for, a micro-batch
+// of one sample, sharded optimizer state.
+std::vector<std::size_t> Search::usual_groups() {
+    std::map<std::tuple<std::size_t, int, int, int>, std::pair<int, std::size_t>>
+        chosen;  // by pipeline degree
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+        Group& group = groups_[g];
+        schedule::Plan plan = entries_[families_[group.families.front()].members.front()].plan;
+        const schedule::ParallelLayout& layout = plan.layout;
+        if (plan.micro_batch != 1 || layout.tensor > targets_[group.target].cluster.instance.devices)
+            continue;
+        const auto key =
+            std::tuple(group.target, layout.tensor, layout.expert, core::position_of(plan.recompute));
+        const auto known = chosen.find(key);
+        if (known != chosen.end() && known->second.first <= layout.pipeline) continue;
+        plan.schedule = "1f1b";
+        if (plan.virtual_stages > 1) {
+            plan.virtual_stages = 1;
+            const std::shared_ptr<const RunnablePlans>& runnable = targets_[group.target].runnable;
+            plan.partition = targets_[group.target].base.partition;
+            if (runnable && runnable->partition)
+                plan.partition = runnable->partition(plan.stages()).value_or(plan.partition);
+        }
+        plan.keep_sequences_whole();
+        plan.shard_degree = 0;
+        if (layout.data > 1) plan.sharding = schedule::Sharding::optimizer;
+        if (!bounds_[group.layout]->bounds.never_fits(plan))
+            chosen.insert_or_assign(key, std::pair(layout.pipeline, g));
+    }
+    std::vector<std::size_t> usual;
+    for (const auto& [key, group] : chosen) usual.push_back(group.second);
+    bound_families_of(usual);
+    std::stable_sort(usual.begin(), usual.end(), [&](std::size_t a, std::size_t b) {
+        return least_bound_of(groups_[a]) < least_bound_of(groups_[b]);
+    });
+    return usual;
+}
+
+// One step along one axis: recomputation, or degrees and the micro-batch, to the next value that the space
+// has or by a factor of two. (315 nodes have no factor of two.)
+std::vector<std::size_t> Search::neighbours_of(std::size_t group) {
+    const auto plan_of = [&](std::size_t g) -> const schedule::Plan& {
+        return entries_[families_[groups_[g].families.front()].members.front()].plan;
+    };
+    const schedule::Plan& own = plan_of(group);
+    constexpr int axes = 5;
+    const auto places = [](const schedule::Plan& plan) {
+        const schedule::ParallelLayout& layout = plan.layout;
+        return std::array<int, axes>{layout.tensor, layout.pipeline, layout.context, layout.expert,
+                                     plan.micro_batch};
+    };
+    std::array<std::set<int>, axes> values;
+    for (std::size_t g = 0; g < groups_.size(); ++g)
+        if (groups_[g].target == groups_[group].target)
+            for (std::size_t axis = 0; axis < axes; ++axis) values[axis].insert(places(plan_of(g))[axis]);
+    const auto steps = [&](const schedule::Plan& other) {
+        int moved = own.recompute == other.recompute ? 0 : 1;
+        for (std::size_t axis = 0; axis < axes; ++axis) {
+            const auto [low, high] = std::minmax({places(own)[axis], places(other)[axis]});
+            const bool is_next = low < high && *values[axis].upper_bound(low) == high;
+            moved += low == high ? 0 : is_next || high == 2 * low ? 1 : 2;
+        }
+        return moved;
+    };
+    std::vector<std::size_t> near;
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+        if (groups_[g].is_probed || g == group || groups_[g].target != groups_[group].target) continue;
+        const schedule::Plan& other = plan_of(g);
+        const int moved = steps(other);
+        const bool trades = own.layout.data == other.layout.data && own.micro_batch == other.micro_batch &&
+                            own.recompute == other.recompute && own.layout.context == other.layout.context &&
+                            own.layout.expert == other.layout.expert;  // tensor against pipeline
+        if (moved == 1 || (trades && moved == 2)) near.push_back(g);
+    }
+    bound_families_of(near);
+    std::erase_if(near, [&](std::size_t g) { return least_bound_of(groups_[g]) >= best_value(); });
+    std::stable_sort(near.begin(), near.end(), [&](std::size_t a, std::size_t b) {
+        return least_bound_of(groups_[a]) < least_bound_of(groups_[b]);
+    });
+    return near;
+}
+
+// Bounds of all its plans, of any partition.
+void Search::look_into(Group& group) {
+    if (std::exchange(group.is_probed, true)) return;
+    std::vector<std::size_t> opened;
+    for (const std::size_t f : group.families) {
+        if (families_[f].is_open) opened.push_back(f);
+        group.members.insert(group.members.end(), families_[f].members.begin(), families_[f].members.end());
+    }
+    open_families(opened);
+}
+
+// Its plans that are not timed and may be better than the best, most promising first.
+std::vector<std::size_t> Search::candidates_of(const Group& group) const {
+    std::vector<std::size_t> found;
+    for (const std::size_t i : group.members)
+        if (!entries_[i].rejection && !entries_[i].is_timed && !entries_[i].is_taken &&
+            entries_[i].bound < best_value())
+            found.push_back(i);
+    std::stable_sort(found.begin(), found.end(),
+                     [&](std::size_t a, std::size_t b) { return key_of(a) < key_of(b); });
+    return found;
+}
+
+// Its plan that promises most, with a tight bound.
+std::optional<std::size_t> Search::most_promising(Group& group) {
+    look_into(group);
+    while (!is_stopped()) {
+        std::vector<std::size_t> loose;
+        for (const std::size_t i : candidates_of(group)) {
+            const Entry& entry = entries_[i];
+            if (entry.is_tight) {
+                if (loose.empty()) return i;
+                continue;
+            }
+            loose.push_back(i);
+            if (loose.size() == tightened_in_a_look) break;
+        }
+        if (loose.empty()) break;
+        tighten_all(loose);
+    }
+    return std::nullopt;
+}
+
+// Groups by what their plans promise.
+class Probes {
+public:
+    explicit Probes(Search& search) : search_(search) {
+        for (const std::size_t group : search.usual_groups()) guess(group);
+    }
+
+    // True unless nothing is left, or time is up: plans that promise most are timed, and of these the best
+    // simulated.
+    bool probe(core::Diagnostics& diagnostics);
+
+private:
+    void guess(std::size_t group) {
+        if (states_.try_emplace(group).second)
+            ahead_.emplace(search_.least_bound_of(search_.groups_[group]), group);
+    }
+    void look(std::size_t group) {
+        State& state = states_[group];
+        state.plan = search_.most_promising(search_.groups_[group]);
+        if (state.plan) ahead_.emplace(search_.entries_[*state.plan].bound, group);
+    }
+    bool is_late() const { return search_.is_late(share_of_probes); }
+    std::optional<std::size_t> next_plan(bool is_over);
+    std::vector<std::size_t> next_plans(bool is_over);
+
+    struct State {
+        std::optional<std::size_t> plan;  // the most promising, once it is looked into
+        bool is_expanded = false;         // its neighbours are ahead too, or were
+    };
+    Search& search_;
+    std::map<std::size_t, State> states_;             // by group
+    std::set<std::pair<double, std::size_t>> ahead_;  // bound of its plan or family, group
+    std::vector<std::size_t> timed_;                  // and not simulated
+};
+
+// The plan that promises most, of the group that does, once its neighbours are ahead too.
+std::optional<std::size_t> Probes::next_plan(bool is_over) {
+    while (!ahead_.empty()) {
+        const std::size_t group = ahead_.begin()->second;
+        State& state = states_[group];
+        if (state.plan && !state.is_expanded && !is_over) {
+            state.is_expanded = true;
+            for (const std::size_t neighbour : search_.neighbours_of(group)) guess(neighbour);
+            continue;
+        }
+        ahead_.erase(ahead_.begin());
+        if (state.plan) return state.plan;
+        look(group);
+    }
+    return std::nullopt;
+}
+
+std::vector<std::size_t> Probes::next_plans(bool is_over) {
+    std::vector<std::size_t> next;
+    while (next.size() < at_once) {
+        const std::optional<std::size_t> plan = next_plan(is_over);
+        if (!plan) break;
+        next.push_back(*plan);
+    }
+    return next;
+}
+
+bool Probes::probe(core::Diagnostics& diagnostics) {
+    std::vector<std::size_t> untimed;  // when it is late, and there is no plan yet
+    for (std::size_t timed = 0; timed < timed_in_a_probe && untimed.empty(); timed += at_once) {
+        const bool is_over = is_late();
+        if (search_.is_stopped() || (is_over && !search_.result_.plans.empty())) return false;
+        search_.tell_progress(std::nullopt);
+        const std::vector<std::size_t> next = next_plans(is_over);
+        timed_.insert(timed_.end(), next.begin(), next.end());
+        if (is_over) {
+            untimed = next;
+        } else {
+            search_.time_all(next);
+            for (const std::size_t i : next) look(search_.entries_[i].group);
+        }
+    }
+    std::erase_if(timed_, [&](std::size_t i) {
+        const Entry& entry = search_.entries_[i];
+        return entry.is_taken || entry.rejection || search_.is_beaten(entry.bound);
+    });
+    if (timed_.empty() && ahead_.empty()) return false;
+    std::stable_sort(timed_.begin(), timed_.end(),
+                     [&](std::size_t a, std::size_t b) { return search_.key_of(a) < search_.key_of(b); });
+    std::vector<std::size_t> taken = timed_;
+    taken.resize(std::min(at_once, taken.size()));
+    search_.simulate(taken, diagnostics);
+    bool has_more = true;
+    while (has_more && (!is_late() || search_.result_.plans.empty())) has_more = search_.pursue(diagnostics);
+    for (const std::size_t i : untimed) look(search_.entries_[i].group);
+    return true;
+}
+
+// A good plan before anything is proven: from what is usual, downhill along the axes by what plans promise.
+void Search::probe_usual_plans(core::Diagnostics& diagnostics) {
+    if (!times_plans()) return;
+    Probes probes(*this);
+    for (int vain = 0; vain < most_vain_probes;) {
+        const double before = best_value();
+        if (!probes.probe(diagnostics)) return;
+        vain = best_value() < before ? 0 : vain + 1;
+    }
+}
+
+}  // namespace planner

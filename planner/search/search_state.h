@@ -1,0 +1,275 @@
+// A search at work: what it has enumerated, bounded, simulated and found. Its passes are divided over the
+// files beside this one; `run` (planner/search.cpp) calls them in their order.
+#pragma once
+
+#include <chrono>
+#include <cmath>
+#include <ctime>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "core/diagnostics_fwd.h"
+#include "core/errors.h"
+#include "planner/bounds.h"
+#include "planner/partition_search.h"
+#include "planner/search.h"
+
+namespace planner {
+
+using Clock = std::chrono::steady_clock;
+
+// Of the limit, for the first plans, and for these and all plans with the one partition that balances them.
+// Then partitions, and moves of cuts of the plans behind the first.
+constexpr double share_of_probes = 0.7, share_of_waves = 0.75, share_of_moves = 0.9;
+
+// Micro-batches that a candidate is simulated with, at most: eight rounds over the pipeline. Longer steps are
+// extrapolated where that is exact (sim::EvaluateOptions), shorter ones simulated whole.
+int simulated_micro_batches(const schedule::Plan& plan);
+// A simulation of so many, for ranking: not verified, and extrapolated.
+sim::EvaluateOptions quick_options(const schedule::Plan& plan, const sim::CostConstants& constants);
+bool is_better(const RankedPlan& a, const RankedPlan& b);
+bool is_run(const Target& target, const schedule::Plan& plan);
+
+struct Entry {
+    std::size_t target = 0;
+    schedule::Plan plan;
+    bool is_bounded = false;  // else the bound is of any partition, or its family's, and no memory is known
+    bool is_taken = false;    // simulated, or replaced
+    double bound = 0;         // of the objective
+    core::Seconds time_bound;
+    MemoryBound memory;
+    std::optional<Rejection> rejection;  // nothing: still a candidate
+    std::size_t layout = 0;              // index into Search::bounds_
+    std::size_t group = 0;               // index into Search::groups_
+    bool is_tight = false;               // the bound is of its very compute order
+    bool is_timed = false;               // ... and of everything else it does, but for what runs beside it
+    // Offload: of the target's loading horizons those from `first` to before `end` are in question, and while
+    // none is chosen the bounds are those of any.
+    bool is_open = false;
+    std::size_t first = 0, end = 0;
+    std::size_t stands_for =
+        1;  // plans of the space: this one, and those that are looked at only if it is rejected
+    std::size_t skipped = 0;  // of the last choice of a horizon: plans that cannot fit
+};
+
+// Plans of one target, layout, micro-batch and recomputation. They share the work of a step but for what
+// depends on how sequences pass and the handling of gradients: those that share that too are a family,
+// with one bound, and are looked at only where that bound does not exclude them.
+struct Family {
+    std::size_t group = 0;  // index into Search::groups_
+    std::vector<std::size_t> members;
+    double bound = 0;  // of the objective
+    core::Seconds time_bound;
+    bool is_bounded = false;
+    bool is_open = true;  // not yet looked into
+};
+struct Group {
+    std::size_t target = 0, layout = 0;
+    std::vector<std::size_t> families;
+    std::vector<std::size_t> members;  // entries, once its families are opened
+    bool is_probed = false;            // its families are opened, or excluded
+};
+
+class Search {
+public:
+    Search(const model::ModelGraph& graph, const std::vector<Target>& targets, const SearchRequest& request)
+        : graph_(graph), targets_(targets), request_(request) {
+        for (const Target& target : targets) {
+            stages_.push_back(
+                std::make_unique<StageCollection>(graph, target.cluster.instance.device, request.constants));
+            known_candidates_.emplace_back();
+            hostless_.push_back(target.cluster);
+            hostless_.back().instance.device.host_dispatch = {};
+        }
+    }
+
+    SearchResult run(core::Diagnostics& diagnostics);
+
+private:
+    friend class Probes;
+
+    // Of the whole training, whose tokens are given.
+    double steps() const {
+        double tokens_per_step = static_cast<double>(request_.global_batch) *
+                                 static_cast<double>(std::max<std::int64_t>(1, graph_.tokens_per_sample));
+        return std::ceil(*request_.tokens / tokens_per_step);
+    }
+    double value_of(std::size_t target, core::Seconds step, core::Bytes peak) const {
+        switch (request_.objective) {
+            case Objective::memory: return peak.value;
+            case Objective::cost: return (cluster::price(targets_[target].cluster) * step).value;
+            case Objective::speed:
+            case Objective::time_to_train: return step.value;
+        }
+        throw core::InternalError("broken promise: every objective has a value");
+    }
+    std::optional<Rejection> constraint_violated(std::size_t target, core::Seconds step) const {
+        return constraint_violated(targets_[target].cluster, step);
+    }
+    std::optional<Rejection> constraint_violated(const cluster::Cluster& cluster, core::Seconds step) const {
+        if (!request_.tokens) return std::nullopt;
+        core::Seconds total = step * steps();
+        if (request_.deadline && total > *request_.deadline) return Rejection::deadline;
+        if (request_.budget && cluster::price(cluster) * total > *request_.budget) return Rejection::budget;
+        return std::nullopt;
+    }
+    // Of one plan's horizons the longest that fits is the fastest; what needs least memory is known of each
+    // apart.
+    bool looks_at_every_horizon() const { return request_.objective == Objective::memory; }
+    // Where time decides, longest paths exclude most of what compute orders do not, for half of a simulation.
+    bool times_plans() const { return request_.uses_bounds && request_.objective != Objective::memory; }
+    std::vector<int> horizons_of(const Entry& entry) const {
+        if (request_.offload == schedule::Offload::none ||
+            targets_[entry.target].base.offload != schedule::Offload::none)
+            return {};
+        return loading_horizons(graph_, targets_[entry.target].cluster.instance.device, entry.plan);
+    }
+    core::Seconds elapsed() const {
+        return core::Seconds(std::chrono::duration<double>(Clock::now() - begin_).count());
+    }
+
+    bool is_late() const { return is_late(1); }
+    // Has this share of the limit been worked?
+    bool is_late(double share) const {
+        return is_stopped() || (request_.time_limit && work_.spent() > *request_.time_limit * share);
+    }
+    bool is_stopped() const { return request_.is_stopped && request_.is_stopped(); }
+    // `least` is the bound of what is left, where it is known.
+    void tell_progress(std::optional<double> least);
+    // work(item) for every item of 0 ... count - 1, by all threads, telling on the way that the search lives.
+    // False for an item: the search was stopped before it.
+    std::vector<char> work_on(std::size_t count, const std::function<void(std::size_t item)>& work);
+    void count_work(const schedule::Plan& plan, const std::optional<sim::Evaluation>& evaluation) const {
+        work_.add(1, per_simulation);
+        work_.add(plan.layout.ranks(), per_simulated_rank);
+        if (evaluation) work_.add(double(evaluation->simulated_instructions), per_instruction);
+        else work_.add(2.0 * plan.stages() * plan.micro_batches, per_instruction);
+    }
+
+    // Best first: by bound, then time bound, then index of the entry.
+    using Key = std::tuple<double, double, std::size_t>;
+    Key key_of(std::size_t i) const { return Key(entries_[i].bound, entries_[i].time_bound.value, i); }
+    // What surely fits, first; of the others those that need least memory.
+    using HurryKey = std::tuple<bool, bool, double, std::size_t>;
+    // No better than the last of the plans that the search is to rank, at first one.
+    bool is_beaten(double bound) const {
+        return request_.uses_bounds && result_.plans.size() >= wanted_ &&
+               bound >= result_.plans[wanted_ - 1].value;
+    }
+    // Entries to look at next.
+    struct Wave {
+        std::vector<std::size_t> taken;    // to simulate, if nothing is known of them but that
+        std::vector<std::size_t> loose;    // whose bounds can be tightened
+        std::vector<std::size_t> untimed;  // of those taken
+        bool is_tight = true;
+    };
+
+    // The passes of a search, in their order.
+    void enumerate();
+    void bound_families();
+    void bound_families_of(const std::vector<std::size_t>& groups);
+    void bound_coarsely(Family& family);
+    void add(Entry entry);
+    void enter(std::size_t i);
+    void probe_usual_plans(core::Diagnostics& diagnostics);
+    void search_waves(core::Diagnostics& diagnostics, double share);
+    void close_queue();
+    void search_partitions();
+    void simulate_whole();
+    void search_orders(core::Diagnostics& diagnostics);
+    void explain_plans();
+    void judge_bounds(double registered);
+
+    // Parts of bound_families and search_waves.
+    void bound(Entry& entry, Bounds& bounds) const;
+    std::optional<double> least_bound() const;
+    std::vector<std::size_t> next_families() const;
+    void open_families(const std::vector<std::size_t>& opened);
+    void offload_where_needed(std::size_t i);
+    Wave next_wave() const;
+    Wave late_wave();
+    HurryKey hurry_key(std::size_t i) const;
+    void leave_queue(std::size_t i);
+    void tighten_all(const std::vector<std::size_t>& loose);
+    core::Seconds time_alone(std::size_t target, schedule::Plan plan, bool may_offload) const;
+    void time_all(const std::vector<std::size_t>& untimed);
+    void simulate(const std::vector<std::size_t>& taken, core::Diagnostics& diagnostics);
+    bool pursue(core::Diagnostics& diagnostics);
+
+    // Parts of probe_usual_plans.
+    double best_value() const;
+    std::vector<std::size_t> usual_groups();
+    std::vector<std::size_t> neighbours_of(std::size_t group);
+    double least_bound_of(const Group& group) const;
+    void look_into(Group& group);
+    std::vector<std::size_t> candidates_of(const Group& group) const;
+    std::optional<std::size_t> most_promising(Group& group);
+
+    void look_for_shortfall();
+    void keep_shortfall(Shortfall shortfall);
+    Entry offloaded(const Entry& entry) const;
+    std::optional<Entry> after_taking(Entry& entry, std::optional<Rejection> rejection) const;
+    void choose_horizon(Entry& entry);
+    void tighten(Entry& entry);
+    void evaluate(std::size_t index, RankedPlan& ranked, std::optional<Rejection>& rejection,
+                  core::Diagnostics& diagnostics) const;
+    std::optional<RankedPlan> simulate_partition(const PartitionTask& task, core::Seconds limit) const;
+    core::Seconds step_limit(std::size_t target, double value) const;
+    struct PartitionTasks {
+        std::vector<PartitionTask> open;
+        std::size_t beaten = 0;  // by the first plan, whatever their partition
+    };
+    PartitionTasks partition_tasks() const;
+    bool has_only_partition(const RankedPlan& ranked) const;
+    PartitionTask task_of(const RankedPlan& ranked) const;
+    void keep_plan(RankedPlan ranked);
+    void settle(RankedPlan& ranked, sim::Evaluation evaluation) const;
+    void search_order(RankedPlan& ranked, core::Diagnostics& diagnostics) const;
+
+    const model::ModelGraph& graph_;
+    const std::vector<Target>& targets_;
+    const SearchRequest& request_;
+    struct GuardedBounds {
+        GuardedBounds(const cluster::Cluster& cluster, OrderCollection& orders, StageCollection& stages,
+                      sim::KnownCandidates& known)
+            : bounds(cluster, orders, stages, &known) {}
+        std::mutex guard;
+        Bounds bounds;
+    };
+    std::deque<Entry> entries_;  // hundreds of megabytes, which no growth copies
+    std::vector<Family> families_;
+    std::vector<Group> groups_;
+    std::set<std::tuple<double, double, std::size_t>> unopened_;  // families, keyed as the queue is
+    std::set<Key> queue_;
+    std::set<HurryKey> hurried_;  // the queue once more, while a late search has no plan
+    bool is_hurried_ = false;
+    std::vector<std::size_t> pursued_;  // entries whose time is known but for what offload adds
+    std::size_t wanted_ = 1;
+    SearchResult result_;
+    // The least value that something not looked at may have.
+    std::optional<double> open_;
+    void leave_open(double value) { open_ = open_ ? std::min(*open_, value) : value; }
+    core::Seconds least_step(const cluster::Cluster& cluster) const;
+    std::vector<std::optional<core::Seconds>> least_steps_;  // of the targets
+    bool is_settled_ = true;                                 // no move of a cut makes a ranked plan better
+    std::optional<double> first_unvisited_;               // bound of the best entry that the time limit left
+    std::vector<std::unique_ptr<GuardedBounds>> bounds_;  // one a layout
+    mutable WorkMeter work_;
+    OrderCollection orders_{&work_};
+    std::vector<std::unique_ptr<StageCollection>> stages_;  // one a target
+    std::deque<sim::KnownCandidates> known_candidates_;     // one a target
+    std::vector<cluster::Cluster> hostless_;                // the targets', whose hosts dispatch in no time
+    std::optional<double> told_least_;
+    Clock::time_point begin_ = Clock::now();
+    std::clock_t cpu_begin_ = std::clock();
+};
+
+}  // namespace planner

@@ -1,0 +1,195 @@
+#include <algorithm>
+#include <iterator>
+
+#include "core/diagnostics.h"
+#include "planner/pareto.h"
+#include "planner/search/search_state.h"
+#include "schedule/plan/partition.h"
+
+namespace planner {
+
+namespace {
+
+// A late search takes plans first whose memory bound, times this, is within the device: a fifth of the memory
+// is then free for what a simulation finds beyond the bound.
+constexpr double roomy = 1.25;
+// Plans simulated before their results are looked at, and plans whose bounds are tightened at once. Both are
+// fixed: what a wave may skip depends on the waves before it only, so the answer does not depend on the
+// threads.
+constexpr std::size_t wave = 4, tightened_at_once = 128;
+// Tight entries are passed over for loose ones behind them, so far.
+constexpr std::size_t looked_at_in_a_wave = 4 * tightened_at_once;
+
+}  // namespace
+
+// The entries of the least bounds, and of those after them the ones whose bounds can be tightened.
+Search::Wave Search::next_wave() const {
+    Wave next;
+    std::size_t looked_at = 0;
+    for (auto key = queue_.begin(); key != queue_.end() && !is_beaten(std::get<0>(*key)) &&
+                                    next.loose.size() < tightened_at_once && looked_at < looked_at_in_a_wave;
+         ++key, ++looked_at) {
+        const std::size_t i = std::get<2>(*key);
+        if (!entries_[i].is_tight) next.loose.push_back(i);
+        if (next.taken.size() < wave) {
+            next.taken.push_back(i);
+            next.is_tight = next.is_tight && entries_[i].is_tight;
+            if (times_plans() && !entries_[i].is_timed) next.untimed.push_back(i);
+        } else if (next.is_tight) {
+            break;
+        }
+    }
+    return next;
+}
+
+Search::HurryKey Search::hurry_key(std::size_t i) const {
+    const Entry& entry = entries_[i];
+    const bool is_roomy = entry.memory.peak * roomy <= targets_[entry.target].cluster.instance.device.memory;
+    return HurryKey(!is_roomy, entry.is_open, is_roomy ? entry.bound : entry.memory.peak.value, i);
+}
+
+// A first plan is worth more than punctuality: entries come first that need so little memory that they surely
+// fit.
+Search::Wave Search::late_wave() {
+    if (!std::exchange(is_hurried_, true))
+        for (const Key& key : queue_) hurried_.insert(hurry_key(std::get<2>(key)));
+    Wave next;
+    for (auto key = hurried_.begin(); key != hurried_.end() && next.taken.size() < wave; ++key)
+        next.taken.push_back(std::get<3>(*key));
+    std::copy_if(next.taken.begin(), next.taken.end(), std::back_inserter(next.loose),
+                 [&](std::size_t i) { return entries_[i].is_open || !entries_[i].is_bounded; });
+    next.is_tight = next.loose.empty();
+    return next;
+}
+
+// A few micro-batches, and a straight line where the schedule has settled. The ranked few are verified and
+// simulated in full afterwards.
+void Search::evaluate(std::size_t index, RankedPlan& ranked, std::optional<Rejection>& rejection,
+                      core::Diagnostics& diagnostics) const {
+    const Entry& entry = entries_[index];
+    const Target& target = targets_[entry.target];
+    ranked.candidate = entry.target;
+    ranked.plan = entry.plan;
+    if (const schedule::Partition* partition = stages_[entry.target]->partition(entry.plan))
+        ranked.plan.partition = *partition;
+    if (!is_run(target, ranked.plan)) {
+        rejection = Rejection::not_run;
+        return;
+    }
+    std::optional<sim::Evaluation> evaluation = sim::evaluate(
+        graph_, target.cluster, ranked.plan, diagnostics, quick_options(entry.plan, request_.constants));
+    count_work(entry.plan, evaluation);
+    if (!evaluation) {
+        rejection = Rejection::no_figure;
+        return;
+    }
+    settle(ranked, std::move(*evaluation));
+    if (!ranked.evaluation.fits) {
+        rejection = ranked.evaluation.peak_memory > ranked.evaluation.available_memory
+                        ? Rejection::simulated_peak
+                        : Rejection::host_memory;
+        return;
+    }
+    rejection = constraint_violated(entry.target, ranked.evaluation.step_time);
+}
+
+// A simulation, and what follows from it.
+void Search::settle(RankedPlan& ranked, sim::Evaluation evaluation) const {
+    ranked.evaluation = std::move(evaluation);
+    ranked.value = value_of(ranked.candidate, ranked.evaluation.step_time, ranked.evaluation.peak_memory);
+    if (!request_.tokens) return;
+    ranked.training_time = ranked.evaluation.step_time * steps();
+    ranked.training_cost = ranked.evaluation.rate * *ranked.training_time;
+}
+
+// What comes into question once an entry has been simulated: where memory was exceeded, offload, or a shorter
+// horizon than the one that was tried.
+std::optional<Entry> Search::after_taking(Entry& entry, std::optional<Rejection> rejection) const {
+    const bool is_first = entry.plan.offload == schedule::Offload::none;
+    if (!request_.uses_bounds || entry.stands_for == 1 ||
+        (!looks_at_every_horizon() && rejection != Rejection::simulated_peak))
+        return std::nullopt;
+    Entry next = is_first ? offloaded(entry) : entry;
+    if (!is_first) {
+        next.is_open = true;
+        next.is_tight = false;
+        next.stands_for = entry.stands_for - 1;
+        if (looks_at_every_horizon()) ++next.first;
+        else --next.end;
+    }
+    next.skipped = 0;
+    entry.stands_for = 1;
+    return next;
+}
+
+void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& diagnostics) {
+    SearchAccount& account = result_.account;
+    for (const std::size_t i : taken) leave_queue(i);
+    std::vector<RankedPlan> ranked(taken.size());
+    std::vector<std::optional<Rejection>> rejections(taken.size());
+    std::vector<core::Diagnostics> problems(taken.size());
+    const std::vector<char> is_simulated = work_on(
+        taken.size(), [&](std::size_t i) { evaluate(taken[i], ranked[i], rejections[i], problems[i]); });
+    for (std::size_t i = 0; i < ranked.size(); ++i) {
+        if (!is_simulated[i]) {
+            enter(taken[i]);
+            continue;
+        }
+        entries_[taken[i]].is_taken = true;
+        if (std::optional<Entry> next = after_taking(entries_[taken[i]], rejections[i])) {
+            add(std::move(*next));
+            if (rejections[i] == Rejection::simulated_peak) pursued_.push_back(entries_.size() - 1);
+        }
+        const Entry& entry = entries_[taken[i]];
+        if (!rejections[i]) {
+            ++account.evaluated;
+            account.pruned += entry.stands_for - 1;
+            if (request_.keeps_front) add_to_front(result_.front, ranked[i]);
+            result_.plans.push_back(std::move(ranked[i]));
+            continue;
+        }
+        if (!account.rejected.contains(*rejections[i]) && problems[i].has_errors())
+            diagnostics.append(problems[i]);
+        account.rejected[*rejections[i]] += entry.stands_for;
+        const sim::Evaluation& evaluation = ranked[i].evaluation;
+        if (rejections[i] == Rejection::simulated_peak)
+            keep_shortfall({ranked[i].candidate, ranked[i].plan, evaluation.peak_memory,
+                            evaluation.available_memory, entry.memory.state, 0});
+    }
+    std::stable_sort(result_.plans.begin(), result_.plans.end(), is_better);
+    if (result_.plans.size() > request_.keep) result_.plans.resize(request_.keep);
+}
+
+// What would be among the best but for its memory is tried with less of it, at once. Is there such a plan?
+bool Search::pursue(core::Diagnostics& diagnostics) {
+    std::vector<std::size_t> pursued = std::exchange(pursued_, {});
+    const auto is_hopeless = [&](std::size_t i) {
+        return entries_[i].rejection || is_beaten(entries_[i].bound);
+    };
+    std::erase_if(pursued, is_hopeless);
+    if (pursued.empty()) return false;
+    tighten_all(pursued);
+    std::erase_if(pursued, is_hopeless);
+    simulate(pursued, diagnostics);
+    return true;
+}
+
+// `share` of the limit is for everything up to the end of these waves.
+void Search::search_waves(core::Diagnostics& diagnostics, double share) {
+    while (const std::optional<double> least = least_bound()) {
+        const bool is_over = is_late(share);
+        if (is_beaten(*least) || (is_over && !result_.plans.empty()) || is_stopped()) return;
+        tell_progress(*least);
+        if (pursue(diagnostics)) continue;
+        if (const std::vector<std::size_t> opened = next_families(); !opened.empty()) {
+            open_families(opened);
+            continue;
+        }
+        const Wave next = is_over ? late_wave() : next_wave();
+        if (request_.uses_bounds && !next.is_tight) tighten_all(next.loose);
+        else if (!next.untimed.empty()) time_all(next.untimed);
+        else simulate(next.taken, diagnostics);
+    }
+}
+
+}  // namespace planner
