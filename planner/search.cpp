@@ -5,8 +5,6 @@
 #include <optional>
 #include <utility>
 
-#include <fmt/core.h>
-
 #include "core/diagnostics.h"
 #include "planner/bounds.h"
 #include "planner/explain.h"
@@ -188,41 +186,6 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     if (searched.value > 0)
         account.evaluations_per_second = static_cast<double>(account.evaluated) / searched.value;
     return std::move(result_);
-}
-
-std::vector<std::string> covered_axes(const SearchAccount& account) {
-    std::vector<std::string> axes = {
-        "nodes",          "data_parallel",    "tensor_parallel", "pipeline_parallel",
-        "virtual_stages", "context_parallel", "expert_parallel", "schedule",
-        "segments",       "sharding",         "recompute",       "micro_batch"};
-    if (account.covers_partitions) axes.push_back("partition");
-    return axes;
-}
-
-std::vector<std::pair<std::string, std::string>> fixed_axes(const SearchAccount& account) {
-    return {
-        {"partition",
-         account.covers_partitions
-             ? fmt::format(
-                   "of plans with several stages a rank and more than {:.0f} partitions, and of plans "
-                   "that offload: the longest stage is shortest; of the first no move of one cut "
-                   "by one unit is better",
-                   most_partitions)
-             : "the longest stage is shortest; of the first plan no move of one cut by one unit is "
-               "better"},
-        {"shard_degree", "all replicas, or those of one node"},
-        {"offload", "only what does not fit, with the longest activation_loading_horizon that does"},
-        {"sequence_parallel", "wherever tokens divide"},
-        {"gradient_bucket", "of the base plan"},
-        {"overlaps_gradient_reduction", "of the base plan"},
-        {"overlaps_parameter_gathering", "of the base plan"},
-        {"fused_cross_entropy", "of the base plan"},
-        {"attention", "of the base plan"},
-        {"precision", "of the base plan"},
-        {"communication", "of the base plan"},
-        {"collective", "of the base plan"},
-        {"framework", "of the base plan"},
-    };
 }
 
 std::string_view reason_of(Rejection rejection) {

@@ -141,11 +141,6 @@ struct SearchResult {
     std::vector<RankedPlan> front = {};
 };
 
-// What a search varies, in the words of the plan file, and what it sets by which rule. A proof is of the
-// former under the latter.
-std::vector<std::string> covered_axes(const SearchAccount& account);
-std::vector<std::pair<std::string, std::string>> fixed_axes(const SearchAccount& account);
-
 // Deterministic whatever the number of threads, unless the time limit ends it. Diagnostics: prices the device
 // has no figure for.
 SearchResult search_plans(const model::ModelGraph& graph, const std::vector<Target>& targets,

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <limits>
 
+#include <fmt/core.h>
+
 #include "core/index/integers.h"
 #include "model/segment.h"
+#include "planner/partition_space.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/partition.h"
 #include "sim/cost/framework/framework_lookup.h"
@@ -303,6 +306,53 @@ schedule::Plan as_framework_runs(schedule::Plan base) {
     if (base.precision.has_master_parameters && traits.reduction)
         base.precision.gradients = *traits.reduction;
     return base;
+}
+
+std::span<const SearchStep> search_steps() {
+    using schedule::Plan;
+    static constexpr SearchStep steps[] = {
+        {"tensor_parallel", [](const Plan& plan) { return plan.layout.tensor; }, true},
+        {"pipeline_parallel", [](const Plan& plan) { return plan.layout.pipeline; }, true},
+        {"context_parallel", [](const Plan& plan) { return plan.layout.context; }},
+        {"expert_parallel", [](const Plan& plan) { return plan.layout.expert; }},
+        {"micro_batch", [](const Plan& plan) { return plan.micro_batch; }},
+    };
+    return steps;
+}
+
+std::vector<std::string> covered_axes(bool covers_partitions) {
+    std::vector<std::string> axes = {
+        "nodes",          "data_parallel",    "tensor_parallel", "pipeline_parallel",
+        "virtual_stages", "context_parallel", "expert_parallel", "schedule",
+        "segments",       "sharding",         "recompute",       "micro_batch"};
+    if (covers_partitions) axes.push_back("partition");
+    return axes;
+}
+
+std::vector<std::pair<std::string, std::string>> fixed_axes(bool covers_partitions) {
+    return {
+        {"partition",
+         covers_partitions
+             ? fmt::format(
+                   "of plans with several stages a rank and more than {:.0f} partitions, and of plans "
+                   "that offload: the longest stage is shortest; of the first no move of one cut "
+                   "by one unit is better",
+                   most_partitions)
+             : "the longest stage is shortest; of the first plan no move of one cut by one unit is "
+               "better"},
+        {"shard_degree", "all replicas, or those of one node"},
+        {"offload", "only what does not fit, with the longest activation_loading_horizon that does"},
+        {"sequence_parallel", "wherever tokens divide"},
+        {"gradient_bucket", "of the base plan"},
+        {"overlaps_gradient_reduction", "of the base plan"},
+        {"overlaps_parameter_gathering", "of the base plan"},
+        {"fused_cross_entropy", "of the base plan"},
+        {"attention", "of the base plan"},
+        {"precision", "of the base plan"},
+        {"communication", "of the base plan"},
+        {"collective", "of the base plan"},
+        {"framework", "of the base plan"},
+    };
 }
 
 }  // namespace planner

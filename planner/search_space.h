@@ -5,7 +5,10 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cluster/topology.h"
@@ -91,6 +94,20 @@ std::vector<schedule::Plan> plans_with_schedule(const model::ModelGraph& graph, 
 // and experts, that `legal_plans` visits.
 std::vector<schedule::ParallelLayout> legal_layouts(const model::ModelGraph& graph, int devices,
                                                     int global_batch);
+
+// An axis of numbers along which a search goes from plan to plan, and where a plan lies on it.
+struct SearchStep {
+    std::string_view name;  // in the words of the plan file
+    int (*of)(const schedule::Plan& plan);
+    bool trades = false;  // more of it for less of another of these, with as many replicas
+};
+std::span<const SearchStep> search_steps();
+
+// What a search varies, in the words of the plan file, and what it sets by which rule, where it looked at
+// other partitions than the one that balances stages and where it did not. A proof is of the former under the
+// latter.
+std::vector<std::string> covered_axes(bool covers_partitions);
+std::vector<std::pair<std::string, std::string>> fixed_axes(bool covers_partitions);
 
 // The base for a device: bf16 where its profile has it, else fp16, else fp32, each with the master copy it
 // needs; flash attention where kernels for it are known.

@@ -73,9 +73,9 @@ std::optional<double> gap_pct(const planner::SearchAccount& account) {
 // What the search varies, and what it sets by a rule: of the latter nothing is proven.
 core::Value axes_of(const planner::SearchAccount& account) {
     core::Value axes = core::Value::table();
-    axes["covered"] = planner::covered_axes(account);
+    axes["covered"] = planner::covered_axes(account.covers_partitions);
     core::Value fixed = core::Value::table();
-    for (const auto& [axis, rule] : planner::fixed_axes(account)) fixed[axis] = rule;
+    for (const auto& [axis, rule] : planner::fixed_axes(account.covers_partitions)) fixed[axis] = rule;
     axes["fixed"] = std::move(fixed);
     return axes;
 }

@@ -1,5 +1,7 @@
 #include <algorithm>
-#include <array>
+#include <map>
+#include <set>
+#include <string_view>
 
 #include "core/diagnostics.h"
 #include "planner/search/search_state.h"
@@ -61,21 +63,15 @@ std::vector<std::size_t> Search::neighbours_of(std::size_t group) {
         return entries_[families_[groups_[g].families.front()].members.front()].plan;
     };
     const schedule::Plan& own = plan_of(group);
-    constexpr int axes = 5;
-    const auto places = [](const schedule::Plan& plan) {
-        const schedule::ParallelLayout& layout = plan.layout;
-        return std::array<int, axes>{layout.tensor, layout.pipeline, layout.context, layout.expert,
-                                     plan.micro_batch};
-    };
-    std::array<std::set<int>, axes> values;
+    std::map<std::string_view, std::set<int>> values;
     for (std::size_t g = 0; g < groups_.size(); ++g)
         if (groups_[g].target == groups_[group].target)
-            for (std::size_t axis = 0; axis < axes; ++axis) values[axis].insert(places(plan_of(g))[axis]);
+            for (const SearchStep& axis : search_steps()) values[axis.name].insert(axis.of(plan_of(g)));
     const auto steps = [&](const schedule::Plan& other) {
         int moved = own.recompute == other.recompute ? 0 : 1;
-        for (std::size_t axis = 0; axis < axes; ++axis) {
-            const auto [low, high] = std::minmax({places(own)[axis], places(other)[axis]});
-            const bool is_next = low < high && *values[axis].upper_bound(low) == high;
+        for (const SearchStep& axis : search_steps()) {
+            const auto [low, high] = std::minmax({axis.of(own), axis.of(other)});
+            const bool is_next = low < high && *values[axis.name].upper_bound(low) == high;
             moved += low == high ? 0 : is_next || high == 2 * low ? 1 : 2;
         }
         return moved;
@@ -85,9 +81,11 @@ std::vector<std::size_t> Search::neighbours_of(std::size_t group) {
         if (groups_[g].is_probed || g == group || groups_[g].target != groups_[group].target) continue;
         const schedule::Plan& other = plan_of(g);
         const int moved = steps(other);
-        const bool trades = own.layout.data == other.layout.data && own.micro_batch == other.micro_batch &&
-                            own.recompute == other.recompute && own.layout.context == other.layout.context &&
-                            own.layout.expert == other.layout.expert;  // tensor against pipeline
+        // Tensor against pipeline.
+        const bool trades = own.recompute == other.recompute && own.layout.data == other.layout.data &&
+                            std::ranges::all_of(search_steps(), [&](const SearchStep& axis) {
+                                return axis.trades || axis.of(own) == axis.of(other);
+                            });
         if (moved == 1 || (trades && moved == 2)) near.push_back(g);
     }
     bound_families_of(near);

@@ -59,7 +59,7 @@ validation::PredictedStep predicted_step(const sim::Scenario& scenario, const si
         sim::explain(evaluation, scenario.graph, scenario.cluster, plan, {.finds_influences = false});
     predicted.micro_batches = plan.micro_batches;
     const schedule::ParallelLayout& layout = plan.layout;
-    if (layout.tensor == 1 && layout.pipeline == 1 && layout.context == 1 && layout.expert == 1) {
+    if (layout.replicas() == layout.ranks() && layout.expert == 1) {
         predicted.parameters = static_cast<double>(model::parameter_count(scenario.graph));
         predicted.forward_flops = model::forward_flops_per_sample(scenario.graph).value * plan.micro_batch;
     }
