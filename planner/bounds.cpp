@@ -21,6 +21,11 @@ namespace planner {
 using schedule::CollectiveKind;
 using schedule::GroupKind;
 
+bool has_priced_times(const cluster::Cluster& cluster) {
+    return cluster.instance.device.measured_operators.empty() &&
+           cluster.instance.device.has_concurrent_streams;
+}
+
 namespace {
 
 // Rounds over the pipeline after which the micro-batches in flight have settled.
@@ -43,12 +48,6 @@ PassTimes pass_times(const PassCost& forward, const PassCost& backward, const Pa
     times.backward_input = returns ? backward_input.after_arrival() : backward_input.device;
     times.backward_weight = backward.device - std::min(backward.device, backward_input.device);
     return times;
-}
-
-// Times that are measured operator by operator bound nothing, nor do those of cores that take turns.
-bool has_priced_times(const cluster::Cluster& cluster) {
-    return cluster.instance.device.measured_operators.empty() &&
-           cluster.instance.device.has_concurrent_streams;
 }
 
 // Do ranks exchange anything during a pass of a micro-batch?

@@ -25,6 +25,9 @@ class CommunicationCost;
 
 namespace planner {
 
+// Times that are measured operator by operator bound nothing, nor do those of cores that take turns.
+bool has_priced_times(const cluster::Cluster& cluster);
+
 struct MemoryBound {
     core::Bytes state;      // parameters, gradients and optimizer state of the rank below
     core::Bytes peak;       // with context and activations; at least this much is needed on that rank

@@ -23,10 +23,6 @@ constexpr int most_tries_of_a_walk = 5;
 // Two cuts are moved together where there are no more stages than this.
 constexpr std::size_t most_stages_in_pairs = 4;
 
-bool is_better(const RankedPlan& a, const RankedPlan& b) {
-    return std::pair(a.value, a.evaluation.step_time) < std::pair(b.value, b.evaluation.step_time);
-}
-
 std::vector<std::vector<std::int32_t>> neighbours(const std::vector<std::int32_t>& cuts, std::size_t units) {
     std::vector<std::vector<std::int32_t>> moved;
     const auto add = [&](std::vector<std::int32_t> next) {

@@ -82,6 +82,8 @@ struct RankedPlan {
     std::optional<std::string> order;  // of a plan whose order was searched: what was found and proven
 };
 
+bool is_better(const RankedPlan& a, const RankedPlan& b);
+
 // Why a candidate is no plan; in the order of the reasons' words, in which accounts list them.
 enum class Rejection {
     activations,     // bounds of the activations and the state exceed the device's memory

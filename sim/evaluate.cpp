@@ -687,6 +687,7 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
             : make_cost_models(graph, cluster, plan, options.memory_only ? unpriced : diagnostics,
                                options.constants);
     if (!costs && !options.memory_only) return std::nullopt;
+    if (costs) costs->counts_hosts = options.counts_hosts;
     if (!complete(plan, graph, cluster, costs ? &*costs : nullptr, options.constants, diagnostics))
         return std::nullopt;
     if (options.memory_only) costs.reset();

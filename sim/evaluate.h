@@ -117,6 +117,8 @@ struct EvaluateOptions {
     // False: every kernel and communication takes the time that it takes alone, whatever runs beside it. A
     // step is then the longest path through its instructions.
     bool shares_links = true;
+    // False: hosts dispatch in no time, whatever profiles say.
+    bool counts_hosts = true;
     // Prove every lowered Program before it is simulated. A planner that has proven a schedule once may leave
     // it out.
     bool verifies = true;

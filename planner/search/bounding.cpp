@@ -7,6 +7,12 @@
 
 namespace planner {
 
+bool has_unit_without_parameters(const model::ModelGraph& graph) {
+    return std::ranges::any_of(graph.units, [&](const model::Unit& unit) {
+        return model::parameter_count(graph, unit.operators) == 0;
+    });
+}
+
 namespace {
 
 // Share by which steps that follow from shorter ones may differ.
@@ -89,6 +95,7 @@ void Search::bound_families_of(const std::vector<std::size_t>& groups) {
             request_.uses_bounds ? constraint_violated(target, family.time_bound) : std::nullopt;
         for (const std::size_t i : family.members) {
             entries_[i].time_bound = family.time_bound;
+            entries_[i].bound = family.bound;
             if (rejection) result_.account.rejected[*rejection] += entries_[i].stands_for;
         }
         if (rejection) families_[f].is_open = false;
@@ -228,35 +235,46 @@ void Search::tighten_all(const std::vector<std::size_t>& loose) {
 }
 
 // The longest path through its instructions, each of which takes as long as it takes alone: what shares links
-// or cores takes longer. Copies of offloaded activations add to it, whatever their horizon, but as they cut
-// passes, at which a host may catch up early, hosts do not count where there may be such copies.
+// or cores takes longer. Copies of offloaded activations add to it, whatever their horizon; but they cut
+// passes, at which hosts may catch up early, so hosts do not count where there may be copies, and at units:
+// one without parameters may then no longer wait for what one after it needs. Nothing where measured prices
+// bound no time, and where there is nothing to run beside.
 core::Seconds Search::time_alone(std::size_t target, schedule::Plan plan, bool may_offload) const {
     const schedule::Plan& base = targets_[target].base;
+    const cluster::Cluster& cluster = targets_[target].cluster;
+    if (!has_priced_times(cluster) || plan.layout.ranks() == 1 ||
+        (may_offload && has_bare_unit_ && plan.shards(schedule::Sharding::gradients)))
+        return core::Seconds(0);
     sim::EvaluateOptions options = quick_options(plan, request_.constants);
     options.shares_links = false;
+    options.counts_hosts = !may_offload;
     if (may_offload) {
         plan.offload = base.offload;
         plan.activation_loading_horizon = base.activation_loading_horizon;
-        options.constants.dispatch_eager_us = options.constants.dispatch_graph_us = 0;
     }
     core::Diagnostics unpriced;
-    const std::optional<sim::Evaluation> evaluation = sim::evaluate(
-        graph_, may_offload ? hostless_[target] : targets_[target].cluster, plan, unpriced, options);
+    const std::optional<sim::Evaluation> evaluation = sim::evaluate(graph_, cluster, plan, unpriced, options);
     work_.add(1, per_simulation);
     if (!evaluation) return core::Seconds(0);
     work_.add(double(evaluation->simulated_instructions), per_instruction_alone);
     return evaluation->step_time * (1 - rounding_of_steps);
 }
 
+schedule::Plan Search::partitioned(const Entry& entry) const {
+    schedule::Plan plan = entry.plan;
+    if (const schedule::Partition* partition = stages_[entry.target]->partition(plan))
+        plan.partition = *partition;
+    return plan;
+}
+
 void Search::time_all(const std::vector<std::size_t>& untimed) {
     for (const std::size_t i : untimed) leave_queue(i);
     work_on(untimed.size(), [&](std::size_t u) {
         Entry& entry = entries_[untimed[u]];
-        schedule::Plan plan = entry.plan;
-        if (const schedule::Partition* partition = stages_[entry.target]->partition(plan))
-            plan.partition = *partition;
-        const bool may_offload = entry.stands_for > 1 || plan.offload != targets_[entry.target].base.offload;
+        schedule::Plan plan = partitioned(entry);
         entry.is_timed = true;
+        if (!is_run(targets_[entry.target], plan)) return;
+        const bool may_offload = entry.stands_for > 1 || plan.offload != targets_[entry.target].base.offload;
         entry.time_bound = std::max(entry.time_bound, time_alone(entry.target, std::move(plan), may_offload));
         entry.bound = std::max(entry.bound, value_of(entry.target, entry.time_bound, entry.memory.peak));
         entry.rejection = constraint_violated(entry.target, entry.time_bound);

@@ -111,7 +111,8 @@ void Search::look_for_shortfall() {
 
 double Search::least_bound_of(const Group& group) const {
     double least = std::numeric_limits<double>::infinity();
-    for (const std::size_t f : group.families) least = std::min(least, families_[f].bound);
+    for (const std::size_t f : group.families)
+        if (families_[f].is_open) least = std::min(least, families_[f].bound);
     return least;
 }
 

@@ -101,7 +101,8 @@ void Search::look_into(Group& group) {
     if (std::exchange(group.is_probed, true)) return;
     std::vector<std::size_t> opened;
     for (const std::size_t f : group.families) {
-        if (families_[f].is_open) opened.push_back(f);
+        if (!families_[f].is_open) continue;
+        opened.push_back(f);
         group.members.insert(group.members.end(), families_[f].members.begin(), families_[f].members.end());
     }
     open_families(opened);
@@ -176,7 +177,11 @@ private:
 
 // The plan that promises most, of the group that does, once its neighbours are ahead too.
 std::optional<std::size_t> Probes::next_plan(bool is_over) {
-    while (!ahead_.empty()) {
+    while (!ahead_.empty() && !search_.is_stopped()) {
+        if (search_.is_beaten(ahead_.begin()->first)) {
+            ahead_.clear();
+            break;
+        }
         const std::size_t group = ahead_.begin()->second;
         State& state = states_[group];
         if (state.plan && !state.is_expanded && !is_over) {
@@ -223,6 +228,7 @@ bool Probes::probe(core::Diagnostics& diagnostics) {
     if (timed_.empty() && ahead_.empty()) return false;
     std::stable_sort(timed_.begin(), timed_.end(),
                      [&](std::size_t a, std::size_t b) { return search_.key_of(a) < search_.key_of(b); });
+    timed_.erase(std::unique(timed_.begin(), timed_.end()), timed_.end());
     std::vector<std::size_t> taken = timed_;
     taken.resize(std::min(at_once, taken.size()));
     search_.simulate(taken, diagnostics);

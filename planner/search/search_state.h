@@ -35,14 +35,14 @@ constexpr double share_of_probes = 0.7, share_of_waves = 0.75, share_of_moves = 
 int simulated_micro_batches(const schedule::Plan& plan);
 // A simulation of so many, for ranking: not verified, and extrapolated.
 sim::EvaluateOptions quick_options(const schedule::Plan& plan, const sim::CostConstants& constants);
-bool is_better(const RankedPlan& a, const RankedPlan& b);
 bool is_run(const Target& target, const schedule::Plan& plan);
+bool has_unit_without_parameters(const model::ModelGraph& graph);
 
 struct Entry {
     std::size_t target = 0;
     schedule::Plan plan;
     bool is_bounded = false;  // else the bound is of any partition, or its family's, and no memory is known
-    bool is_taken = false;    // simulated, or replaced
+    bool is_taken = false;    // simulated
     double bound = 0;         // of the objective
     core::Seconds time_bound;
     MemoryBound memory;
@@ -69,13 +69,13 @@ struct Family {
     double bound = 0;  // of the objective
     core::Seconds time_bound;
     bool is_bounded = false;
-    bool is_open = true;  // not yet looked into
+    bool is_open = true;  // neither looked into nor rejected as a whole
 };
 struct Group {
     std::size_t target = 0, layout = 0;
     std::vector<std::size_t> families;
-    std::vector<std::size_t> members;  // entries, once its families are opened
-    bool is_probed = false;            // its families are opened, or excluded
+    std::vector<std::size_t> members;  // entries of the families that probes opened
+    bool is_probed = false;
 };
 
 class Search {
@@ -86,8 +86,6 @@ public:
             stages_.push_back(
                 std::make_unique<StageCollection>(graph, target.cluster.instance.device, request.constants));
             known_candidates_.emplace_back();
-            hostless_.push_back(target.cluster);
-            hostless_.back().instance.device.host_dispatch = {};
         }
     }
 
@@ -199,6 +197,7 @@ private:
     HurryKey hurry_key(std::size_t i) const;
     void leave_queue(std::size_t i);
     void tighten_all(const std::vector<std::size_t>& loose);
+    schedule::Plan partitioned(const Entry& entry) const;
     core::Seconds time_alone(std::size_t target, schedule::Plan plan, bool may_offload) const;
     void time_all(const std::vector<std::size_t>& untimed);
     void simulate(const std::vector<std::size_t>& taken, core::Diagnostics& diagnostics);
@@ -249,9 +248,9 @@ private:
     std::vector<Group> groups_;
     std::set<std::tuple<double, double, std::size_t>> unopened_;  // families, keyed as the queue is
     std::set<Key> queue_;
-    std::set<HurryKey> hurried_;  // the queue once more, while a late search has no plan
+    std::set<HurryKey> hurried_;  // the queue once more, from when a search is late without a plan
     bool is_hurried_ = false;
-    std::vector<std::size_t> pursued_;  // entries whose time is known but for what offload adds
+    std::vector<std::size_t> pursued_;  // entries in the place of ones that needed too much memory
     std::size_t wanted_ = 1;
     SearchResult result_;
     // The least value that something not looked at may have.
@@ -265,8 +264,8 @@ private:
     mutable WorkMeter work_;
     OrderCollection orders_{&work_};
     std::vector<std::unique_ptr<StageCollection>> stages_;  // one a target
-    std::deque<sim::KnownCandidates> known_candidates_;     // one a target
-    std::vector<cluster::Cluster> hostless_;                // the targets', whose hosts dispatch in no time
+    const bool has_bare_unit_ = has_unit_without_parameters(graph_);
+    std::deque<sim::KnownCandidates> known_candidates_;  // one a target
     std::optional<double> told_least_;
     Clock::time_point begin_ = Clock::now();
     std::clock_t cpu_begin_ = std::clock();

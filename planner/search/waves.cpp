@@ -69,9 +69,7 @@ void Search::evaluate(std::size_t index, RankedPlan& ranked, std::optional<Rejec
     const Entry& entry = entries_[index];
     const Target& target = targets_[entry.target];
     ranked.candidate = entry.target;
-    ranked.plan = entry.plan;
-    if (const schedule::Partition* partition = stages_[entry.target]->partition(entry.plan))
-        ranked.plan.partition = *partition;
+    ranked.plan = partitioned(entry);
     if (!is_run(target, ranked.plan)) {
         rejection = Rejection::not_run;
         return;
@@ -138,7 +136,9 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
         entries_[taken[i]].is_taken = true;
         if (std::optional<Entry> next = after_taking(entries_[taken[i]], rejections[i])) {
             add(std::move(*next));
-            if (rejections[i] == Rejection::simulated_peak) pursued_.push_back(entries_.size() - 1);
+            // A longer horizon needs more.
+            if (rejections[i] == Rejection::simulated_peak && !looks_at_every_horizon())
+                pursued_.push_back(entries_.size() - 1);
         }
         const Entry& entry = entries_[taken[i]];
         if (!rejections[i]) {

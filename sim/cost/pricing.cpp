@@ -142,6 +142,7 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
                     }
                     break;
             }
+            if (!costs.counts_hosts) work.host = core::Seconds(0);
             const core::Seconds worked = clocks.perform(work);
             durations.push_back(time + worked);
             host.push_back(worked - work.device);

@@ -29,6 +29,7 @@ struct CostModels {
     CommunicationCost communication;
     // Where the plan's schedule cuts sequences; then `compute` is of the whole.
     std::vector<ComputeCost> by_segment;
+    bool counts_hosts = true;  // false: they dispatch in no time
     const ComputeCost& of_segment(int segment) const {
         return by_segment.empty() ? compute : by_segment[segment];
     }

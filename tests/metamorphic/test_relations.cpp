@@ -46,11 +46,8 @@ double step_of(const Scenario& scenario, const sim::EvaluateOptions& options = {
 
 // Everything takes the time that it takes alone, and no host is waited for: a step is the longest path
 // through its instructions, and nothing that becomes shorter makes that longer.
-double longest_path(Scenario scenario) {
-    scenario.cluster.instance.device.host_dispatch = {};
-    sim::EvaluateOptions options{.shares_links = false};
-    options.constants.dispatch_eager_us = options.constants.dispatch_graph_us = 0;
-    return step_of(scenario, options);
+double longest_path(const Scenario& scenario) {
+    return step_of(scenario, {.shares_links = false, .counts_hosts = false});
 }
 
 // Where communications share links, kernels lose time beside them, and a host that is ahead at one kernel is

@@ -324,6 +324,30 @@ TEST_CASE("no plan needs less memory or less time than its bounds say") {
     }
 }
 
+TEST_CASE("every plan is accounted for once, where a deadline or a budget excludes whole families of them") {
+    const model::ModelGraph graph = load_graph("gpt2", 512);
+    const std::vector<planner::Target> targets = {target_of("p3.8xlarge", 1), target_of("p3.8xlarge", 2)};
+    const auto objective = GENERATE(planner::Objective::cost, planner::Objective::time_to_train);
+    planner::SearchRequest request;
+    request.objective = objective;
+    request.global_batch = 16;
+    request.most_virtual_stages = 1;
+    request.tokens = 1e9;
+    core::Diagnostics diagnostics;
+    const planner::SearchResult free = planner::search_plans(graph, targets, request, diagnostics);
+    REQUIRE(!free.plans.empty());
+    // Some of the plans are too late, or too dear, then.
+    for (const double share : {0.5, 1.0, 1.5}) {
+        INFO("share " << share);
+        request.deadline = *free.plans.front().training_time * share;
+        if (share > 1) request.budget = *free.plans.front().training_cost * share;
+        const planner::SearchResult result = planner::search_plans(graph, targets, request, diagnostics);
+        CHECK(sum_of(result.account) == result.account.space);
+        const auto late = result.account.rejected.find(planner::Rejection::deadline);
+        CHECK((late != result.account.rejected.end() && late->second > 0));
+    }
+}
+
 TEST_CASE("pruning by bounds finds the very plan that simulating everything finds") {
     const auto graph = load_graph("gpt2", 128);
     const std::vector<planner::Target> targets = {target_of("p3.8xlarge", 1)};
