@@ -50,9 +50,6 @@ std::vector<std::size_t> Search::usual_groups() {
     std::vector<std::size_t> usual;
     for (const auto& [key, group] : chosen) usual.push_back(group.second);
     bound_families_of(usual);
-    std::stable_sort(usual.begin(), usual.end(), [&](std::size_t a, std::size_t b) {
-        return least_bound_of(groups_[a]) < least_bound_of(groups_[b]);
-    });
     return usual;
 }
 
@@ -90,9 +87,6 @@ std::vector<std::size_t> Search::neighbours_of(std::size_t group) {
     }
     bound_families_of(near);
     std::erase_if(near, [&](std::size_t g) { return least_bound_of(groups_[g]) >= best_value(); });
-    std::stable_sort(near.begin(), near.end(), [&](std::size_t a, std::size_t b) {
-        return least_bound_of(groups_[a]) < least_bound_of(groups_[b]);
-    });
     return near;
 }
 
@@ -115,8 +109,7 @@ std::vector<std::size_t> Search::candidates_of(const Group& group) const {
         if (!entries_[i].rejection && !entries_[i].is_timed && !entries_[i].is_taken &&
             entries_[i].bound < best_value())
             found.push_back(i);
-    std::stable_sort(found.begin(), found.end(),
-                     [&](std::size_t a, std::size_t b) { return key_of(a) < key_of(b); });
+    std::ranges::sort(found, {}, [&](std::size_t i) { return key_of(i); });
     return found;
 }
 
@@ -226,8 +219,7 @@ bool Probes::probe(core::Diagnostics& diagnostics) {
         return entry.is_taken || entry.rejection || search_.is_beaten(entry.bound);
     });
     if (timed_.empty() && ahead_.empty()) return false;
-    std::stable_sort(timed_.begin(), timed_.end(),
-                     [&](std::size_t a, std::size_t b) { return search_.key_of(a) < search_.key_of(b); });
+    std::ranges::sort(timed_, {}, [&](std::size_t i) { return search_.key_of(i); });
     timed_.erase(std::unique(timed_.begin(), timed_.end()), timed_.end());
     std::vector<std::size_t> taken = timed_;
     taken.resize(std::min(at_once, taken.size()));
