@@ -27,6 +27,7 @@ struct Reply {
     bool is_file = false;                // the text is a file's: shown as it is
     core::Diagnostics diagnostics = {};  // errors where there is no document, else warnings
     std::vector<OutputFile> files = {};  // to be written once the answer is shown
+    bool is_stopped = false;             // by the caller: the best so far, or a part, and not the whole
 };
 
 // Wrong input, or where there are no errors nothing to say.
@@ -40,14 +41,14 @@ struct Progress {
 };
 
 // How a caller follows long work, and how wide the text may be that it shows. Functions may be called from
-// any thread, one at a time.
+// any thread: `progress` by one at a time, `is_stopped` by several at once.
 struct Watch {
     std::function<void(const Progress&)> progress = {};
     std::function<bool()> is_stopped = {};  // true: end with the best so far, as a time limit does
     std::size_t width = core::usual_width;  // of tables, in columns
 };
 
-// Work that has no "best so far" was stopped.
+// Work was stopped before it had anything to answer with.
 struct Stopped {};
 
 }  // namespace api

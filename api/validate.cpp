@@ -175,15 +175,20 @@ Reply validate(const std::vector<std::string>& arguments, const Watch& watch) {
     if (question.explained) return explain_row(*question.explained, *runs, *clusters, options.constants);
     options.progress = [&watch](std::size_t done, std::size_t all) {
         if (watch.progress) watch.progress({.done = done, .all = all});
-        if (watch.is_stopped && watch.is_stopped()) throw Stopped{};
     };
+    options.is_stopped = watch.is_stopped;
     const auto validation =
         validation::validate(*runs, *clusters, sweeps ? &*sweeps : nullptr, diagnostics, options);
     if (diagnostics.has_errors()) return refusal(std::move(diagnostics));
     core::require(validation.has_value(), "a validation without errors has an answer");
-    Reply reply{.document = validation::to_value(*validation),
+    const bool is_stopped = validation->left_out > 0;
+    if (is_stopped && validation->rows.empty()) throw Stopped{};
+    Reply reply{.outcome = is_stopped ? Outcome::no_plan : Outcome::good,
+                .document = validation::to_value(*validation),
                 .text = text_of(*validation, question.worst),
-                .diagnostics = std::move(diagnostics)};
+                .diagnostics = std::move(diagnostics),
+                .is_stopped = is_stopped};
+    if (is_stopped) reply.document["rows_left_out"] = validation->left_out;
     if (question.html)
         reply.files.push_back(
             report_file(*question.html, {.kind = ReportKind::validation,

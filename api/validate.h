@@ -11,7 +11,9 @@ namespace api {
 
 OptionNames validate_options();
 
-// The arguments of `smsim validate`. Throws Stopped where the caller ends it: a part has no scores.
+// The arguments of `smsim validate`. Where the caller stops it the answer is of the rows so far, says how
+// many are left out (`rows_left_out`) and has the outcome no_plan: scores of a part cannot be held against
+// those of the file. Throws Stopped where no row is predicted yet.
 Reply validate(const std::vector<std::string>& arguments, const Watch& watch);
 
 }  // namespace api

@@ -63,6 +63,14 @@ int show_reply(const api::Reply& reply, bool as_json, std::ostream& out, std::os
     return written == good ? code : written;
 }
 
+int show_stopped(const std::string& before, const std::string& hint, bool as_json, std::ostream& out,
+                 std::ostream& err) {
+    core::Diagnostics diagnostics;
+    diagnostics.error({}, "", "stopped " + before, hint);
+    show(diagnostics, as_json, out, err);
+    return no_plan;
+}
+
 namespace {
 
 int fail(ExitCode code, const std::string& message, bool as_json) {

@@ -34,6 +34,10 @@ int write_outputs(const std::vector<OutputFile>& files, bool as_json, std::ostre
 // An answer of the facade: its warnings, its document or its text, its files; the exit code.
 int show_reply(const api::Reply& reply, bool as_json, std::ostream& out, std::ostream& err);
 
+// A command that was stopped before it had anything to answer with, "before a plan was found": no_plan.
+int show_stopped(const std::string& before, const std::string& hint, bool as_json, std::ostream& out,
+                 std::ostream& err);
+
 bool wants_json(const std::vector<std::string>& arguments);
 
 using api::version;

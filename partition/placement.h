@@ -112,6 +112,8 @@ struct PlacementOptions {
     int threads = 0;  // 0: all cores; the answer does not depend on it
     std::function<void(const PlacementProgress&)> progress =
         {};  // called when a bound moves, from the calling thread
+    std::function<bool()> is_stopped =
+        {};  // true: end as at the time limit; asked by several threads at once
 };
 
 // Load and memory of one device of a class that holds `items`, with activations of `in_flight` micro-batches.

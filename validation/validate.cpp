@@ -104,6 +104,50 @@ SweepScore score_one_sweep(const std::string& id, const std::string& ids, const 
     return score_sweep(id, times);
 }
 
+// Predicts rows until the caller stops it: for each whether it was.
+std::vector<char> predict_rows(const std::vector<std::optional<PublishedRun>>& inputs,
+                               const ValidateOptions& options, std::vector<ScoredRow>& rows) {
+    const sim::CostConstants constants =
+        options.calibration ? options.calibration->cost_constants() : options.constants;
+    std::vector<char> is_done(inputs.size(), 0);
+    std::size_t done = 0;
+    std::mutex reporting;
+    core::for_each_in_parallel(inputs.size(), options.threads, [&](std::size_t i, int) {
+        if (options.is_stopped && options.is_stopped()) return;
+        if (inputs[i]) {
+            try {
+                predict(*inputs[i], options, constants, rows[i]);
+            } catch (const std::exception& failure) {
+                refuse(rows[i], PredictionStatus::error, failure.what());
+            }
+        }
+        is_done[i] = 1;
+        const std::lock_guard lock(reporting);
+        ++done;
+        if (options.progress) options.progress(done, inputs.size());
+    });
+    return is_done;
+}
+
+// Has every row of the sweep been predicted that the file has?
+bool is_whole(const std::string& ids, const std::map<std::string, std::size_t>& row_of,
+              const std::vector<char>& is_done) {
+    std::istringstream words(ids);
+    for (std::string word; words >> word;)
+        if (const auto found = row_of.find(word); found != row_of.end() && !is_done[found->second])
+            return false;
+    return true;
+}
+
+// Leaves the rows out that were not predicted.
+void keep(const std::vector<char>& is_done, Validation& validation) {
+    std::vector<ScoredRow> rows;
+    for (std::size_t i = 0; i < is_done.size(); ++i)
+        if (is_done[i]) rows.push_back(std::move(validation.rows[i]));
+    validation.left_out = is_done.size() - rows.size();
+    validation.rows = std::move(rows);
+}
+
 }  // namespace
 
 std::optional<Validation> validate(const core::CsvTable& runs, const core::CsvTable& clusters,
@@ -138,32 +182,17 @@ std::optional<Validation> validate(const core::CsvTable& runs, const core::CsvTa
     }
     if (diagnostics.error_count() > errors_before) return std::nullopt;
 
-    const sim::CostConstants constants =
-        options.calibration ? options.calibration->cost_constants() : options.constants;
-    std::size_t done = 0;
-    std::mutex reporting;
-    core::for_each_in_parallel(inputs.size(), options.threads, [&](std::size_t i, int) {
-        if (inputs[i]) {
-            try {
-                predict(*inputs[i], options, constants, validation.rows[i]);
-            } catch (const std::exception& failure) {
-                refuse(validation.rows[i], PredictionStatus::error, failure.what());
-            }
-        }
-        const std::lock_guard lock(reporting);
-        ++done;
-        if (options.progress) options.progress(done, inputs.size());
-    });
-
+    const std::vector<char> is_done = predict_rows(inputs, options, validation.rows);
+    if (sweeps != nullptr)
+        for (const core::CsvRow& sweep : sweeps->rows)
+            if (const std::string ids(sweeps->cell(sweep, "ids")); is_whole(ids, row_of, is_done))
+                validation.sweeps.push_back(score_one_sweep(std::string(sweeps->cell(sweep, "sweep_id")), ids,
+                                                            runs, row_of, validation.rows));
+    keep(is_done, validation);
     validation.groups = score_groups(validation.rows);
     validation.macro_mape = macro_mape(validation.groups);
     validation.memory_mape = memory_mape(validation.rows);
     validation.coverage_80 = coverage_80(validation.rows);
-    if (sweeps != nullptr)
-        for (const core::CsvRow& sweep : sweeps->rows)
-            validation.sweeps.push_back(score_one_sweep(std::string(sweeps->cell(sweep, "sweep_id")),
-                                                        std::string(sweeps->cell(sweep, "ids")), runs, row_of,
-                                                        validation.rows));
     return validation;
 }
 

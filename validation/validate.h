@@ -22,6 +22,9 @@ struct Validation {
     std::optional<double> memory_mape;
     std::optional<double> coverage_80;  // of the rows by their intervals, where they were asked for
     std::vector<SweepScore> sweeps;
+    // Rows that were left out, and with them the sweeps that have one, because the caller stopped it. Scores
+    // are of the rows that were predicted.
+    std::size_t left_out = 0;
 };
 
 struct ValidateOptions {
@@ -30,8 +33,10 @@ struct ValidateOptions {
     // are applied. Must outlive the call.
     const sim::Posterior* calibration = nullptr;
     bool has_intervals = false;
-    int threads = 0;                                         // 0 = one per core
-    std::function<void(std::size_t, std::size_t)> progress;  // (done, all), called from one thread at a time
+    int threads = 0;  // 0 = one per core
+    std::function<void(std::size_t, std::size_t)> progress =
+        {};                                 // (done, all), called from one thread at a time
+    std::function<bool()> is_stopped = {};  // true: no further row is begun; asked by several threads at once
 };
 
 // `sweeps` may be null. A row with a wrong cell has the status `error` and says where; the others are

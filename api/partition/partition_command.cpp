@@ -73,6 +73,11 @@ public:
                (has_cpus ? ", or a CPU (--cpus)" : "");
     }
     bool is_loaded() const { return request_.load.has_value(); }  // a decision is judged, nothing searched
+    // Was it stopped where it might have found a better placement?
+    bool is_stopped() const {
+        return !is_loaded() && request_.algorithm == PartitionAlgorithm::exact && watch_.is_stopped &&
+               watch_.is_stopped();
+    }
 
     std::optional<PartitionAnswer> run() {
         if (diagnostics_.has_errors()) return std::nullopt;
@@ -93,10 +98,8 @@ public:
 
 private:
     std::function<void(const partition::PlacementProgress&)> progress() const {
-        if (!watch_.progress && !watch_.is_stopped) return {};
+        if (!watch_.progress) return {};
         return [this](const partition::PlacementProgress& at) {
-            if (watch_.is_stopped && watch_.is_stopped()) throw Stopped{};
-            if (!watch_.progress) return;
             watch_.progress({.best = std::isfinite(at.objective) ? std::optional(at.objective) : std::nullopt,
                              .lower_bound = at.lower_bound,
                              .seconds = at.seconds});
@@ -155,6 +158,7 @@ private:
         partition::HierarchicalOptions search;
         search.time_limit = request_.time_limit;
         search.progress = progress();
+        search.is_stopped = watch_.is_stopped;
         return place_or_judge(*problem, [&] { return partition::place_hierarchical(*problem, search); }, "s");
     }
 
@@ -170,6 +174,7 @@ private:
         partition::ReplicatedOptions search;
         search.time_limit = request_.time_limit;
         search.progress = progress();
+        search.is_stopped = watch_.is_stopped;
         return place_or_judge(
             *problem, [&] { return partition::place_replicated(*problem, search); }, "s per sample");
     }
@@ -311,8 +316,10 @@ private:
     }
 
     partition::PlacementResult solve(const Placeable& placeable) {
-        const partition::PlacementOptions options{
-            .time_limit = request_.time_limit, .threads = 0, .progress = progress()};
+        const partition::PlacementOptions options{.time_limit = request_.time_limit,
+                                                  .threads = 0,
+                                                  .progress = progress(),
+                                                  .is_stopped = watch_.is_stopped};
         partition::PlacementResult result;
         if (request_.algorithm != PartitionAlgorithm::exact) {
             result.stages = baseline(placeable);
@@ -424,6 +431,7 @@ Reply partition(const std::vector<std::string>& arguments, const Watch& watch) {
     std::optional<PartitionAnswer> answer = command.run();
     if (!answer || diagnostics.has_errors()) return refusal(std::move(diagnostics));
     if (!answer->is_feasible) {
+        if (command.is_stopped() && !answer->is_proven_infeasible) throw Stopped{};
         core::Diagnostics reason;
         if (command.is_loaded())
             reason.error({.file = command.path()}, "--load-partition",
@@ -437,11 +445,13 @@ Reply partition(const std::vector<std::string>& arguments, const Watch& watch) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     answer->document["seconds"] = seconds;
     answer->document["peak_rss_mib"] = peak_rss_mib();
+    const bool is_stopped = command.is_stopped() && !answer->document.find("proven_optimal")->boolean();
     if (!answer->saved.empty()) answer->files.front().said = answer->saved;
     return {.document = std::move(answer->document),
             .text = answer->text + fmt::format("{:.3f} s, {:.0f} MiB\n", seconds, peak_rss_mib()),
             .diagnostics = std::move(diagnostics),
-            .files = std::move(answer->files)};
+            .files = std::move(answer->files),
+            .is_stopped = is_stopped};
 }
 
 }  // namespace api

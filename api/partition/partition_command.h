@@ -9,7 +9,7 @@
 namespace api {
 
 // The arguments of `smplan partition`. no_plan where there is no placement, with the reason.
-// Throws Stopped where the caller ends it, which it is asked whenever a bound moves.
+// A stopped search answers with its best so far, and throws Stopped where it has none.
 Reply partition(const std::vector<std::string>& arguments, const Watch& watch);
 
 }  // namespace api

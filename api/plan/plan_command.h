@@ -10,7 +10,6 @@ namespace api {
 
 struct PlanReply : Reply {
     std::vector<std::string> plan_files = {};  // of plans[], in their order: what --out writes of the first
-    bool is_stopped = false;                   // by the caller, before the search was at its end
 };
 
 // The arguments of `smplan`: plans[], search{}, assumptions[]. no_plan where nothing fits, with what is

@@ -1,7 +1,5 @@
 #include "apps/smplan/smplan_partition.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <ostream>
 
@@ -9,6 +7,8 @@
 
 #include "api/partition/partition_command.h"
 #include "apps/command.h"
+#include "apps/terminal.h"
+#include "apps/termination.h"
 #include "core/units.h"
 
 namespace apps {
@@ -68,15 +68,14 @@ const char* const partition_help =
     "--micro-batches 8 --out partition.toml\n";
 
 // A bar with bound and gap while it is searched.
-void show_bar(const api::Progress& at, std::ostream& err) {
-    constexpr int width = 30;
+std::string bar_of(const api::Progress& at) {
+    constexpr int width = 20;
     const double bound = at.lower_bound.value_or(0);
     const double share = at.best && *at.best > 0 ? bound / *at.best : 0;
     const int filled = static_cast<int>(std::clamp(share, 0.0, 1.0) * width);
-    err << fmt::format("\r\033[K[{}{}] bound {} of {}, gap {:.2f} %, {:.1f} s", std::string(filled, '#'),
+    return fmt::format("[{}{}] bound {} of {}, gap {:.2f} %, {:.1f} s", std::string(filled, '#'),
                        std::string(width - filled, '.'), core::format(core::Seconds(bound)),
-                       at.best ? core::format(core::Seconds(*at.best)) : "?", 100 * (1 - share), at.seconds)
-        << std::flush;
+                       at.best ? core::format(core::Seconds(*at.best)) : "?", 100 * (1 - share), at.seconds);
 }
 
 }  // namespace
@@ -87,12 +86,24 @@ int run_partition_command(const std::vector<std::string>& arguments, std::ostrea
         out << partition_help;
         return good;
     }
-    const bool has_bar = !as_json && ::isatty(STDERR_FILENO) != 0;
-    api::Watch watch;
-    if (has_bar) watch.progress = [&err](const api::Progress& at) { show_bar(at, err); };
-    const api::Reply reply = api::partition(arguments, watch);
-    if (has_bar) err << "\r\033[K" << std::flush;
-    return show_reply(reply, as_json, out, err);
+    // The first Ctrl-C ends the search with its best so far, the second one ends the process.
+    const TerminationWatch termination;
+    api::Watch watch{.is_stopped = [] { return TerminationWatch::wish().has_value(); }};
+    api::Reply reply;
+    {
+        ProgressLine progress(err, !as_json);
+        if (progress.is_shown())
+            watch.progress = [&progress](const api::Progress& at) { progress.show(bar_of(at)); };
+        try {
+            reply = api::partition(arguments, watch);
+        } catch (const api::Stopped&) {
+            return show_stopped("before a placement was found", "give the search more time", as_json, out,
+                                err);
+        }
+    }
+    const int code = show_reply(reply, as_json, out, err);
+    if (reply.is_stopped) err << "stopped: the best so far, with the gap that was left\n";
+    return code;
 }
 
 }  // namespace apps

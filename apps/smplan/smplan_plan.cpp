@@ -9,7 +9,6 @@
 #include "apps/command.h"
 #include "apps/terminal.h"
 #include "apps/termination.h"
-#include "core/diagnostics.h"
 #include "core/display/text_table.h"
 #include "core/units.h"
 
@@ -148,10 +147,7 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
         try {
             reply = api::plan(arguments, watch);
         } catch (const api::Stopped&) {
-            core::Diagnostics diagnostics;
-            diagnostics.error({}, "", "stopped before a plan was found", "give the search more time");
-            show(diagnostics, as_json, out, err);
-            return no_plan;
+            return show_stopped("before a plan was found", "give the search more time", as_json, out, err);
         }
     }
     const int code = show_reply(reply, as_json, out, err);

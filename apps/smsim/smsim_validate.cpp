@@ -1,13 +1,16 @@
 #include "apps/smsim/smsim_validate.h"
 
-#include <fmt/core.h>
-#include <unistd.h>
-
 #include <algorithm>
+#include <cstddef>
 #include <ostream>
+
+#include <fmt/core.h>
 
 #include "api/validate.h"
 #include "apps/command.h"
+#include "apps/terminal.h"
+#include "apps/termination.h"
+#include "core/display/text_table.h"
 
 namespace apps {
 
@@ -41,15 +44,28 @@ int run_validate_command(const std::vector<std::string>& arguments, std::ostream
         out << help;
         return good;
     }
-    api::Watch watch;
-    if (isatty(STDERR_FILENO) != 0)
-        watch.progress = [&err](const api::Progress& at) {
-            if (at.done % 8 == 0 || at.done == at.all)
-                err << fmt::format("\r  {} of {} rows{}", at.done, at.all,
-                                   at.done == at.all ? "\r\033[K" : "")
-                    << std::flush;
+    const bool as_json = wants_json(arguments);
+    // The first Ctrl-C ends it with the rows so far, the second one ends the process.
+    const TerminationWatch termination;
+    api::Watch watch{.is_stopped = [] { return TerminationWatch::wish().has_value(); }};
+    api::Reply reply;
+    std::size_t rows = 0;
+    {
+        ProgressLine progress(err, true);
+        watch.progress = [&](const api::Progress& at) {
+            rows = at.done;
+            progress.show(fmt::format("{} of {} rows", at.done, at.all));
         };
-    return show_reply(api::validate(arguments, watch), wants_json(arguments), out, err);
+        try {
+            reply = api::validate(arguments, watch);
+        } catch (const api::Stopped&) {
+            return show_stopped("before a row was predicted", "", as_json, out, err);
+        }
+    }
+    const int code = show_reply(reply, as_json, out, err);
+    if (reply.is_stopped)
+        err << fmt::format("stopped after {} rows: the scores are of these\n", core::with_thousands(rows));
+    return code;
 }
 
 }  // namespace apps

@@ -55,12 +55,11 @@ std::vector<PlacedStage> trace_back(const PlacementProblem& problem, const Searc
 }  // namespace
 
 PassResult contiguous_pass(const PlacementProblem& problem, const SearchGraph& graph, double threshold,
-                           double good_enough, int threads, std::chrono::steady_clock::time_point deadline) {
-    PassState pass;
+                           double good_enough, int threads, const Deadline& deadline) {
+    PassState pass{.deadline = deadline};
     pass.most = std::isinf(threshold) ? threshold : std::nextafter(threshold, 0.0);
     pass.cpu_can_take = graph.cpu_can_take(threshold);
     pass.cpu_can_hold = graph.cpu_can_hold(threshold);
-    pass.deadline = deadline;
     DownsetTable table(graph.words, graph.count);
     const std::vector<std::uint64_t> nothing(graph.words, 0);
     table.offer(nothing.data(), 0, 0, Label{});

@@ -2,11 +2,11 @@
 // that there is none.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <vector>
 
 #include "partition/contiguous/search_graph.h"
+#include "partition/deadline.h"
 #include "partition/placement.h"
 
 namespace partition {
@@ -23,6 +23,6 @@ struct PassResult {
 // micro-batches. A placement of value at most `good_enough` ends the pass. The answer depends neither on the
 // number of threads nor on their timing.
 PassResult contiguous_pass(const PlacementProblem& problem, const SearchGraph& graph, double threshold,
-                           double good_enough, int threads, std::chrono::steady_clock::time_point deadline);
+                           double good_enough, int threads, const Deadline& deadline);
 
 }  // namespace partition

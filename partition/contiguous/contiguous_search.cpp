@@ -36,7 +36,8 @@ constexpr std::size_t most_enumerated_downsets = 20000;  // some hundred million
 
 struct Search {
     const PlacementOptions& options;
-    Clock::time_point begin = Clock::now(), deadline = Clock::time_point::max();
+    Clock::time_point begin = Clock::now();
+    Deadline deadline = {};
 
     void report(double objective, double lower_bound) const {
         if (options.progress)
@@ -242,7 +243,7 @@ PlacementResult place_in_memory(const PlacementProblem& problem, const Search& s
                 best.expanded += merged.expanded;
                 if (merged.is_feasible) take(unreduced(problem, reduced, merged.stages));
                 best.is_proven_optimal = is_met();
-                is_open = !best.is_proven_optimal && Clock::now() < search.deadline &&
+                is_open = !best.is_proven_optimal && !search.deadline.has_passed() &&
                           separate_largest(problem, reduced, relaxation.stages, stays);
             }
         }
@@ -279,7 +280,7 @@ PlacementResult search_reduced(const PlacementProblem& given, const Search& sear
 PlacementResult place_contiguous(const PlacementProblem& given, const PlacementOptions& options) {
     PlacementResult result;
     Search search{.options = options};
-    search.deadline = deadline_after(search.begin, options.time_limit);
+    search.deadline = Deadline(search.begin, options.time_limit, options.is_stopped);
     result.reason = placement_infeasibility(given);
     if (!result.reason.empty()) {
         result.is_proven_infeasible = true;

@@ -136,11 +136,11 @@ public:
                 destinations_[e * words_ + d / 64] |= std::uint64_t{1} << (d % 64);
     }
 
-    PassResult run(std::chrono::steady_clock::time_point deadline) {
+    PassResult run(const Deadline& deadline) {
         labels_[0].push_back({});
         std::vector<std::size_t> reached{0};
         for (std::size_t to = 1; to < lattice_.size(); ++to) {
-            if ((to & 63) == 0 && std::chrono::steady_clock::now() > deadline) {
+            if ((to & 63) == 0 && deadline.has_passed()) {
                 result_.outcome = PassResult::Outcome::out_of_time;
                 return std::move(result_);
             }
@@ -288,8 +288,7 @@ private:
 }  // namespace
 
 PassResult lattice_pass(const PlacementProblem& problem, const SearchGraph& graph,
-                        const DownsetLattice& lattice, double threshold,
-                        std::chrono::steady_clock::time_point deadline) {
+                        const DownsetLattice& lattice, double threshold, const Deadline& deadline) {
     return LatticePass(problem, graph, lattice, threshold).run(deadline);
 }
 

@@ -2,13 +2,13 @@
 // faster than stages grow item by item, and memory that binds cannot lead it astray.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 #include "partition/contiguous/contiguous_pass.h"
 #include "partition/contiguous/search_graph.h"
+#include "partition/deadline.h"
 #include "partition/placement.h"
 
 namespace partition {
@@ -28,7 +28,6 @@ std::optional<DownsetLattice> downset_lattice(const PlacementProblem& problem, c
 
 // As contiguous_pass.
 PassResult lattice_pass(const PlacementProblem& problem, const SearchGraph& graph,
-                        const DownsetLattice& lattice, double threshold,
-                        std::chrono::steady_clock::time_point deadline);
+                        const DownsetLattice& lattice, double threshold, const Deadline& deadline);
 
 }  // namespace partition

@@ -220,7 +220,7 @@ double fill_on_order(const PlacementProblem& problem, const std::vector<DeviceCl
 // Smallest largest load with the items in this order: best[layer][i] for the first i items. Infinite after
 // the deadline.
 double place_on_order(const PlacementProblem& problem, const std::vector<DeviceClass>& classes,
-                      const Layers& layers, const std::vector<std::size_t>& order, Clock::time_point deadline,
+                      const Layers& layers, const std::vector<std::size_t>& order, const Deadline& deadline,
                       std::vector<PlacedStage>& stages) {
     const std::size_t n = order.size();
     std::vector<std::vector<Choice>> best(layers.size(), std::vector<Choice>(n + 1));
@@ -228,7 +228,7 @@ double place_on_order(const PlacementProblem& problem, const std::vector<DeviceC
     const std::vector<std::vector<Incidence>> incidences = incidences_of(problem);
     GrowingStage growing(problem, incidences);
     for (std::size_t begin = 0; begin < n; ++begin) {
-        if (Clock::now() > deadline) return infinity;
+        if (deadline.has_passed()) return infinity;
         std::vector<std::size_t> reached;
         for (std::size_t l = 0; l < layers.size(); ++l)
             if (best[l][begin].value < infinity) reached.push_back(l);
@@ -274,7 +274,7 @@ double place_on_order(const PlacementProblem& problem, const std::vector<DeviceC
 // Both ways: the dynamic program where its table is small enough and the time lasts.
 class OrderPlacer {
 public:
-    OrderPlacer(const PlacementProblem& problem, Clock::time_point deadline,
+    OrderPlacer(const PlacementProblem& problem, const Deadline& deadline,
                 std::optional<core::Seconds> lower_bound = std::nullopt)
         : problem_(problem),
           classes_(device_classes(problem)),
@@ -286,7 +286,7 @@ public:
         const double value =
             layers_ ? place_on_order(problem_, classes_, *layers_, order, deadline_, stages) : infinity;
         // No placement at all: filling would find none either.
-        if (value < infinity || (layers_ && Clock::now() <= deadline_)) return value;
+        if (value < infinity || (layers_ && !deadline_.has_passed())) return value;
         if (!lower_bound_) lower_bound_ = placement_lower_bound(problem_);
         return fill_on_order(problem_, classes_, order, lower_bound_->value, stages);
     }
@@ -294,7 +294,7 @@ public:
 private:
     const PlacementProblem& problem_;
     const std::vector<DeviceClass> classes_;
-    const Clock::time_point deadline_;
+    const Deadline deadline_;
     std::optional<core::Seconds> lower_bound_;  // of every order; dear, so made when first needed
     std::optional<Layers> layers_;
 };
@@ -305,12 +305,12 @@ std::vector<PlacedStage> place_chain(const PlacementProblem& problem) {
     std::vector<std::size_t> order(problem.items.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::vector<PlacedStage> stages;
-    OrderPlacer(problem, Clock::time_point::max()).place(order, stages);
+    OrderPlacer(problem, Deadline()).place(order, stages);
     settle_memory(problem, stages);
     return stages;
 }
 
-std::vector<PlacedStage> place_on_orders(const PlacementProblem& problem, Clock::time_point deadline,
+std::vector<PlacedStage> place_on_orders(const PlacementProblem& problem, const Deadline& deadline,
                                          std::optional<core::Seconds> lower_bound) {
     std::vector<std::vector<std::size_t>> orders;
     orders.emplace_back(problem.items.size());
@@ -327,7 +327,7 @@ std::vector<PlacedStage> place_on_orders(const PlacementProblem& problem, Clock:
     std::vector<PlacedStage> best, stages;
     double best_value = infinity;
     for (const std::vector<std::size_t>& order : orders) {
-        if (best_value < infinity && Clock::now() > deadline) break;
+        if (best_value < infinity && deadline.has_passed()) break;
         const double value = placer.place(order, stages);
         if (value < best_value) {
             best_value = value;

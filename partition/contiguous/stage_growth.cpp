@@ -82,8 +82,7 @@ bool StageGrowth::leave_behind(std::size_t item) {
 }
 
 void StageGrowth::grow(const Sums& sums, std::size_t available_begin, std::size_t available_end) {
-    if ((++expanded_ & 1023) == 0 && std::chrono::steady_clock::now() > pass_.deadline)
-        pass_.is_out_of_time = true;
+    if ((++expanded_ & 1023) == 0 && pass_.deadline.has_passed()) pass_.is_out_of_time = true;
     if (pass_.is_out_of_time.load(std::memory_order_relaxed)) return;
     const double most = pass_.most.load(std::memory_order_relaxed);
     const double load = device_->load(sums.work, sums.paid);

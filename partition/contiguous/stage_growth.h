@@ -3,20 +3,20 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <vector>
 
 #include "partition/contiguous/downset_table.h"
 #include "partition/contiguous/search_graph.h"
+#include "partition/deadline.h"
 
 namespace partition {
 
 // What all threads of a pass share.
 struct PassState {
-    std::atomic<double> most;  // load that a stage may have at most: falls when a complete placement is found
-    double cpu_can_take, cpu_can_hold;  // of one CPU, below the first `most`
-    std::chrono::steady_clock::time_point deadline;
+    const Deadline& deadline;
+    std::atomic<double> most{0};  // load that a stage may have at most: falls when a complete one is found
+    double cpu_can_take = 0, cpu_can_hold = 0;  // of one CPU, below the first `most`
     std::atomic<bool> is_out_of_time{false};
 };
 

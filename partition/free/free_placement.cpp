@@ -172,10 +172,11 @@ std::vector<PlacedStage> stages_of(const PlacementProblem& problem, const Anneal
 
 PlacementResult place_anywhere(const PlacementProblem& problem, const PlacementOptions& options) {
     const Clock::time_point begin = Clock::now();
-    const Clock::time_point deadline = deadline_after(begin, options.time_limit);
+    const Deadline deadline(begin, options.time_limit, options.is_stopped);
     auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
     PlacementOptions for_contiguous;
     for_contiguous.progress = options.progress;
+    for_contiguous.is_stopped = options.is_stopped;
     for_contiguous.time_limit = most_for_contiguous;
     if (options.time_limit)
         for_contiguous.time_limit = std::min(most_for_contiguous, *options.time_limit * share_for_contiguous);
@@ -223,7 +224,7 @@ PlacementResult place_anywhere(const PlacementProblem& problem, const PlacementO
     const std::int64_t moves =
         std::min<std::int64_t>(20'000'000, 12'000 * static_cast<std::int64_t>(n) + 200'000);
     const int rounds = 12;
-    for (int round = 0; round < rounds && !is_complete && Clock::now() < deadline && state.devices() > 1;
+    for (int round = 0; round < rounds && !is_complete && !deadline.has_passed() && state.devices() > 1;
          ++round) {
         if (best <= result.lower_bound.value * (1 + 1e-12)) break;
         state.set(round % 2 == 0 ? start : best_devices);
@@ -234,7 +235,7 @@ PlacementResult place_anywhere(const PlacementProblem& problem, const PlacementO
         for (std::int64_t m = 0; m < moves; ++m) {
             if (m % 1000 == 0) {
                 temperature *= cooling;
-                if (m % 10000 == 0 && Clock::now() > deadline) break;
+                if (m % 10000 == 0 && deadline.has_passed()) break;
                 if (has_moved && options.progress)
                     options.progress({best, result.lower_bound.value, elapsed()});
                 has_moved = false;

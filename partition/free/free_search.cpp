@@ -21,7 +21,7 @@ constexpr double margin = 1e-12;
 class FreeSearch {
 public:
     FreeSearch(const PlacementProblem& problem, double below, std::int64_t most_expanded,
-               std::chrono::steady_clock::time_point deadline)
+               const Deadline& deadline)
         : problem_(problem),
           classes_(device_classes(problem)),
           most_expanded_(most_expanded),
@@ -128,7 +128,7 @@ private:
     void assign(std::size_t k) {
         if (!result_.is_complete) return;
         if (++result_.expanded > most_expanded_ ||
-            ((result_.expanded & 1023) == 0 && std::chrono::steady_clock::now() > deadline_)) {
+            ((result_.expanded & 1023) == 0 && deadline_.has_passed())) {
             result_.is_complete = false;
             return;
         }
@@ -169,7 +169,7 @@ private:
     const PlacementProblem& problem_;
     const std::vector<DeviceClass> classes_;
     const std::int64_t most_expanded_;
-    const std::chrono::steady_clock::time_point deadline_;
+    const Deadline deadline_;
     FreeSearchResult result_;
     // Of flat arrays that the innermost loop reads: an optional would double them.
     static constexpr std::size_t unassigned = std::numeric_limits<std::size_t>::max();
@@ -186,7 +186,7 @@ private:
 }  // namespace
 
 FreeSearchResult search_free(const PlacementProblem& problem, double below, std::int64_t most_expanded,
-                             std::chrono::steady_clock::time_point deadline) {
+                             const Deadline& deadline) {
     return FreeSearch(problem, below, most_expanded, deadline).run();
 }
 

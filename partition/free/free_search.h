@@ -1,12 +1,12 @@
 // Every assignment of items to devices, with bounds: exact where items are few.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
+#include "partition/deadline.h"
 #include "partition/placement.h"
 
 namespace partition {
@@ -22,6 +22,6 @@ struct FreeSearchResult {
 // The best assignment whose largest load lies below `below`, each device keeping the activations of all
 // micro-batches of a step. Ends incomplete after `most_expanded` partial assignments, or at the deadline.
 FreeSearchResult search_free(const PlacementProblem& problem, double below, std::int64_t most_expanded,
-                             std::chrono::steady_clock::time_point deadline);
+                             const Deadline& deadline);
 
 }  // namespace partition

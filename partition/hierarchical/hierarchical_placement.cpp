@@ -43,7 +43,7 @@ class Hierarchy {
 public:
     // Only values below `limit` are of interest: others may come out infinite.
     Hierarchy(const HierarchicalProblem& problem, std::vector<DataFlowCut> cuts, double limit,
-              Clock::time_point deadline)
+              const Deadline& deadline)
         : problem_(problem),
           cuts_(std::move(cuts)),
           count_(core::count_of(cuts_)),
@@ -160,7 +160,7 @@ private:
         };
         Row result(cuts_.size());
         for (int j = lower + 1; j < count_; ++j) {
-            if ((j & 63) == 0 && Clock::now() > deadline_) is_out_of_time_ = true;
+            if ((j & 63) == 0 && deadline_.has_passed()) is_out_of_time_ = true;
             if (is_out_of_time_) break;
             if (between(&DataFlowCut::compute, lower, j) / (workers * here.workers) >= limit) break;
             if (!(may_cut(level, j) || may_bound(level, j)) || !contains(j, lower)) continue;
@@ -180,7 +180,7 @@ private:
             }
             const double leaving = j < count_ - 1 ? 2 * cuts_[j].output / bandwidth : 0;
             for (int k = j - 1; k > lower; --k) {
-                if (here.workers > 64 && Clock::now() > deadline_)
+                if (here.workers > 64 && deadline_.has_passed())
                     is_out_of_time_ = true;  // one cut alone may take long
                 if (is_out_of_time_) break;
                 double worst = 0;
@@ -291,7 +291,7 @@ private:
     const HierarchicalProblem& problem_;
     std::vector<DataFlowCut> cuts_;
     int count_;
-    Clock::time_point deadline_;
+    const Deadline deadline_;
     std::size_t words_;
     std::vector<std::uint64_t> lies_in_;  // of each cut, the cuts in it
     std::vector<std::uint32_t> levels_of_;
@@ -309,7 +309,7 @@ HierarchicalResult place_hierarchical(const HierarchicalProblem& problem,
                                       const HierarchicalOptions& options) {
     core::require(!problem.levels.empty() && problem.levels.size() < 32,
                   "a hierarchy has a level, and few of them");
-    const Clock::time_point deadline = deadline_after(Clock::now(), options.time_limit);
+    const Deadline deadline(Clock::now(), options.time_limit, options.is_stopped);
     const bool has_levels = problem.levels.size() > 1;
     HierarchicalResult result;
     result.data_parallel = everything_replicated(problem);

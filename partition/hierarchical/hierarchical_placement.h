@@ -61,6 +61,8 @@ struct HierarchicalOptions {
     std::optional<core::Seconds> time_limit = std::nullopt;
     std::function<void(const PlacementProgress&)> progress =
         {};  // called when a bound moves, from the calling thread
+    std::function<bool()> is_stopped =
+        {};  // true: end as at the time limit; asked by several threads at once
     std::size_t most_enumerated =
         60000;                       // cuts of the data flow; beyond, those of one topological order only
     std::size_t most_states = 6000;  // of those that a placement better than the best known may have

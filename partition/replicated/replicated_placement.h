@@ -67,6 +67,8 @@ struct ReplicatedOptions {
     std::optional<core::Seconds> time_limit = std::nullopt;
     std::function<void(const PlacementProgress&)> progress =
         {};  // called when a bound moves, from the calling thread
+    std::function<bool()> is_stopped =
+        {};  // true: end as at the time limit; asked by several threads at once
     std::size_t most_downsets =
         4000;  // beyond, stages are cut from one topological order and nothing is proven
 };

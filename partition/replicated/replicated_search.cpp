@@ -36,10 +36,9 @@ ReplicatedSearch::ReplicatedSearch(const ReplicatedProblem& problem, const Repli
     : problem_(problem),
       costs_(problem),
       memory_limit_(problem.memory_limit *
-                    (1 + 1e-13))  // sums of the same bytes in another order may end a rounding error apart:
-                                  // what fits exactly must fit in every order
-{
-    deadline_ = deadline_after(Clock::now(), options.time_limit);
+                    (1 + 1e-13)),  // sums of the same bytes in another order may end a rounding error apart:
+                                   // what fits exactly must fit in every order
+      deadline_(Clock::now(), options.time_limit, options.is_stopped) {
     most_replicas_ = std::min(problem.micro_batches, problem.devices);
     make_sets(options.most_downsets);
     lower_bound_ = replicated_lower_bound(problem).value;
@@ -238,7 +237,7 @@ std::optional<std::vector<ReplicatedStage>> ReplicatedSearch::decide(core::Secon
         const std::vector<Label>& from = labels_[pair.inner];
         const int left = problem_.devices - to_come[pair.outer];
         if (from.empty() || left < 1) continue;
-        if (Clock::now() > deadline_) {
+        if (deadline_.has_passed()) {
             is_out_of_time_ = true;
             return std::nullopt;
         }

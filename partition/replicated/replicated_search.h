@@ -1,12 +1,12 @@
 // Replicated stages below a time: the decision problem that bisection over the time turns into an optimum.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <unordered_map>
 #include <vector>
 
+#include "partition/deadline.h"
 #include "partition/replicated/configuration_knapsack.h"
 #include "partition/replicated/replicated_cost.h"
 #include "partition/replicated/replicated_placement.h"
@@ -64,7 +64,7 @@ private:
     const ReplicatedProblem& problem_;
     const ReplicatedCosts costs_;
     const core::Bytes memory_limit_;  // with a margin for the order of sums
-    std::chrono::steady_clock::time_point deadline_;
+    const Deadline deadline_;
     std::vector<std::vector<char>> sets_;  // closed under successors, by size
     std::vector<Pair> pairs_;              // by outer set
     std::vector<Entry> entries_;

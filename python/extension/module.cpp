@@ -112,11 +112,9 @@ nb::dict followed(const Arguments& arguments, nb::object progress) {
     api::Reply reply;
     const bool is_interrupted = python::follow(
         std::move(progress), [&](const api::Watch& watch) { reply = answer(arguments, watch); });
-    if (is_interrupted) {  // its answer is of no less than the whole
-        PyErr_SetNone(PyExc_KeyboardInterrupt);
-        throw nb::python_error();
-    }
-    return hand_over(reply);
+    nb::dict given = hand_over(reply);
+    given["interrupted"] = is_interrupted || reply.is_stopped;
+    return given;
 }
 
 template <auto answer>

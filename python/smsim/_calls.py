@@ -201,22 +201,23 @@ def plan(
 def partition(graph: Any, devices: Optional[int] = None, *, progress: Optional[ProgressFunction] = None, **options: Any) -> Partition:
     """Any graph placed on devices so that the largest load is least, with a proof. ``graph``: a model as for
     :func:`plan`, or a file of a costed graph. ``options`` are those of ``smplan partition --help``: ``memory``,
-    ``micro_batches``, ``bandwidth``, ``non_contiguous=True``, ``time_limit``, ``target``, ... Ctrl-C ends it when a
-    bound moves next, without an answer (``time_limit`` gives the best so far). Raises NoPlanError where no placement exists, with the reason."""
+    ``micro_batches``, ``bandwidth``, ``non_contiguous=True``, ``time_limit``, ``target``, ... Ctrl-C, or
+    a ``progress`` that returns False, ends it with the best so far (``interrupted``), or KeyboardInterrupt where there
+    is none yet. Raises NoPlanError where no placement exists, with the reason."""
     arguments, names = _arguments({"graph": graph, "devices": devices, **options})
     reply = _core.partition(arguments, progress)
     _raised(reply, names)
-    return Partition._of(reply["document"], **_more(reply, names))
+    return Partition._of(reply["document"], interrupted=reply["interrupted"], **_more(reply, names))
 
 
 def validate(file: Any, clusters: Any, *, progress: Optional[ProgressFunction] = None, **options: Any) -> Validation:
     """Predicts every row of a file of measurements and scores the predictions. ``options``: ``sweeps``,
-    ``calibration``, ``constant`` as of ``smsim validate --help``. ``progress`` gets rows done and in all. Ctrl-C
-    ends it: a part of the rows has no scores."""
+    ``calibration``, ``constant`` as of ``smsim validate --help``. ``progress`` gets rows done and in all. Ctrl-C,
+    or a ``progress`` that returns False, ends it with the rows so far (``interrupted``): the scores are of these."""
     arguments, names = _arguments({"clusters": clusters, **options})
     reply = _core.validate([_text(file), *arguments], progress)
     _raised(reply, names)
-    return Validation._of(reply["document"], **_more(reply, names))
+    return Validation._of(reply["document"], interrupted=reply["interrupted"], **_more(reply, names))
 
 
 def export(plan: Union[str, "os.PathLike[str]", Mapping[str, Any], Plan], to: str, **options: Any) -> ExportedPlan:

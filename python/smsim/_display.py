@@ -147,6 +147,7 @@ def partition_html(partition) -> str:
     ]
     proof = "proven optimal" if partition.proven_optimal else f"lower bound {number(partition.lower_bound)}"
     head = f"largest load {number(partition.objective)} {escape(partition.unit)}, {proof}"
+    head += ", stopped before the end" if partition.interrupted else ""
     return f"<div>{head}{table(['stage', 'nodes', 'load, ' + partition.unit, 'memory, GiB'], rows)}</div>"
 
 
@@ -176,8 +177,9 @@ def validation_html(validation) -> str:
         [group["group"], group["rows"], group["mape_pct"], group["median_ape_pct"], group["bias_pct"]]
         for group in validation.groups
     ]
+    left_out = f", {validation.rows_left_out:,} rows left out" if validation.interrupted else ""
     return (
-        f"<div>macro MAPE {number(validation.macro_mape_pct)} %"
+        f"<div>macro MAPE {number(validation.macro_mape_pct)} %{left_out}"
         + table(["group", "rows", "MAPE %", "median %", "bias %"], rows)
         + "</div>"
     )

@@ -273,7 +273,8 @@ class Stage(Document):
 
 @dataclass(frozen=True, repr=False)
 class Partition(Answer):
-    """A placement of a graph: ``objective`` is the largest load of a stage, in ``unit``."""
+    """A placement of a graph: ``objective`` is the largest load of a stage, in ``unit``. ``interrupted``: the search
+    was stopped, and this is its best so far."""
 
     objective: float = 0.0
     unit: str = ""
@@ -282,6 +283,7 @@ class Partition(Answer):
     stages: Tuple[Stage, ...] = ()
     seconds: float = 0.0
     peak_rss_mib: float = 0.0
+    interrupted: bool = field(default=False, compare=False)
 
     @classmethod
     def _converted(cls, name: str, value: Any) -> Any:
@@ -401,7 +403,8 @@ class HardwareList(Answer):
 
 @dataclass(frozen=True, repr=False)
 class Validation(Answer):
-    """Predictions of published measurements beside what was measured, with their scores in per cent."""
+    """Predictions of published measurements beside what was measured, with their scores in per cent.
+    ``interrupted``: it was stopped, ``rows_left_out`` rows are missing, and the scores are of the others."""
 
     rows: Tuple[Dict[str, Any], ...] = ()
     groups: Tuple[Dict[str, Any], ...] = ()
@@ -409,6 +412,7 @@ class Validation(Answer):
     memory_mape_pct: Optional[float] = None
     coverage_80_pct: Optional[float] = None
     sweeps: Tuple[Dict[str, Any], ...] = ()
+    interrupted: bool = field(default=False, compare=False)
 
     @classmethod
     def _converted(cls, name: str, value: Any) -> Any:

@@ -178,6 +178,50 @@ def test_validate_scores_and_tells_progress(source, tool, tmp_path):
         smsim.validate("missing.csv", measurements / "clusters.csv")
 
 
+def test_a_progress_that_returns_false_ends_a_validation_with_the_rows_so_far(source, tmp_path):
+    lines = (source / "tests" / "golden" / "runs" / "own_runs.csv").read_text().splitlines()
+    many = tmp_path / "many.csv"
+    many.write_text("\n".join([lines[0], *(f"RUN-{i},{lines[1].split(',', 1)[1]}" for i in range(20000))]) + "\n")
+    answer = smsim.validate(many, source / "tests" / "golden" / "runs" / "own_clusters.csv", progress=lambda at: False)
+    assert answer.interrupted and 0 < len(answer.rows) < 20000
+    assert len(answer.rows) + answer.rows_left_out == 20000
+    assert len({row["predicted_step_s"] for row in answer.rows}) == 1
+
+
+def test_control_c_ends_a_partition_with_its_best_so_far(tmp_path):
+    # Twelve chains of twelve between a fork and a join: 13^12 sets of nodes that stages may begin at.
+    nodes = ['[[node]]\nname = "fork"\ntime = "1ms"']
+    for chain in range(12):
+        before = "fork"
+        for i in range(12):
+            name, time = f"c{chain}_{i}", 1000 + (chain * 37 + i * 91) % 1500
+            nodes.append(f'[[node]]\nname = "{name}"\ntime = "{time}us"\ninputs = ["{before}"]\noutput_time = "{(chain + i) % 7}us"')
+            before = name
+    ends = ", ".join(f'"c{chain}_11"' for chain in range(12))
+    nodes.append(f'[[node]]\nname = "join"\ntime = "1ms"\ninputs = [{ends}]')
+    graph = tmp_path / "graph.toml"
+    graph.write_text("version = 1\n[graph]\ndevices = 16\n" + "\n".join(nodes) + "\n")
+    program = textwrap.dedent(
+        f"""
+        import smsim
+        def watch(at):
+            print("at" if at["best"] is None else "found", flush=True)
+        placed = smsim.partition({str(graph)!r}, time_limit=600, progress=watch)
+        print("interrupted", placed.interrupted, len(placed.stages) > 1, placed.lower_bound < placed.objective, flush=True)
+        """
+    )
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=os.environ)
+    try:
+        for line in child.stdout:
+            if line.strip() == "found":
+                break
+        child.send_signal(signal.SIGINT)
+        rest, _ = child.communicate(timeout=120)
+    finally:
+        child.kill()
+    assert child.returncode == 0 and "interrupted True True True" in rest
+
+
 def test_rich_display(found):
     page = found._repr_html_()
     assert "p3.16xlarge" in page and page.count("<tr>") == 1 + len(found.plans)

@@ -9,6 +9,7 @@
 #include "core/document.h"
 #include "core/random.h"
 #include "partition/contiguous/linear_placement.h"
+#include "partition/deadline.h"
 #include "partition/placement.h"
 #include "partition/reader/dnn_partitioning.h"
 
@@ -238,7 +239,7 @@ TEST_CASE(
     "stages filled one after the other respect memory, order and kind, and are as good as the dynamic "
     "program on equal items") {
     // A deadline that is over leaves the filling alone.
-    const auto over = std::chrono::steady_clock::time_point::min();
+    const Deadline over(std::chrono::steady_clock::time_point::min());
     for (int devices : {1, 3, 4, 7}) {
         PlacementProblem problem;
         for (int i = 0; i < 24; ++i) {

@@ -1,54 +1,12 @@
 // The line of progress on a terminal: a pseudo-terminal of a given width, and what a person sees on it.
-#include <pty.h>
-#include <sys/ioctl.h>
-
 #include <algorithm>
 
-#include "tests/processes/processes.h"
+#include "tests/processes/terminal.h"
 
 namespace {
 
 using namespace processes;
 using Catch::Contains;
-
-struct Session {
-    std::string written;  // by the program, to stdout and stderr alike
-    int code = -1;
-};
-
-Session on_terminal(const std::vector<std::string>& arguments, int columns,
-                    const std::vector<std::string>& environment, int signal_after_steps = 0) {
-    Session session;
-    winsize size{};
-    size.ws_row = 24;
-    size.ws_col = static_cast<unsigned short>(columns);
-    int terminal = -1;
-    const pid_t id = ::forkpty(&terminal, nullptr, nullptr, &size);
-    REQUIRE(id >= 0);
-    if (id == 0) {
-        for (const std::string& variable : environment) ::putenv(const_cast<char*>(variable.c_str()));
-        std::vector<char*> pointers;
-        for (const std::string& argument : arguments) pointers.push_back(const_cast<char*>(argument.c_str()));
-        pointers.push_back(nullptr);
-        ::execv(pointers[0], pointers.data());
-        ::_exit(127);
-    }
-    char buffer[4096];
-    bool is_signalled = false;
-    for (ssize_t got = 0; (got = ::read(terminal, buffer, sizeof buffer)) > 0;) {
-        session.written.append(buffer, static_cast<std::size_t>(got));
-        if (signal_after_steps > 0 && !is_signalled &&
-            session.written.find(fmt::format("step {}/", signal_after_steps)) != std::string::npos) {
-            ::kill(id, SIGTERM);
-            is_signalled = true;
-        }
-    }
-    int status = 0;
-    REQUIRE(::waitpid(id, &status, 0) == id);
-    ::close(terminal);
-    session.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    return session;
-}
 
 // What stands on a screen after `written`: carriage returns, line feeds, "erase to the end of the line", and
 // the wrap behind the last column.
@@ -132,7 +90,7 @@ TEST_CASE("a training that a signal ends leaves its message alone on the line") 
     std::vector<std::string> command =
         training.command({"--checkpoint", training.folder.path + "/states", "--every", "1000"});
     *std::find(command.begin(), command.end(), "30") = "100000";
-    const Session session = on_terminal(command, 300, {"TERM=xterm"}, 5);
+    const Session session = on_terminal(command, 300, {"TERM=xterm"}, Interruption{SIGTERM, "step 5/"});
     CHECK(session.code == 4);
     const std::vector<std::string> seen = screen(session.written, 300);
     CHECK(lines_with(seen, "/100000  loss") == 0);

@@ -79,6 +79,38 @@ TEST_CASE("a wrong cell spoils its own row only, and says where it stands") {
     CHECK(validation->rows[3].status == validation::PredictionStatus::ok);
 }
 
+TEST_CASE("a validation that is stopped scores the rows so far as a file of these alone") {
+    const std::string folder = SOURCE_DIR "/tests/golden/runs/";
+    core::Diagnostics diagnostics;
+    const auto runs = core::load_csv(folder + "own_runs.csv", validation::run_columns(), diagnostics);
+    const auto clusters =
+        core::load_csv(folder + "own_clusters.csv", validation::cluster_columns(), diagnostics);
+    REQUIRE((runs && clusters));
+    REQUIRE(runs->rows.size() == 4);
+    core::CsvTable first_two = *runs, sweeps;
+    first_two.rows.resize(2);
+    sweeps.header = {"sweep_id", "ids"};
+    sweeps.rows = {{2, {"whole", "OWN-1 OWN-2"}}, {3, {"cut", "OWN-2 OWN-3"}}};
+
+    validation::ValidateOptions options;
+    options.threads = 1;
+    int asked = 0;
+    options.is_stopped = [&] { return ++asked > 2; };
+    const auto stopped = validation::validate(*runs, *clusters, &sweeps, diagnostics, options);
+    const auto alone = validation::validate(first_two, *clusters, nullptr, diagnostics);
+    REQUIRE((stopped && alone));
+    CHECK(stopped->left_out == 2);
+    REQUIRE(stopped->rows.size() == 2);
+    CHECK(stopped->rows[1].id == "OWN-2");
+    CHECK(stopped->rows[1].predicted == alone->rows[1].predicted);
+    CHECK(stopped->macro_mape == alone->macro_mape);
+    CHECK(stopped->groups.front().rows == 2);
+    // A sweep without one of its rows would rank other plans.
+    REQUIRE(stopped->sweeps.size() == 1);
+    CHECK(stopped->sweeps.front().id == "whole");
+    CHECK(validation::validate(*runs, *clusters, &sweeps, diagnostics)->left_out == 0);
+}
+
 TEST_CASE("constants of the cost model lie in their physical ranges and say where they come from") {
     const sim::CostConstants constants;
     for (const sim::NamedConstant& constant : sim::named_constants()) {
