@@ -155,6 +155,14 @@ def test_compare_adds_up_to_the_difference(source):
         smsim.compare(files[0])
 
 
+def test_plans_that_are_no_files_are_compared(source):
+    found = smsim.plan(source / "scenarios" / "models" / "llama-2-70b.config.json", "p4d.24xlarge", nodes=8, global_batch=64, top=2)
+    compared = smsim.compare(*found.plans)
+    assert compared.step_time_s == (found.plans[0].step_time_s, found.plans[1].step_time_s)
+    first, second = compared.step_time_s
+    assert sum(part.seconds for part in compared.parts) == pytest.approx(second - first, rel=1e-9, abs=1e-9)
+
+
 def test_hardware_is_listed_and_shown(tool):
     assert smsim.hardware("p4d.24xlarge").to_dict() == tool("smsim", "hardware", "p4d.24xlarge")
     assert smsim.hardware("p4d.24xlarge").files[0].endswith("p4d.24xlarge.toml")

@@ -265,7 +265,9 @@ std::optional<Comparison> compare(const Value& a, const Value& b, const PredictS
 }
 
 void anchor_paths(Value& document, const std::string& path) {
-    const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
+    // What comes from no file is relative to the current folder.
+    const std::filesystem::path folder =
+        path.empty() ? std::filesystem::current_path() : std::filesystem::absolute(path).parent_path();
     for (const char* section : sections) {
         Value* table = document.find(section);
         if (table == nullptr || !table->is_table()) continue;

@@ -49,7 +49,8 @@ using PredictStep =
 std::optional<Comparison> compare(const core::Value& a, const core::Value& b, const PredictStep& predict,
                                   core::Diagnostics& diagnostics);
 
-// Makes relative paths of files, in a tree read from `path`, good for any folder.
+// Makes relative paths of files, in a tree read from `path`, good for any folder. Empty: from no file, and
+// paths are relative to the current folder.
 void anchor_paths(core::Value& document, const std::string& path);
 
 }  // namespace sim
