@@ -222,10 +222,11 @@ def validate(file: Any, clusters: Any, *, progress: Optional[ProgressFunction] =
 
 def export(plan: Union[str, "os.PathLike[str]", Mapping[str, Any], Plan], to: str, **options: Any) -> ExportedPlan:
     """A plan in another tool's words. What ``to`` cannot express is an InputError that names the plan's key, never
-    dropped silently. ``options``: ``out``, ``script``, ``command``, ``tensorflow`` of ``smplan export --help``."""
+    dropped silently. A plan that is no file is called plan.toml in the text. ``options``: ``out``, ``script``, ``command``, ``tensorflow`` of ``smplan export --help``."""
     arguments, names = _arguments({"to": to, **options})
-    with _as_file(plan) as path:
-        reply = _core.export_plan([path, *arguments])
+    file = _as_file(plan)
+    with file as path:
+        reply = file.named(_core.export_plan([path, *arguments]))
     _raised(reply, names)
     return ExportedPlan._of(reply["document"], **_more(reply, names))
 
@@ -263,6 +264,16 @@ class _as_file:
             self._temporary = path
             file.write(text)
         return path
+
+    def named(self, answer: Any) -> Any:
+        """The answer with "plan.toml" where it names a file that is gone when it is read: what Plan.save is to write."""
+        if self._temporary is None:
+            return answer
+        if isinstance(answer, str):
+            return answer.replace(os.path.abspath(self._temporary), "plan.toml").replace(self._temporary, "plan.toml")
+        if isinstance(answer, Mapping):
+            return {key: self.named(value) for key, value in answer.items()}
+        return [self.named(value) for value in answer] if isinstance(answer, list) else answer
 
     def __exit__(self, *_: Any) -> None:
         if self._temporary is not None:

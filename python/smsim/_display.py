@@ -20,6 +20,10 @@ COLOURS = {
 }
 
 
+#: Seconds below which a time is a rounding error of sums.
+NOTHING = 1e-10
+
+
 def number(value: Any) -> str:
     """Three significant digits, thousands apart; nothing for what is not known."""
     if value is None:
@@ -37,7 +41,7 @@ def seconds(value: float) -> str:
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if value >= factor:
             return f"{value / factor:.3g} {unit}"
-    return f"{value / 1e-9:.3g} ns" if value > 0 else "0 s"
+    return f"{value / 1e-9:.3g} ns" if value >= NOTHING else "0 s"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -58,7 +62,7 @@ def bar(parts: Sequence[tuple], total: float, label: str) -> str:
         f"<span title='{escape(name)}: {escape(shown)}' style='display:inline-block;height:14px;"
         f"width:{max(0.0, 100 * value / total):.3f}%;background:{colour}'></span>"
         for name, value, shown, colour in parts
-        if total > 0 and value > 0
+        if total > 0 and value >= NOTHING
     )
     return f"<div role='img' aria-label='{escape(label)}' style='width:100%;max-width:40em;line-height:0;white-space:nowrap'>{pieces}</div>"
 
@@ -151,9 +155,14 @@ def partition_html(partition) -> str:
     return f"<div>{head}{table(['stage', 'nodes', 'load, ' + partition.unit, 'memory, GiB'], rows)}</div>"
 
 
+def _signed(difference: float) -> str:
+    sign = "" if abs(difference) < NOTHING else "+" if difference > 0 else "-"
+    return sign + seconds(abs(difference))
+
+
 def comparison_html(comparison) -> str:
     steps: List[str] = [seconds(step) for step in comparison.step_time_s]
-    rows = [[part.key, ("+" if part.seconds > 0 else "-") + seconds(abs(part.seconds))] for part in comparison.parts]
+    rows = [[part.key, _signed(part.seconds)] for part in comparison.parts]
     return f"<div>{escape(' to '.join(steps))} a step{table(['key', 'adds'], rows)}</div>"
 
 

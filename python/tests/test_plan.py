@@ -155,7 +155,8 @@ def test_export_says_what_the_target_cannot(source, tool, found):
     exported = smsim.export(plan, "megatron")
     assert exported.to_dict() == tool("smplan", "export", plan, "--to", "megatron")
     assert "--tensor-model-parallel-size" in exported.text
-    assert smsim.export(found.best, "torchrun").text
+    # A plan that was found is no file yet: the text names the one to save it as.
+    assert " plan.toml " in smsim.export(found.best, "torchrun").text and ".smsim-plan-" not in smsim.export(found.best, "torchrun").text
     with pytest.raises(smsim.InputError) as caught:
         smsim.export(plan, "megatrn")
     assert caught.value.diagnostics[0].key == "to"
