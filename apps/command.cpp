@@ -97,7 +97,7 @@ std::string nearest_command(const Tool& tool, const std::string& word) {
 
 int dispatch(const Tool& tool, const std::vector<std::string>& arguments) {
     if (arguments.empty()) {
-        std::cerr << tool.help;
+        std::cerr << help_for_stderr(tool.help);
         return wrong_input;
     }
     // For packages: smsim --generate man|bash|zsh|fish.

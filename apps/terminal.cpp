@@ -53,19 +53,35 @@ std::string for_each_line(std::string_view text, Each each) {
 
 }  // namespace
 
-std::size_t text_width() {
-    if (::isatty(STDOUT_FILENO) == 0) return core::usual_width;
+std::size_t text_width() { return text_width(STDOUT_FILENO); }
+
+std::size_t text_width(int descriptor) {
+    if (::isatty(descriptor) == 0) return core::usual_width;
     const std::string_view said = environment("COLUMNS");
     std::size_t columns = 0;
     std::from_chars(said.data(), said.data() + said.size(), columns);
     winsize size{};
-    if (columns == 0 && ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) columns = size.ws_col;
+    if (columns == 0 && ::ioctl(descriptor, TIOCGWINSZ, &size) == 0) columns = size.ws_col;
     return columns == 0 ? core::usual_width : std::max(columns, least_width);
 }
 
 bool has_colour(int descriptor) {
     return ::isatty(descriptor) == 1 && environment("NO_COLOR").empty() && environment("TERM") != "dumb";
 }
+
+namespace {
+
+// A row whose last cell begins too far to the right to go on below itself: words get a line of their own.
+std::string with_last_cell_below(std::string_view line, std::size_t cell, std::size_t width) {
+    constexpr std::ptrdiff_t blanks_of_prose = 2;
+    const std::string_view words = line.substr(cell);
+    if (std::count(words.begin(), words.end(), ' ') < blanks_of_prose) return std::string(line);
+    const std::size_t begin = line.find_first_not_of(' '), end = line.find_last_not_of(' ', cell - 1);
+    const std::string below = std::string(std::min(begin + 4, width / 2), ' ') + std::string(words);
+    return wrapped(line.substr(0, end + 1), width) + '\n' + wrapped(below, width);
+}
+
+}  // namespace
 
 std::string wrapped(std::string_view text, std::size_t width) {
     return for_each_line(text, [width](std::string_view line) {
@@ -75,7 +91,7 @@ std::string wrapped(std::string_view text, std::size_t width) {
         if (const std::size_t gap = line.rfind("  "); gap != std::string_view::npos && gap >= hang) {
             if (line.find(" |") != std::string_view::npos) return std::string(line);  // a grid
             hang = gap + 2;
-            if (hang > width * 2 / 3) return std::string(line);
+            if (hang > width * 2 / 3) return with_last_cell_below(line, hang, width);
         }
         std::string result;
         std::size_t begin = 0;  // blanks that this line begins with, of the one before
@@ -92,6 +108,10 @@ std::string wrapped(std::string_view text, std::size_t width) {
 
 std::string for_stdout(const std::string& text) {
     return ::isatty(STDOUT_FILENO) == 1 ? wrapped(text, text_width()) : text;
+}
+
+std::string help_for_stderr(const std::string& text) {
+    return ::isatty(STDERR_FILENO) == 1 ? wrapped(text, text_width(STDERR_FILENO)) : text;
 }
 
 std::string for_stderr(const std::string& diagnostics) {

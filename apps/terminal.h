@@ -10,18 +10,21 @@
 
 namespace apps {
 
-// Of stdout: the terminal's columns (COLUMNS, else what the terminal says); core::usual_width where it is no
-// terminal.
+// Of stdout or stderr: the terminal's columns (COLUMNS, else what the terminal says); core::usual_width where
+// it is no terminal.
 std::size_t text_width();
+std::size_t text_width(int descriptor);
 
 // Of stdout or stderr: a terminal that is not "dumb", and NO_COLOR (https://no-color.org) is not set.
 bool has_colour(int descriptor);
 
 // Lines of prose that are wider than `width` go on below their own beginning, rows below that of their last
-// cell where there is room; grids stay.
+// cell where there is room, and else with that cell on a line of its own; grids and tables of figures stay.
 std::string wrapped(std::string_view text, std::size_t width);
 // As it goes to stdout: wrapped on a terminal, else as it is.
 std::string for_stdout(const std::string& text);
+// The same of a help text that goes to stderr.
+std::string help_for_stderr(const std::string& text);
 // Errors, warnings and hints of core::format(Diagnostics), in colour where stderr has it.
 std::string for_stderr(const std::string& diagnostics);
 

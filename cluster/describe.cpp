@@ -280,19 +280,19 @@ std::string describe(const InstanceType& instance) {
         rows.push_back({"  " + figure.path, figure.text, sources.mark(provenance_of(instance, figure.path))});
     text += "\nFigures\n" + table_text(rows);
 
-    rows = {{"  kind", "joins", "rate a direction", "achieved", "latency", "uses", "source"}};
+    core::TextTable links({"kind", "joins", "rate", "achieved", "latency", "source"});
     for (const LinkRow& row : link_rows(instance)) {
         const Link& link = *row.link;
         const auto name = [&](int v) { return std::string(instance.vertices[v].name); };
         const std::string path =
             link.kind == LinkKind::network ? "network" : link_section(instance, row.type);
-        rows.push_back({"  " + row.type + (link.count > 1 ? fmt::format(" x {}", link.count) : ""),
-                        name(link.a) + " - " + name(link.b) + (row.uses > 1 ? " ..." : ""),
-                        core::format(link.bandwidth) + (link.is_full_duplex ? "" : " (both together)"),
-                        core::format(link.effective()), core::format(link.latency), std::to_string(row.uses),
-                        sources.mark(provenance_of(instance, path))});
+        links.add({row.type + (link.count > 1 ? fmt::format(" x {}", link.count) : ""),
+                   name(link.a) + " - " + name(link.b) + (row.uses > 1 ? fmt::format(" ({})", row.uses) : ""),
+                   core::format(link.bandwidth) + (link.is_full_duplex ? "" : " (both together)"),
+                   core::format(link.effective()), core::format(link.latency),
+                   sources.mark(provenance_of(instance, path))});
     }
-    text += "\nLinks\n" + table_text(rows);
+    text += "\nLinks: rates of one direction, and how many of a kind there are\n" + links.text();
     for (const char* path : {"topology", "topology.mesh", "topology.connect"})
         if (instance.provenance.contains(path))
             text += std::string("  ") + path + " " + sources.mark(provenance_of(instance, path)) + "\n";

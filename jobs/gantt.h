@@ -12,8 +12,8 @@ namespace jobs {
 
 // A row for everything the job did, a column for an equal part of the time; a cell's shade is the share of
 // the column that went there: '.' some, ':' a tenth, '+' a third, '#' two thirds. Each row ends with its
-// hours.
-std::string gantt_text(const JobModel& model, const std::vector<Stretch>& stretches, int columns = 72);
+// time. With 54 columns no line is wider than 80 characters.
+std::string gantt_text(const JobModel& model, const std::vector<Stretch>& stretches, int columns = 54);
 
 // Header `kind,begin_s,end_s`, a line a stretch, in order.
 std::string gantt_csv(const std::vector<Stretch>& stretches);

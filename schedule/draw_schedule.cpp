@@ -1,6 +1,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "core/index/integers.h"
 #include "schedule/schedule_cells.h"
@@ -26,45 +28,89 @@ std::vector<std::vector<std::int32_t>> columns_of(const Schedule& schedule, bool
     return columns;
 }
 
-}  // namespace
+struct Grid {
+    std::vector<std::vector<std::string>> rows = {};  // of each rank, by column; empty where nothing begins
+    std::optional<std::int32_t> marked_rank = {};
+    int marked_column = 0, columns = 0;
+    bool in_steps = false;  // columns are steps, and ranks without a cell wait
 
-std::string draw(const Schedule& schedule, const Violation* mark, int width) {
-    bool in_steps = false;
-    const std::vector<std::vector<std::int32_t>> columns = columns_of(schedule, in_steps);
-    std::vector<std::vector<std::string>> grid(schedule.actions.size());
-    int marked_column = 0, total = 0;
-    for (const std::int32_t rank : core::indices(grid))
+    std::size_t widest(int first, int last) const {
+        std::size_t width = 1;
+        for (const std::vector<std::string>& row : rows)
+            for (int column = first; column < std::min(last, core::count_of(row)); ++column)
+                width = std::max(width, row[column].size());
+        return width;
+    }
+    std::string label(std::int32_t rank) const {
+        return fmt::format("{} rank {:>{}} |", marked_rank == rank ? '>' : ' ', rank,
+                           std::to_string(rows.size()).size());
+    }
+    // Columns `first` to before `last`, a line a rank.
+    std::string text(int first, int last, std::size_t cell_width, const char* before = "",
+                     const char* behind = "") const {
+        std::string text;
+        for (const std::int32_t rank : core::indices(rows)) {
+            std::string line = label(rank) + before;
+            for (int column = first; column < last; ++column) {
+                const bool has_cell = column < core::count_of(rows[rank]) && !rows[rank][column].empty();
+                line += fmt::format(" {:<{}}",
+                                    has_cell   ? rows[rank][column]
+                                    : in_steps ? "."
+                                               : "",
+                                    cell_width);
+            }
+            line += behind;
+            line.erase(line.find_last_not_of(' ') + 1);
+            text += line + "\n";
+        }
+        return text;
+    }
+};
+
+Grid grid_of(const Schedule& schedule, const Violation* mark) {
+    Grid grid{.rows = std::vector<std::vector<std::string>>(schedule.actions.size())};
+    if (mark) grid.marked_rank = mark->rank;
+    const std::vector<std::vector<std::int32_t>> columns = columns_of(schedule, grid.in_steps);
+    for (const std::int32_t rank : core::indices(grid.rows))
         for (const std::int32_t i : core::indices(columns[rank])) {
             const int column = columns[rank][i];
             const bool is_marked = mark && mark->rank == rank && mark->position == i;
-            std::vector<std::string>& row = grid[rank];
+            std::vector<std::string>& row = grid.rows[rank];
             if (std::cmp_less_equal(row.size(), column)) row.resize(column + 1);
             std::string text = print_action(schedule, schedule.actions[rank][i]);
             if (is_marked) text = "[" + text + "]";
             std::string& cell = row[column];
             cell += (cell.empty() ? "" : "+") + text;
-            if (is_marked) marked_column = column;
-            total = std::max(total, column + 1);
+            if (is_marked) grid.marked_column = column;
+            grid.columns = std::max(grid.columns, column + 1);
         }
-    const int shown = std::clamp(width, 1, std::max(1, total));
-    const int first = std::clamp(marked_column - shown / 2, 0, std::max(0, total - shown));
-    std::size_t cell_width = 1;
-    for (const std::vector<std::string>& row : grid)
-        for (int column = first; column < std::min(first + shown, core::count_of(row)); ++column)
-            cell_width = std::max(cell_width, row[column].size());
-    const std::size_t rank_width = std::to_string(grid.size()).size();
+    return grid;
+}
+
+}  // namespace
+
+std::string draw(const Schedule& schedule, const Violation* mark, int width) {
+    const Grid grid = grid_of(schedule, mark);
+    const int shown = std::clamp(width, 1, std::max(1, grid.columns));
+    const int first = std::clamp(grid.marked_column - shown / 2, 0, std::max(0, grid.columns - shown));
+    return grid.text(first, first + shown, grid.widest(first, first + shown), first > 0 ? " .." : "",
+                     first + shown < grid.columns ? " .." : "");
+}
+
+std::string draw_in_blocks(const Schedule& schedule, const Violation* mark, std::size_t line_width) {
+    const Grid grid = grid_of(schedule, mark);
+    const std::size_t cell_width = grid.widest(0, grid.columns);
+    const std::size_t label_width = grid.label(0).size();
+    const int shown = static_cast<int>(
+        line_width > label_width ? std::max<std::size_t>(1, (line_width - label_width) / (cell_width + 1))
+                                 : 1);
+    if (grid.columns <= shown) return grid.text(0, grid.columns, cell_width);
     std::string text;
-    for (const std::int32_t rank : core::indices(grid)) {
-        std::string line =
-            fmt::format("{} rank {:>{}} |", mark && mark->rank == rank ? '>' : ' ', rank, rank_width);
-        if (first > 0) line += " ..";
-        for (int column = first; column < first + shown; ++column) {
-            const bool has_cell = column < core::count_of(grid[rank]) && !grid[rank][column].empty();
-            line += fmt::format(" {:<{}}", has_cell ? grid[rank][column] : in_steps ? "." : "", cell_width);
-        }
-        if (first + shown < total) line += " ..";
-        line.erase(line.find_last_not_of(' ') + 1);
-        text += line + "\n";
+    for (int first = 0; first < grid.columns; first += shown) {
+        const int last = std::min(first + shown, grid.columns);
+        text += fmt::format("{}  {} {} to {}\n", first > 0 ? "\n" : "", grid.in_steps ? "steps" : "cells",
+                            first, last - 1);
+        text += grid.text(first, last, cell_width);
     }
     return text;
 }

@@ -2,6 +2,7 @@
 // finished. Runs before either interpreter.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -65,5 +66,8 @@ std::vector<Violation> verify(const Program& program);
 // schedule that can be played shows each compute cell in the step in which it can first run (every cell one
 // step, so waiting shows as dots); any other shows its lists side by side.
 std::string draw(const Schedule& schedule, const Violation* mark = nullptr, int width = 40);
+// The whole grid in blocks of columns one below the other, so that no line has more than `line_width`
+// characters (or more than one cell). Columns are numbered from 0.
+std::string draw_in_blocks(const Schedule& schedule, const Violation* mark, std::size_t line_width);
 
 }  // namespace schedule

@@ -8,6 +8,7 @@
 #include "apps/options.h"
 #include "apps/smsim/job_scenario.h"
 #include "apps/smsim/plan_on_nodes.h"
+#include "apps/terminal.h"
 #include "cluster/topology.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
@@ -98,7 +99,7 @@ int run_campaign_command(const std::vector<std::string>& arguments, std::ostream
     if (!as_json) err << core::format(diagnostics);
     const jobs::CampaignAnswer answer = jobs::simulate_campaign(*campaign);
     if (as_json) out << core::to_json(jobs::to_value(*campaign, answer)) << '\n';
-    else out << jobs::text_of(*campaign, answer, task->scenario.question);
+    else out << for_stdout(jobs::text_of(*campaign, answer, task->scenario.question));
     return good;
 }
 

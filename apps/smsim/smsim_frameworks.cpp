@@ -9,6 +9,7 @@
 #include "apps/command.h"
 #include "apps/lint.h"
 #include "apps/options.h"
+#include "apps/terminal.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "sim/cost/framework/describe_framework.h"
@@ -75,11 +76,11 @@ int run_frameworks_command(const std::vector<std::string>& arguments, std::ostre
         if (const int code = show(diagnostics, as_json, out, err); code != good) return code;
         const sim::FrameworkProfile& profile = sim::framework_profile(name);
         if (as_json) out << core::to_json(sim::describe_to_value(profile)) << '\n';
-        else out << sim::describe(profile);
+        else out << for_stdout(sim::describe(profile));
         return good;
     }
     if (as_json) out << core::to_json(sim::list_to_value(catalogue)) << '\n';
-    else out << sim::describe_list(catalogue);
+    else out << for_stdout(sim::describe_list(catalogue));
     return good;
 }
 

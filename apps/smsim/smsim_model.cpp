@@ -7,6 +7,7 @@
 
 #include "apps/command.h"
 #include "apps/options.h"
+#include "apps/terminal.h"
 #include "core/diagnostics.h"
 #include "core/display/text_table.h"
 #include "core/document.h"
@@ -89,8 +90,7 @@ void print(const model::ModelGraph& graph, bool per_operator, std::ostream& out)
                        model::forward_flops_per_sample(graph).value / 1e9);
     if (graph.tokens_per_sample > 0) out << fmt::format(" of {} tokens", graph.tokens_per_sample);
     out << "\n\n";
-    out << fmt::format("  {:<52} {:>18} {:>16}\n", per_operator ? "operator" : "layer", "parameters",
-                       "forward GFLOP");
+    core::TextTable table({per_operator ? "operator" : "layer", "parameters", "forward GFLOP"});
     const std::vector<Row> rows = rows_of(graph, per_operator);
     // Runs of equal layers are one line: a table of 96 equal rows tells nothing.
     for (std::size_t i = 0; i < rows.size();) {
@@ -104,10 +104,13 @@ void print(const model::ModelGraph& graph, bool per_operator, std::ostream& out)
         const std::string name =
             j - i > 1 ? fmt::format("{} .. {} ({} equal)", rows[i].name, rows[j - 1].name, j - i)
                       : rows[i].name;
-        out << fmt::format("  {:<52} {:>18} {:>16.4g}\n", name, core::with_thousands(parameters), gflop);
+        table.add({name, core::with_thousands(parameters), fmt::format("{:.4g}", gflop)});
         i = j;
     }
-    for (const std::string& assumption : graph.assumptions) out << "  assumed: " << assumption << '\n';
+    out << table.text(text_width());
+    std::string assumptions;
+    for (const std::string& assumption : graph.assumptions) assumptions += "  assumed: " + assumption + '\n';
+    out << for_stdout(assumptions);
 }
 
 }  // namespace

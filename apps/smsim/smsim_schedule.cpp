@@ -11,6 +11,7 @@
 
 #include "apps/command.h"
 #include "apps/options.h"
+#include "apps/terminal.h"
 #include "core/csv.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
@@ -269,11 +270,11 @@ void list_schedules(bool as_json, std::ostream& out) {
         if (!as_json) {
             std::string aliases;
             for (const std::string& alias : entry.aliases)
-                aliases += (aliases.empty() ? "  (also " : ", ") + alias;
-            out << fmt::format("{:<24} {}{}\n", entry.name, entry.summary,
-                               aliases.empty() ? "" : aliases + ")");
-            out << fmt::format("{:<24}   bubble {}; in flight {}; needs: {}\n", "", entry.bubble,
-                               entry.in_flight, entry.constraint);
+                aliases += (aliases.empty() ? " (also " : ", ") + alias;
+            out << for_stdout(fmt::format("{:<24}  {}{}\n", entry.name, entry.summary,
+                                          aliases.empty() ? "" : aliases + ")"));
+            out << for_stdout(fmt::format("{:<24}    bubble {}; in flight {}; needs: {}\n", "", entry.bubble,
+                                          entry.in_flight, entry.constraint));
             continue;
         }
         core::Value row;
@@ -500,7 +501,8 @@ int report(const Request& request, const schedule::Schedule& given, const planne
         if (timing) print_timing(list, *timing, out);
         if (found) print_search(*found, request, out);
         if (request.prints)
-            out << '\n' << draw(list, violations.empty() ? nullptr : &violations.front(), whole_width);
+            out << '\n'
+                << draw_in_blocks(list, violations.empty() ? nullptr : &violations.front(), text_width());
         constexpr std::size_t most_shown = 10;
         for (std::size_t i = 0; i < std::min(most_shown, violations.size()); ++i)
             err << fmt::format("{}error: {}: {}\n", request.from ? *request.from + ": " : "",

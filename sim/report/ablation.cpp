@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
+#include "core/display/text_table.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/plan_file.h"
 #include "sim/cost/framework/framework_catalogue.h"
@@ -74,13 +75,28 @@ AblationRow row_of(std::optional<std::size_t> optimisation, const Value& documen
     return row;
 }
 
-std::string figures(const std::optional<AblatedStep>& result, const std::string& reason,
-                    core::Seconds beside) {
-    if (!result) return "not possible: " + reason;
-    return fmt::format("{:>10}  {:>+7.1f} %  {:>9}{}", core::format(result->step),
-                       100 * (result->step / beside - 1), core::format(result->peak_memory),
-                       result->fits ? "" : "  does not fit");
-}
+// Rows of one of the two tables; what is not possible says why below it.
+class AblationTable {
+public:
+    void add(const std::string& name, const AblationRow& row, core::Seconds beside) {
+        if (!row.result) {
+            refusals_ += fmt::format("  {}: not possible: {}\n", name, row.reason);
+            return;
+        }
+        table_.add({name, core::format(row.result->step),
+                    fmt::format("{:+.1f} %", 100 * (row.result->step / beside - 1)),
+                    core::format(row.result->peak_memory), row.result->fits ? "" : "*"});
+        has_too_large_ = has_too_large_ || !row.result->fits;
+    }
+    std::string text() const {
+        return table_.text() + (has_too_large_ ? "  * does not fit\n" : "") + refusals_;
+    }
+
+private:
+    core::TextTable table_{{"", "step", "change", "peak", ""}};
+    bool has_too_large_ = false;
+    std::string refusals_;
+};
 
 Value row_value(const Ablation& ablation, const AblationRow& row) {
     Value value = Value::table();
@@ -196,18 +212,15 @@ std::optional<Ablation> ablate(const Value& document, const schedule::Plan& plan
 
 std::string text_of(const Ablation& ablation) {
     if (ablation.optimisations.empty()) return "The plan has no optimisation to switch off.\n";
-    const auto line = [&](const std::string& name, const std::string& rest) {
-        return fmt::format("  {:<44}{}\n", name, rest);
-    };
     std::string text = fmt::format("The plan: {} a step, {}{}\n\nWithout one of its optimisations\n",
                                    core::format(ablation.full.step), core::format(ablation.full.peak_memory),
                                    ablation.full.fits ? "" : ", does not fit");
+    AblationTable without, added;
     for (const AblationRow& row : ablation.without) {
         const Optimisation& one = ablation.optimisations[*row.optimisation];
-        text += line(fmt::format("{}: {} -> {}", one.name, one.from, one.to),
-                     figures(row.result, row.reason, ablation.full.step));
+        without.add(fmt::format("{}: {} -> {}", one.name, one.from, one.to), row, ablation.full.step);
     }
-    text += "\nOne after another (change against the row before)\n";
+    text += without.text() + "\nOne after another (change against the row before)\n";
     std::optional<core::Seconds> before;
     for (const AblationRow& row : ablation.added) {
         std::string name = "none of them";
@@ -216,10 +229,10 @@ std::string text_of(const Ablation& ablation) {
             name = fmt::format("+ {}: {}", one.name, one.from);
         }
         const core::Seconds beside = before ? *before : row.result ? row.result->step : core::seconds(1);
-        text += line(name, figures(row.result, row.reason, beside));
+        added.add(name, row, beside);
         if (row.result) before = row.result->step;
     }
-    return text;
+    return text + added.text();
 }
 
 Value to_value(const Ablation& ablation) {

@@ -123,3 +123,54 @@ TEST_CASE("no colours are written, and nothing is drawn where a line cannot be d
     CHECK(as_json.code == 0);
     CHECK(as_json.written.find('\x1b') == std::string::npos);
 }
+
+TEST_CASE("no answer has a line of several words that is wider than the terminal") {
+    const std::string smsim = BINARY_DIR "/smsim", smplan = BINARY_DIR "/smplan";
+    const std::string scenarios = SOURCE_DIR "/scenarios/";
+    const int columns = GENERATE(80, 100);
+    const std::vector<std::vector<std::string>> commands = {
+        {smsim, scenarios + "llama2_7b_p4d.toml", "--explain"},
+        {smsim, scenarios + "llama2_7b_p4d.toml", "--sweep", "plan.micro_batch=1,2,4"},
+        {smsim, "schedule", "interleaved-1f1b", "--stages", "8", "--chunks", "2", "--micro-batches", "32",
+         "--print"},
+        {smsim, "schedule", "zb-h1", "--stages", "4", "--micro-batches", "12", "--with", "transfers",
+         "--print"},
+        {smsim, "schedule", "--list"},
+        {smsim, "job", scenarios + "job_spot_bert_p3dn.toml", "--set", "job.simulation.runs=20"},
+        {smsim, "campaign", scenarios + "job_campaign_bert.toml"},
+        {smsim, "compare", scenarios + "bert_large_p3.toml", scenarios + "bert_large_p3dn.toml"},
+        {smsim, "ablate", scenarios + "llama2_7b_p4d.toml"},
+        {smsim, "hardware"},
+        {smsim, "hardware", "p4d.24xlarge"},
+        {smsim, "hardware", "p3.16xlarge"},
+        {smsim, "hardware", "g4dn.metal"},
+        {smsim, "model", "llama-2-7b"},
+        {smsim, "model", "resnet50", "--operators"},
+        {smsim, "frameworks"},
+        {smsim, "frameworks", "megatron-lm"},
+        {smplan, "partition", "--graph", "gpt2", "--devices", "4"},
+        {smplan, "--target", "p3.16xlarge", "--nodes", "1", "--model", "gpt2", "--global-batch", "64"},
+        {smsim},
+        {smplan},
+        {smexec},
+        {smsim, "--help"},
+        {smplan, "--help"},
+        {smexec, "--help"}};
+    for (const std::vector<std::string>& command : commands) {
+        const Session session = on_terminal(command, columns, {"TERM=xterm", "NO_COLOR=1"});
+        std::string said;
+        for (const std::string& word : command) said += word + ' ';
+        INFO(said);
+        CHECK(session.code != -1);
+        std::istringstream lines(session.written);
+        for (std::string line; std::getline(lines, line);) {
+            while (!line.empty() && line.back() == '\r') line.pop_back();
+            if (const std::size_t drawn = line.rfind("\x1b[K"); drawn != std::string::npos)
+                line.erase(0, drawn + 3);
+            const std::size_t begin = line.find_first_not_of(' ');
+            const bool is_one_word = begin == std::string::npos || line.find(' ', begin) == std::string::npos;
+            INFO(line);
+            CHECK((is_one_word || line.size() <= static_cast<std::size_t>(columns)));
+        }
+    }
+}

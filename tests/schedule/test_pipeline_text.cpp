@@ -1,5 +1,10 @@
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+#include <sstream>
+#include <string>
+#include <vector>
+
 #include "core/diagnostics.h"
 #include "schedule/schedule_text.h"
 #include "schedule/verify.h"
@@ -94,4 +99,33 @@ TEST_CASE("The drawing keeps to its width around the mark") {
     const schedule::Violation violation{"", "", 0, 50};
     const std::string drawn = draw(schedule, &violation, 5);
     CHECK(drawn == "> rank 0 | .. 0F48   0F49   [0F50] 0F51   0F52   ..\n");
+}
+
+TEST_CASE("A grid in blocks keeps to its width, and the blocks side by side are the whole grid") {
+    std::string text;
+    for (int rank = 0; rank < 3; ++rank) {
+        for (int i = 0; i < 20; ++i) text += std::to_string(rank) + "F" + std::to_string(i) + ",";
+        text += "\n";
+    }
+    const schedule::Schedule schedule = parsed(text);
+    const std::size_t width = 31;
+    const std::string whole = draw(schedule, nullptr, 1000),
+                      blocks = draw_in_blocks(schedule, nullptr, width);
+    CHECK(draw_in_blocks(schedule, nullptr, 1000) == whole);
+    // Cells of four characters and a blank: four of them beside "  rank 0 |".
+    std::vector<std::string> joined(3);
+    std::istringstream lines(blocks);
+    int headings = 0;
+    for (std::string line; std::getline(lines, line);) {
+        CHECK(line.size() <= width);
+        if (line.starts_with("  cells ") || line.starts_with("  steps ")) ++headings;
+        if (!line.starts_with("  rank ")) continue;
+        std::string& row = joined[static_cast<std::size_t>(line[7] - '0')];
+        line.resize(std::max(line.size(), std::size_t{10 + 4 * 5}), ' ');
+        row += row.empty() ? line : line.substr(10);
+    }
+    std::string together;
+    for (std::string row : joined) together += row.erase(row.find_last_not_of(' ') + 1) + "\n";
+    CHECK(together == whole);
+    CHECK(headings > 20 / 4);
 }
