@@ -13,6 +13,7 @@
 
 #include "cluster/device.h"
 #include "core/units.h"
+#include "core/value.h"
 
 namespace cluster {
 
@@ -98,6 +99,7 @@ struct Cluster {
     std::vector<std::string> assumptions =
         {};                  // what-if overrides in words: "network_bandwidth = 100 GB/s instead of 50 GB/s"
     int ranks_per_node = 0;  // 0 = one for every device; fewer leave the last devices of each node idle
+    core::Value table = {};  // the [cluster] table it was read from; null: the instance as its profile has it
 
     int device_count() const { return nodes * instance.devices; }
     int node_of(DeviceId device) const { return device.index / instance.devices; }

@@ -19,9 +19,9 @@ std::optional<InstanceType> load_instance(const std::string& reference, core::Di
                                           const std::string& directory = "");
 // The `[cluster]` table of a scenario or plan: { instance = "p4d.24xlarge", nodes = 16 } with what-if
 // overrides network_bandwidth = "800Gbps" (of a node), network_latency, network_efficiency, gpudirect, memory
-// (of a device), price (USD per hour of a node). Without an instance, a cluster made to measure: { device =
-// "A100-SXM4-80GB", devices_per_node = 8, nodes = 4, intra = "nvswitch" | "pcie" | "host", network_bandwidth
-// = "1600Gbps" }; see docs/formats.md.
+// (of a device), price (USD per hour of a node); a factor ("2x") is of the profile's figure. Without an
+// instance, a cluster made to measure: { device = "A100-SXM4-80GB", devices_per_node = 8, nodes = 4, intra =
+// "nvswitch" | "pcie" | "host", network_bandwidth = "1600Gbps" }; see docs/formats.md.
 std::optional<Cluster> load_cluster(const core::Value& table, core::Diagnostics& diagnostics,
                                     const std::string& directory = "");
 

@@ -1,10 +1,12 @@
 // The [cluster] table: an instance of the catalogue with what-if overrides, or a cluster made to measure.
 
 #include <algorithm>
+#include <cmath>
 
 #include "cluster/build_topology.h"
 #include "cluster/profile/load.h"
 #include "cluster/synthetic.h"
+#include "core/csv.h"
 #include "core/diagnostics.h"
 #include "core/index/integers.h"
 #include "core/reader.h"
@@ -72,14 +74,16 @@ public:
             changes_network = true;
         }
         join_processes();
-        if (auto bandwidth = reader_.optional_bytes_per_second("network_bandwidth");
+        if (auto bandwidth = figure("network_bandwidth", instance_.network_baseline,
+                                    &core::TableReader::optional_bytes_per_second);
             bandwidth && is_positive("network_bandwidth", bandwidth->value)) {
             tell("network_bandwidth", core::format(*bandwidth), core::format(instance_.network_baseline));
             instance_.network_bandwidth = instance_.network_baseline = *bandwidth;
             add_first_card(instance_);
             changes_network = true;
         }
-        if (auto latency = reader_.optional_seconds("network_latency")) {
+        if (auto latency =
+                figure("network_latency", instance_.network_latency, &core::TableReader::optional_seconds)) {
             tell("network_latency", core::format(*latency), core::format(instance_.network_latency));
             instance_.network_latency = *latency;
             changes_network = true;
@@ -95,19 +99,13 @@ public:
             instance_.has_gpudirect = *gpudirect;
             changes_network = true;
         }
-        if (auto memory = reader_.optional_bytes("memory"); memory && is_positive("memory", memory->value)) {
+        if (auto memory = figure("memory", instance_.device.memory, &core::TableReader::optional_bytes);
+            memory && is_positive("memory", memory->value)) {
             tell("memory", core::format(*memory), core::format(instance_.device.memory));
             instance_.device.memory = *memory;
             instance_.provenance["device.memory"] = {"the scenario", "", ""};
         }
-        if (auto price = reader_.optional_real("price", {.least = 0, .greatest = 1e6})) {
-            std::optional<core::DollarsPerSecond> known = find_price(instance_, "on-demand");
-            tell("price", std::to_string(*price) + " USD/h",
-                 known ? std::to_string(core::to_dollars_per_hour(*known)) + " USD/h" : "unknown");
-            std::erase_if(instance_.prices, [](const Price& other) { return other.kind == "on-demand"; });
-            instance_.prices.insert(instance_.prices.begin(),
-                                    {"on-demand", "", core::dollars_per_hour(*price), "", "the scenario"});
-        }
+        change_price();
         if (changes_network) {
             if (instance_.network_name.empty() || instance_.network_name == "shared-memory")
                 instance_.network_name = "what-if";
@@ -126,6 +124,17 @@ private:
     int nic_count() const {
         return static_cast<int>(std::count_if(instance_.vertices.begin(), instance_.vertices.end(),
                                               [](const Vertex& v) { return v.kind == VertexKind::nic; }));
+    }
+
+    void change_price() {
+        const std::optional<core::DollarsPerSecond> known = find_price(instance_, "on-demand");
+        if (auto price = price_per_hour(known)) {
+            tell("price", std::to_string(*price) + " USD/h",
+                 known ? std::to_string(core::to_dollars_per_hour(*known)) + " USD/h" : "unknown");
+            std::erase_if(instance_.prices, [](const Price& other) { return other.kind == "on-demand"; });
+            instance_.prices.insert(instance_.prices.begin(),
+                                    {"on-demand", "", core::dollars_per_hour(*price), "", "the scenario"});
+        }
     }
 
     // Ranks of a node as threads or as processes: what `smexec profile` measured between them.
@@ -148,6 +157,44 @@ private:
         cluster_.assumptions.push_back("ranks of a node are joined by " + *transport + ": " +
                                        core::format(found->second.bandwidth) + ", " +
                                        core::format(found->second.latency));
+    }
+
+    // "2x", "0.5x": the number; nothing of any other value.
+    std::optional<double> factor(const char* key) {
+        if (!reader_.has(key)) return std::nullopt;
+        const core::Value* value = reader_.optional_any(key);
+        if (!value->is_string() || !value->string().ends_with('x')) return std::nullopt;
+        return core::parse_real(value->string().substr(0, value->string().size() - 1));
+    }
+
+    // As given, or so many times the profile's. Zero is none: a factor of it is an error.
+    template <class Quantity>
+    std::optional<Quantity> figure(const char* key, Quantity profiles,
+                                   std::optional<Quantity> (core::TableReader::*read)(std::string_view)) {
+        const std::optional<double> times = factor(key);
+        if (!times) return (reader_.*read)(key);
+        if (profiles.value > 0 && *times >= 0 && std::isfinite(profiles.value * *times))
+            return Quantity(profiles * *times);
+        refuse_factor(key);
+        return std::nullopt;
+    }
+
+    // USD
+    std::optional<double> price_per_hour(std::optional<core::DollarsPerSecond> known) {
+        constexpr core::RealRange range{.least = 0, .greatest = 1e6};
+        const std::optional<double> times = factor("price");
+        if (!times) return reader_.optional_real("price", range);
+        const double price = known ? core::to_dollars_per_hour(*known) * *times : 0;
+        if (known && price >= range.least && price <= range.greatest) return price;
+        refuse_factor("price");
+        return std::nullopt;
+    }
+
+    void refuse_factor(const std::string& key) {
+        reader_.error(key,
+                      "cluster." + key + " = " + core::in_quotes(reader_.optional_any(key)->string()) +
+                          ", of a figure that " + instance_.name + " has not, or out of range",
+                      "a factor above zero multiplies the profile's figure; or give the figure itself");
     }
 
     bool is_positive(const std::string& key, double value) {
@@ -220,6 +267,7 @@ std::optional<Cluster> load_cluster(const core::Value& table, core::Diagnostics&
     reader.finish();
     if (diagnostics.error_count() != before) return std::nullopt;
     core::require(instance.has_value(), "a cluster without errors has an instance");
+    cluster.table = table;
     if (cluster.nodes > 1 && network_cards(cluster.instance) == 0) {
         reader.error("nodes",
                      "cluster.nodes = " + std::to_string(cluster.nodes) + ", but " + cluster.instance.name +

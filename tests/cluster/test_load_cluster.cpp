@@ -66,6 +66,29 @@ TEST_CASE("a what-if changes what it names, and is told") {
     CHECK(cluster.assumptions[0] == "network_bandwidth = 25 GB/s instead of 50 GB/s");
 }
 
+TEST_CASE("a factor is of the profile's figure") {
+    const Cluster plain = good("[cluster]\ninstance = \"p4d.24xlarge\"\nnodes = 2\n");
+    const Cluster changed = good(
+        "[cluster]\ninstance = \"p4d.24xlarge\"\nnodes = 2\nnetwork_bandwidth = \"0.5x\"\nnetwork_latency "
+        "= \"3x\"\nmemory = \"2x\"\nprice = \"1.25x\"\n");
+    const cluster::Route before = cluster::route(plain, DeviceId(0), DeviceId(8)),
+                         after = cluster::route(changed, DeviceId(0), DeviceId(8));
+    CHECK(after.bandwidth.value == Approx(before.bandwidth.value / 2));
+    CHECK(after.latency.value == Approx(3 * before.latency.value));
+    CHECK(changed.instance.device.memory == plain.instance.device.memory * 2);
+    CHECK(cluster::price(changed).value == Approx(1.25 * cluster::price(plain).value));
+    CHECK(changed.assumptions[0] == "network_bandwidth = 25 GB/s instead of 50 GB/s");
+    // It can be written down again: what it was read from is kept.
+    REQUIRE(changed.table.find("memory"));
+    CHECK(changed.table.find("memory")->string() == "2x");
+    for (const char* wrong : {"\"-2x\"", "\"x\"", "\"0x\"", "\"1e999x\"", "\"2 x\"", "\"infx\""})
+        CHECK_FALSE(errors_of(std::string("[cluster]\ninstance = \"p4d.24xlarge\"\nmemory = ") + wrong + "\n")
+                        .empty());
+    // Of a figure that there is not.
+    CHECK(errors_of("[cluster]\ninstance = \"local-cpu\"\nprice = \"2x\"\n").find("has not") !=
+          std::string::npos);
+}
+
 TEST_CASE("a network faster than the PCIe link before it is told to be of no use") {
     // Four cards of 50 GB/s behind PCIe 3 x16, which carries 15.75 x 0.784 = 12.35 GB/s.
     Cluster cluster =
