@@ -1,13 +1,34 @@
 #include "api/output.h"
 
+#include <algorithm>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include <fmt/core.h>
 
+#include "core/csv.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
 
 namespace api {
+
+namespace {
+
+std::string csv_text(const core::Value& value) {
+    if (value.is_null()) return "";
+    if (value.is_string()) return value.string();
+    if (!value.is_array()) {
+        std::string text = core::to_json(value, 0);
+        text.pop_back();  // the line's end
+        return text;
+    }
+    std::string text;
+    for (const core::Value& item : value.items()) text += (text.empty() ? "" : " ") + csv_text(item);
+    return text;
+}
+
+}  // namespace
 
 void check_output(const std::string& option, const std::string& path, core::Diagnostics& diagnostics) {
     if (const std::optional<std::string> failure = core::writing_failure(path))
@@ -15,6 +36,23 @@ void check_output(const std::string& option, const std::string& path, core::Diag
             {}, option,
             fmt::format("{} {}: cannot be written: {}", option, core::in_quotes(path, 300), *failure),
             "name a file in a folder that you may write");
+}
+
+std::string csv_of_rows(const core::Value& rows) {
+    std::vector<std::string> columns;
+    for (const core::Value& row : rows.items())
+        for (const auto& [key, value] : row.members())
+            if (std::find(columns.begin(), columns.end(), key) == columns.end()) columns.push_back(key);
+    std::string text;
+    for (const std::string& column : columns) text += (text.empty() ? "" : ",") + core::csv_cell(column);
+    for (const core::Value& row : rows.items()) {
+        text += '\n';
+        for (std::size_t c = 0; c < columns.size(); ++c) {
+            const core::Value* value = row.find(columns[c]);
+            text += (c > 0 ? "," : "") + core::csv_cell(value ? csv_text(*value) : "");
+        }
+    }
+    return text + '\n';
 }
 
 }  // namespace api

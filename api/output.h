@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/diagnostics_fwd.h"
+#include "core/value.h"
 
 namespace api {
 
@@ -15,5 +16,9 @@ struct OutputFile {
 // Before the work whose result goes there: can a file be written at `path`? A diagnostic about the option
 // whose value it is.
 void check_output(const std::string& option, const std::string& path, core::Diagnostics& diagnostics);
+
+// Rows of an answer (an array of tables) as CSV: a column for every key, lists in one cell, parted by
+// blanks; what is unknown is empty.
+std::string csv_of_rows(const core::Value& rows);
 
 }  // namespace api

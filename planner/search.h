@@ -14,6 +14,7 @@
 #include "core/diagnostics_fwd.h"
 #include "core/units.h"
 #include "model/model_fwd.h"
+#include "planner/near_ties.h"
 #include "planner/search_space.h"
 #include "schedule/plan/plan.h"
 #include "sim/evaluate.h"
@@ -141,6 +142,7 @@ struct SearchResult {
     // Of all plans simulated those than which none is better in step time, cost or peak memory and no worse
     // in the others (pareto.h); without `why` and `bound_by`.
     std::vector<RankedPlan> front = {};
+    NearTies near_ties = {};
 };
 
 // Deterministic whatever the number of threads, unless the time limit ends it. Diagnostics: prices the device

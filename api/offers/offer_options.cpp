@@ -175,9 +175,8 @@ bool wants_offers(const Options& options) {
 }
 
 const std::vector<std::string>& offer_option_names() {
-    static const std::vector<std::string> names = {"--purchase",   "--price",  "--job",
-                                                   "--interval",   "--carbon", "--finish-by",
-                                                   "--confidence", "--csv",    "--picture"};
+    static const std::vector<std::string> names = {"--purchase", "--price",     "--job",        "--interval",
+                                                   "--carbon",   "--finish-by", "--confidence", "--picture"};
     return names;
 }
 

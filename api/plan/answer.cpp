@@ -249,7 +249,7 @@ std::string text_of(const planner::SearchAccount& account) {
 
 std::string text_of(const Request& request, const model::ModelGraph& graph,
                     const planner::SearchResult& result, const std::vector<planner::Target>& targets,
-                    const std::vector<sim::PredictionIntervals>& intervals) {
+                    const std::vector<sim::PredictionIntervals>& intervals, const SecondLook& look) {
     std::string out = headline(request, graph);
     if (const std::optional<double> gap = gap_pct(result.account);
         gap && !result.account.is_proven_optimal && *gap > 0)
@@ -267,12 +267,13 @@ std::string text_of(const Request& request, const model::ModelGraph& graph,
     out += table_of(rows, request) + "\n  why: " + best.why + '\n';
     out += fmt::format("  its step, 80 %: {} to {}\n", core::format(intervals.front().step.low),
                        core::format(intervals.front().step.high));
+    out += text_of(look, result, targets);
     return out + text_of(result.account);
 }
 
 core::Value document_of(const Request& request, const model::ModelGraph& graph,
                         const planner::SearchResult& result, const std::vector<planner::Target>& targets,
-                        const std::vector<sim::PredictionIntervals>& intervals,
+                        const std::vector<sim::PredictionIntervals>& intervals, const SecondLook& look,
                         const std::optional<CostOfLimits>& limits) {
     core::Value document = core::Value::table();
     document["model"] = graph.name;
@@ -281,6 +282,7 @@ core::Value document_of(const Request& request, const model::ModelGraph& graph,
     for (std::size_t i = 0; i < result.plans.size(); ++i)
         plans.append(row_of(result.plans[i], i + 1, targets[result.plans[i].candidate], intervals[i]));
     document["plans"] = std::move(plans);
+    add_to(document, look, targets);
     document["search"] = account_of(result.account, request.search.objective);
     document["assumptions"] = request.assumptions;
     const planner::RankedPlan& best = result.plans.front();

@@ -7,6 +7,7 @@
 
 #include "api/plan/plan_limits.h"
 #include "api/plan/question.h"
+#include "api/plan/second_look.h"
 #include "core/value.h"
 #include "planner/search.h"
 #include "sim/uncertainty/interval.h"
@@ -26,7 +27,7 @@ core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const pl
 core::Value account_of(const planner::SearchAccount& account, planner::Objective objective);
 core::Value document_of(const Request& request, const model::ModelGraph& graph,
                         const planner::SearchResult& result, const std::vector<planner::Target>& targets,
-                        const std::vector<sim::PredictionIntervals>& intervals,
+                        const std::vector<sim::PredictionIntervals>& intervals, const SecondLook& look,
                         const std::optional<CostOfLimits>& limits);
 struct TableRow {
     std::string heading, label;  // of the first column
@@ -39,7 +40,7 @@ std::string text_of(const planner::SearchAccount& account);
 std::string headline(const Request& request, const model::ModelGraph& graph);
 std::string text_of(const Request& request, const model::ModelGraph& graph,
                     const planner::SearchResult& result, const std::vector<planner::Target>& targets,
-                    const std::vector<sim::PredictionIntervals>& intervals);
+                    const std::vector<sim::PredictionIntervals>& intervals, const SecondLook& look);
 
 // The plan file, to lie at `path`: references to other files are relative to it.
 std::string plan_text(const Request& request, const model::ModelGraph& graph, const planner::RankedPlan& best,

@@ -59,7 +59,7 @@ std::string remedy(const Request& request, const model::ModelGraph& graph, const
         for (int n = from; n <= most_nodes_tried && n <= 64 * from; n *= 2) {
             int used =
                 batch > 0 ? batch : n * instance.devices;  // a batch that lets every device be a replica
-            for (const planner::Target& larger : targets_on(request, graph, instance, n, unneeded)) {
+            for (const planner::Target& larger : targets_on(request, graph, target.cluster, n, unneeded)) {
                 const std::optional<schedule::Plan> plan =
                     planner::find_fitting_plan(graph, larger, used, request.search.offload, limits.plans);
                 if (!plan) continue;
@@ -101,8 +101,7 @@ std::string nearest_plan(const Request& request, const model::ModelGraph& graph,
 std::string refused_by(const Runner& runner, const model::ModelGraph& graph, const Request& request,
                        const std::vector<planner::Target>& targets) {
     schedule::Plan plan = targets.empty() ? schedule::Plan() : targets.front().base;
-    cluster::Cluster cluster;
-    cluster.instance = request.targets.front();
+    cluster::Cluster cluster = request.targets.front();
     if (!targets.empty()) cluster = targets.front().cluster;
     plan.layout.data = cluster.device_count();
     std::string text;

@@ -41,7 +41,7 @@ std::optional<CostOfLimits> cost_of_limits(const Request& request, const model::
     for (const planner::Target& target : targets)
         if (!is_known(target))
             for (planner::Target& other :
-                 targets_on(free, graph, target.cluster.instance, target.cluster.nodes, unneeded))
+                 targets_on(free, graph, target.cluster, target.cluster.nodes, unneeded))
                 all.push_back(std::move(other));
     planner::SearchRequest search = request.search;
     search.limits = {};
@@ -94,10 +94,11 @@ Answer solve(Question question) {
 Reply reply_of(const Answer& answer) {
     const auto& [request, graph, targets] = answer.question;
     if (answer.result.plans.empty()) return refusal(answer.diagnostics, Outcome::no_plan);
-    Reply reply{
-        .document = document_of(request, graph, answer.result, targets, answer.intervals, answer.limits),
-        .text = text_of(request, graph, answer.result, targets, answer.intervals),
-        .diagnostics = answer.diagnostics};
+    const SecondLook look = second_look(request, answer.result, targets, answer.intervals);
+    Reply reply{.document = document_of(request, graph, answer.result, targets, answer.intervals, look,
+                                        answer.limits),
+                .text = text_of(request, graph, answer.result, targets, answer.intervals, look),
+                .diagnostics = answer.diagnostics};
     if (answer.limits) reply.text += "  " + text_of(*answer.limits, request.limits) + '\n';
     return reply;
 }
@@ -164,6 +165,14 @@ void add_page(const Question& question, Reply& reply) {
                                                   .text = reply.text}));
 }
 
+// The rows of the answer as a table for other programs, where one is asked for.
+void add_csv(const Question& question, Reply& reply) {
+    if (!question.request.csv_path || reply.document.is_null()) return;
+    const core::Value* rows = reply.document.find("front");
+    if (!rows) rows = reply.document.find("plans");
+    if (rows) reply.files.push_back({*question.request.csv_path, csv_of_rows(*rows), "plans"});
+}
+
 // What was said before the searches comes first.
 void put_first(core::Diagnostics diagnostics, Reply& reply) {
     diagnostics.append(reply.diagnostics);
@@ -183,6 +192,7 @@ PlanReply plan(const std::vector<std::string>& arguments, const Watch& watch) {
     } else if (asked.asks_for_front) {
         static_cast<Reply&>(reply) = front_reply(questions.front());
         add_page(questions.front(), reply);
+        add_csv(questions.front(), reply);
     } else {
         std::vector<Answer> answers;
         for (Question& question : questions) answers.push_back(solve(std::move(question)));
@@ -192,6 +202,7 @@ PlanReply plan(const std::vector<std::string>& arguments, const Watch& watch) {
             reply.files = files_of(best, arguments);
             reply.plan_files = plan_files_of(answers);
             add_page(best.question, reply);
+            add_csv(best.question, reply);
         }
     }
     put_first(std::move(diagnostics), reply);

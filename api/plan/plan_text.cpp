@@ -45,6 +45,15 @@ std::string instance_reference(const cluster::InstanceType& instance, const std:
     return failure || relative.empty() ? profile.string() : relative.string();
 }
 
+// What the cluster was read from, with the nodes of the plan.
+core::Value cluster_table(const cluster::Cluster& cluster, const std::string& plan_path) {
+    core::Value table = cluster.table.is_table() ? cluster.table : core::Value::table();
+    const bool is_made_to_measure = table.find("device") != nullptr && table.find("instance") == nullptr;
+    if (!is_made_to_measure) table["instance"] = instance_reference(cluster.instance, plan_path);
+    table["nodes"] = cluster.nodes;
+    return table;
+}
+
 }  // namespace
 
 std::string plan_text(const Request& request, const model::ModelGraph& graph, const planner::RankedPlan& best,
@@ -52,9 +61,7 @@ std::string plan_text(const Request& request, const model::ModelGraph& graph, co
     schedule::PlanFile file;
     file.path = path;
     file.model = model_table(request, graph);
-    file.cluster = core::Value::table();
-    file.cluster["instance"] = instance_reference(target.cluster.instance, path);
-    file.cluster["nodes"] = target.cluster.nodes;
+    file.cluster = cluster_table(target.cluster, path);
     file.plan = best.plan;
     file.prediction = core::Value::table();
     file.prediction["step_time_s"] = best.evaluation.step_time.value;

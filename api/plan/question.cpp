@@ -8,10 +8,9 @@
 
 #include "api/offers/offer_options.h"
 #include "api/output.h"
-#include "api/plan/target_names.h"
+#include "api/plan/target_kinds.h"
 #include "api/report_page/report_page.h"
 #include "cluster/node.h"
-#include "cluster/profile/load.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/index/integers.h"
@@ -38,13 +37,12 @@ schedule::Plan base_plan(const model::ModelGraph& graph, const cluster::DeviceSp
 }
 
 std::vector<planner::Target> targets_on(const Request& request, const model::ModelGraph& graph,
-                                        const cluster::InstanceType& instance, int nodes,
+                                        const cluster::Cluster& kind, int nodes,
                                         core::Diagnostics& diagnostics) {
-    cluster::Cluster cluster;
-    cluster.instance = instance;
+    cluster::Cluster cluster = kind;
     cluster.nodes = nodes;
     const auto base_with = [&](std::optional<core::DataType> precision) {
-        schedule::Plan base = base_plan(graph, instance.device, precision, diagnostics);
+        schedule::Plan base = base_plan(graph, kind.instance.device, precision, diagnostics);
         base.offload_bandwidth = request.offload_bandwidth;
         return base;
     };
@@ -65,10 +63,16 @@ constexpr double most_margin_pct = 90;
 // taken of the others.
 constexpr int most_counts_searched = 16;
 
+// In the file of a target.
+bool states_nodes(const cluster::Cluster& kind) {
+    return kind.table.is_table() && kind.table.find("nodes") != nullptr;
+}
+
 std::vector<int> node_counts(const Request& request, const model::ModelGraph& graph,
-                             const cluster::InstanceType& instance, core::Diagnostics& diagnostics) {
+                             const cluster::Cluster& kind, core::Diagnostics& diagnostics) {
     if (request.nodes) return {static_cast<int>(*request.nodes)};
-    if (!cluster::has_network(instance)) return {1};
+    if (!request.most_nodes && states_nodes(kind)) return {kind.nodes};
+    if (!cluster::has_network(kind.instance)) return {1};
     std::vector<int> counts;
     if (request.most_nodes) {
         const int most = static_cast<int>(*request.most_nodes);
@@ -77,7 +81,7 @@ std::vector<int> node_counts(const Request& request, const model::ModelGraph& gr
                 counts.push_back(n);
     } else {
         for (int n = 1; n <= 64; n *= 2)
-            for (const planner::Target& target : targets_on(request, graph, instance, n, diagnostics))
+            for (const planner::Target& target : targets_on(request, graph, kind, n, diagnostics))
                 if (planner::find_fitting_plan(graph, target, request.search.global_batch,
                                                request.search.offload, request.search.limits))
                     return {n};
@@ -99,11 +103,11 @@ void check_objective(const Request& request, Options& options) {
                       "add --tokens, for example --tokens 2e12");
     const bool has_budget = options.has("--budget") && !wants_offers(options);
     if (request.search.objective == planner::Objective::cost || has_budget)
-        for (const cluster::InstanceType& instance : request.targets)
-            if (!cluster::find_price(instance, "on-demand"))
+        for (const cluster::Cluster& kind : request.targets)
+            if (!cluster::find_price(kind.instance, "on-demand"))
                 options.error("--target",
-                              fmt::format("the profile of {} has no on-demand price", instance.name),
-                              "choose another objective or target");
+                              fmt::format("the profile of {} has no on-demand price", kind.instance.name),
+                              "choose another objective or target, or --set cluster.price=USD");
 }
 
 // Of a family or pattern those are left out that cannot be asked.
@@ -151,18 +155,39 @@ void read_offload(Request& request, Options& options) {
                       "add --offload disk, or leave it out");
 }
 
+bool is_named_before(const Request& request, const cluster::Cluster& kind) {
+    return std::any_of(request.targets.begin(), request.targets.end(), [&](const cluster::Cluster& other) {
+        return other.instance.name == kind.instance.name;
+    });
+}
+
 void read_targets(Request& request, Options& options, core::Diagnostics& diagnostics) {
     std::vector<std::string> targets = options.list("--target");
     if (targets.empty())
         options.error("--target", "--target is missing", "for example --target p4d.24xlarge");
+    const core::Value changes = cluster_changes(options.all("--set"), diagnostics);
+    core::Diagnostics inapplicable;  // of the first of many that cannot be changed like this
     for (const NamedTarget& target : named_targets(targets)) {
-        std::optional<cluster::InstanceType> instance =
-            cluster::load_instance(target.name, diagnostics, {}, "--target");
-        if (!instance) continue;
-        if (target.is_of_many && !applies(*instance, options)) continue;
-        request.targets.push_back(std::move(*instance));
+        core::Diagnostics problems;
+        std::optional<cluster::Cluster> kind = load_target(target, changes, problems);
+        if (!target.is_of_many) diagnostics.append(problems);
+        else if (!kind && !inapplicable.has_errors()) inapplicable = problems;
+        if (!kind || (target.is_of_many && !applies(kind->instance, options))) continue;
+        if (is_named_before(request, *kind)) {
+            options.error(
+                "--target",
+                fmt::format("{} describes {}, as a target before it does: answers could not be told apart",
+                            core::in_quotes(target.name), kind->instance.name),
+                "ask about one after the other");
+            continue;
+        }
+        for (const std::string& change : kind->assumptions)
+            request.assumptions.push_back(fmt::format("{}: {}", kind->instance.name, change));
+        request.targets.push_back(std::move(*kind));
     }
-    if (request.targets.empty() && !diagnostics.has_errors())
+    if (!request.targets.empty() || diagnostics.has_errors()) return;
+    diagnostics.append(inapplicable);
+    if (!inapplicable.has_errors())
         options.error("--target", "no instance type of these can be asked this",
                       "only GPUs of profiles with the figures that are asked for are taken from a pattern");
 }
@@ -175,8 +200,8 @@ std::optional<Request> read_request(Options& options, core::Diagnostics& diagnos
             "subcommands are plan, partition, order, export and import; everything else is an option");
     read_targets(request, options, diagnostics);
     if (const std::optional<double> margin = options.real("--memory-margin", 0, most_margin_pct))
-        for (cluster::InstanceType& instance : request.targets)
-            instance.device.memory = instance.device.memory * (1 - *margin / 100);
+        for (cluster::Cluster& kind : request.targets)
+            kind.instance.device.memory = kind.instance.device.memory * (1 - *margin / 100);
     if (options.has("--memory-margin"))
         request.assumptions.push_back(
             fmt::format("{} % of every device's memory is kept free", *options.text("--memory-margin")));
@@ -217,6 +242,8 @@ std::optional<Request> read_request(Options& options, core::Diagnostics& diagnos
     if (request.certificate_path) check_output("--certificate", *request.certificate_path, diagnostics);
     request.html_path = options.text("--html");
     if (request.html_path) check_report("--html", *request.html_path, diagnostics);
+    if (!wants_offers(options)) request.csv_path = options.text("--csv");
+    if (request.csv_path) check_output("--csv", *request.csv_path, diagnostics);
     if (diagnostics.has_errors()) return std::nullopt;
     return request;
 }
@@ -259,36 +286,46 @@ std::vector<std::string> ways_of(const Runner& runner, const std::vector<planner
     return ways;
 }
 
+std::string why_nodes(const cluster::Cluster& kind, int nodes) {
+    const char* plural = nodes == 1 ? "" : "s";
+    if (states_nodes(kind))
+        return fmt::format("{} node{} of {}, as its file says (no --nodes given)", nodes, plural,
+                           kind.instance.name);
+    if (!cluster::has_network(kind.instance))
+        return fmt::format("1 node of {}, which has no network (no --nodes given)", kind.instance.name);
+    return fmt::format("{} node{} of {}: the least that holds it (no --nodes given)", nodes, plural,
+                       kind.instance.name);
+}
+
 // Every instance type with every number of nodes that is asked for. Nothing, with diagnostics, where one has
 // no base plan or no network.
 std::optional<std::vector<planner::Target>> targets_of(Request& request, const model::ModelGraph& graph,
                                                        Options& options, core::Diagnostics& diagnostics) {
     std::vector<planner::Target> targets;
-    for (const cluster::InstanceType& instance : request.targets) {
+    for (const cluster::Cluster& kind : request.targets) {
+        const cluster::InstanceType& instance = kind.instance;
         if (request.nodes.value_or(1) > 1 && !cluster::has_network(instance)) {
             options.error("--nodes",
                           fmt::format("{} has no network: it cannot be more than one node", instance.name),
                           "use --nodes 1");
             return std::nullopt;
         }
-        std::vector<planner::Target> first = targets_on(request, graph, instance, 1, diagnostics);
+        std::vector<planner::Target> first = targets_on(request, graph, kind, 1, diagnostics);
         if (diagnostics.has_errors()) return std::nullopt;
         if (request.runner && !first.empty())
             request.search.offload =
                 offload_of(*request.runner, first.front(), graph, request.search.offload);
-        const std::vector<int> counts = node_counts(request, graph, instance, diagnostics);
+        const std::vector<int> counts = node_counts(request, graph, kind, diagnostics);
         if (!request.nodes && !request.most_nodes)
-            request.assumptions.push_back(
-                cluster::has_network(instance)
-                    ? fmt::format("{} node{} of {}: the least that holds it (no --nodes given)",
-                                  counts.front(), counts.front() == 1 ? "" : "s", instance.name)
-                    : fmt::format("1 node of {}, which has no network (no --nodes given)", instance.name));
+            request.assumptions.push_back(why_nodes(kind, counts.front()));
         for (const int nodes : counts)
-            for (planner::Target& target : targets_on(request, graph, instance, nodes, diagnostics))
+            for (planner::Target& target : targets_on(request, graph, kind, nodes, diagnostics))
                 targets.push_back(std::move(target));
         for (int nodes = 1; request.most_nodes && nodes < counts.back(); ++nodes)
-            if (std::find(counts.begin(), counts.end(), nodes) == counts.end())
-                request.search.unsearched.push_back({.instance = instance, .nodes = nodes});
+            if (std::find(counts.begin(), counts.end(), nodes) == counts.end()) {
+                request.search.unsearched.push_back(kind);
+                request.search.unsearched.back().nodes = nodes;
+            }
     }
     if (targets.empty()) return targets;
     if (request.runner)
@@ -303,12 +340,12 @@ std::optional<std::vector<planner::Target>> targets_of(Request& request, const m
 }  // namespace
 
 OptionNames plan_options() {
-    OptionNames names{.with_value = {"--target",     "--nodes",         "--max-nodes", "--model",
-                                     "--seq-len",    "--global-batch",  "--objective", "--tokens",
-                                     "--deadline",   "--budget",        "--top",       "--threads",
-                                     "--time-limit", "--memory-margin", "--out",       "--certificate",
-                                     "--html",       "--for",           "--offload",   "--offload-bandwidth",
-                                     "--calibration"},
+    OptionNames names{.with_value = {"--target",      "--nodes",         "--max-nodes", "--model",
+                                     "--seq-len",     "--global-batch",  "--objective", "--tokens",
+                                     "--deadline",    "--budget",        "--top",       "--threads",
+                                     "--time-limit",  "--memory-margin", "--out",       "--certificate",
+                                     "--html",        "--for",           "--offload",   "--offload-bandwidth",
+                                     "--calibration", "--set",           "--csv"},
                       .flags = {"--pareto", "--json", "--help"}};
     for (const std::vector<std::string>* more : {&limit_option_names(), &offer_option_names()})
         names.with_value.insert(names.with_value.end(), more->begin(), more->end());

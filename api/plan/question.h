@@ -21,7 +21,7 @@ namespace api {
 inline constexpr const char* default_model = "llama-2-7b";
 
 struct Request {
-    std::vector<cluster::InstanceType> targets;
+    std::vector<cluster::Cluster> targets;  // their numbers of nodes are decided later
     std::string model_reference = default_model;
     std::optional<std::int64_t> sequence_length;
     std::optional<std::int64_t> nodes, most_nodes;
@@ -29,7 +29,7 @@ struct Request {
     LimitOptions limits;
     std::optional<Runner> runner;            // what plans are for; nothing: plans of any kind
     core::BytesPerSecond offload_bandwidth;  // of a node's disks
-    std::optional<std::string> out_path, certificate_path, html_path;
+    std::optional<std::string> out_path, certificate_path, html_path, csv_path;
     std::vector<std::string> assumptions;
     std::size_t width = core::usual_width;  // of tables, in columns
     std::optional<sim::Posterior> calibration;
@@ -50,10 +50,10 @@ OptionNames plan_options();
 std::optional<Question> read_question(Options& options, const std::optional<Runner>& runner,
                                       core::Diagnostics& diagnostics, std::size_t questions = 1);
 
-// What is searched of so many nodes: for every precision that is asked for, and every way in which the
-// runner handles precision and overlap. Diagnostics: of devices without a price for the model.
+// What is searched of so many nodes of a kind: for every precision that is asked for, and every way in which
+// the runner handles precision and overlap. Diagnostics: of devices without a price for the model.
 std::vector<planner::Target> targets_on(const Request& request, const model::ModelGraph& graph,
-                                        const cluster::InstanceType& instance, int nodes,
+                                        const cluster::Cluster& kind, int nodes,
                                         core::Diagnostics& diagnostics);
 // The base plan whose kernels the device has: flash attention, else fused softmax, else plain.
 schedule::Plan base_plan(const model::ModelGraph& graph, const cluster::DeviceSpec& device,

@@ -145,6 +145,7 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
             ++account.evaluated;
             account.pruned += entry.stands_for - 1;
             if (request_.keeps_front) add_to_front(result_.front, ranked[i]);
+            result_.near_ties.add(ranked[i], targets_[ranked[i].candidate].cluster.nodes);
             result_.plans.push_back(std::move(ranked[i]));
             continue;
         }

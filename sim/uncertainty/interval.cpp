@@ -90,9 +90,9 @@ double product(const std::vector<double>& response, const Covariance& covariance
 }
 
 // Variances of the logarithms that parameters cause, from a few predictions.
-LogFigures probed_variance(const Probe& probe, const Evaluation& evaluation, const Posterior& posterior) {
+LogFigures probed_variance(const Probe& probe, const Posterior& posterior, PredictionIntervals& intervals) {
     const std::size_t size = posterior.constants();
-    const std::vector<double> site = whole_response(std::vector<double>(size, 0.0), evaluation.breakdown);
+    const std::vector<double>& site = intervals.response;
     const std::vector<double> with_site = posterior.covariance.times(site);
     LogFigures variance{product(site, posterior.covariance), 0};
     // Where runs of the installation tied its effects to constants.
@@ -112,6 +112,7 @@ LogFigures probed_variance(const Probe& probe, const Evaluation& evaluation, con
         const LogFigures change = probe.along(direction);
         variance.step += change.step * change.step / probes;
         variance.peak += change.peak * change.peak / probes;
+        intervals.moved.push_back(change.step);
     }
     variance.step = std::max(0.0, variance.step);
     return variance;
@@ -188,6 +189,8 @@ PredictionIntervals intervals_of(const Evaluation& evaluation, const model::Mode
                                  const cluster::Cluster& cluster, const schedule::Plan& plan,
                                  const Posterior& posterior, const IntervalOptions& options) {
     PredictionIntervals intervals;
+    intervals.response =
+        whole_response(std::vector<double>(posterior.constants(), 0.0), evaluation.breakdown);
     const RunFacts facts = facts_of(graph, cluster, plan);
     LogFigures variance;
     const std::optional<ConstantResponses> responses =
@@ -201,7 +204,7 @@ PredictionIntervals intervals_of(const Evaluation& evaluation, const model::Mode
         variance = {product(response, posterior.covariance), product(peak, posterior.covariance)};
         explain(response, facts, posterior, evaluation, intervals);
     } else {
-        variance = probed_variance(Probe(evaluation, graph, cluster, plan, posterior), evaluation, posterior);
+        variance = probed_variance(Probe(evaluation, graph, cluster, plan, posterior), posterior, intervals);
     }
     variance.step += own_variance(posterior.step, facts, posterior);
     variance.peak += own_variance(posterior.peak, facts, posterior);
@@ -209,6 +212,30 @@ PredictionIntervals intervals_of(const Evaluation& evaluation, const model::Mode
     intervals.step = around(evaluation.step_time, intervals.half_width);
     intervals.peak = around(evaluation.peak_memory, posterior.peak.factor_80 * std::sqrt(variance.peak));
     return intervals;
+}
+
+double difference_deviation(const PredictionIntervals& one, const PredictionIntervals& other,
+                            const Posterior& posterior) {
+    double variance = 2 * posterior.step.row * posterior.step.row;
+    const std::size_t moves = std::min(one.moved.size(), other.moved.size());
+    for (std::size_t m = 0; m < moves; ++m) {
+        const double change = one.moved[m] - other.moved[m];
+        variance += change * change / double(moves);
+    }
+    std::vector<double> response = one.response;
+    for (std::size_t i = 0; i < std::min(response.size(), other.response.size()); ++i)
+        response[i] -= other.response[i];
+    return std::sqrt(variance + product(response, posterior.covariance));
+}
+
+double chance_of_exceeding(core::Bytes available, core::Bytes peak, const PredictionIntervals& intervals) {
+    constexpr double tenth = 1.2815515655446004;  // deviations beyond which a normal law has a tenth
+    const double centre = std::sqrt(intervals.peak.low.value * intervals.peak.high.value);
+    if (!(peak.value > 0) || !(available.value > 0) || !(centre > 0)) return 0;
+    const double deviation = std::log(intervals.peak.high.value / centre) / tenth;
+    const double distance = std::log(available / peak);
+    if (deviation <= 0) return distance < 0 ? 1 : 0;
+    return 0.5 * std::erfc(distance / deviation / std::sqrt(2.0));
 }
 
 void add_to(core::Value& document, const PredictionIntervals& intervals, const Evaluation& evaluation) {

@@ -39,6 +39,10 @@ struct PredictionIntervals {
     // With three runs of this installation, such as this one, given to `smsim calibrate`.
     std::optional<Interval<core::Seconds>> after_three_runs;
     std::vector<std::string> unlike;  // everything measured: "device sm90a", "framework ..."
+    // How log(step) answers to what two plans have in common: to the same few joint moves of the constants,
+    // by a deviation each (empty when explained), and to the parameters.
+    std::vector<double> moved;
+    std::vector<double> response;  // to effects of the site; zero for the constants
 };
 
 struct IntervalOptions {
@@ -54,6 +58,13 @@ PredictionIntervals intervals_of(const Evaluation& evaluation, const model::Mode
 // Of a prediction whose response to all parameters is known: deviation of log(step time), without and with
 // what is the run's own.
 double step_deviation(const std::vector<double>& response, const RunFacts& facts, const Posterior& posterior);
+
+// Deviation of log(step of one plan / step of another) on the same machines: constants move both, and each
+// run has what is its own.
+double difference_deviation(const PredictionIntervals& one, const PredictionIntervals& other,
+                            const Posterior& posterior);
+// That a prediction of `peak` with the interval's error is exceeded by more than what there is: a share.
+double chance_of_exceeding(core::Bytes available, core::Bytes peak, const PredictionIntervals& intervals);
 
 // Adds step_time_s_80, peak_memory_gib_80, usd_per_million_samples_80 and, when explained, `uncertainty`.
 void add_to(core::Value& document, const PredictionIntervals& intervals, const Evaluation& evaluation);
