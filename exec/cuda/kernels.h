@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "exec/float8.h"
 
@@ -132,6 +133,18 @@ inline constexpr std::int64_t update_chunk = 8192;  // elements a block updates
 struct RoutingShape {
     std::int64_t tokens = 0, experts = 0, chosen = 1, hidden = 0, capacity = 0;
 };
+
+// Blocks of routed tokens one behind the other, block b of expert b % experts. `table`, in device memory: the
+// first row of each block, then the first of its tiles of so many rows; both lists end with the total.
+inline constexpr std::int32_t expert_tile_rows = 128;
+struct ExpertBlocks {
+    std::int64_t count = 0, experts = 0;
+    std::int64_t rows = 0;  // of all blocks at most
+    const std::int32_t* table = nullptr;
+};
+constexpr std::size_t expert_table_bytes(std::size_t blocks) {
+    return 2 * (blocks + 1) * sizeof(std::int32_t);
+}
 
 // What changes from step to step, in device memory, so that a captured graph need not change.
 struct StepFactors {
@@ -286,6 +299,15 @@ struct Kernels {
     void (*route)(Stream, Type, const RoutingShape&, const void* probabilities, void* routing);
     // Counts by expert in fp32: of choices or (is_limited) of routed tokens after the capacity.
     void (*expert_counts)(Stream, const RoutingShape&, const void* routing, bool is_limited, float* counts);
+    // A table of ExpertBlocks: an expert a block, from routing after the capacity; of blocks the host knows.
+    void (*expert_table)(Stream, const RoutingShape&, const void* routing, std::int32_t* table);
+    void (*known_expert_table)(Stream, const std::vector<std::int64_t>& rows, std::int32_t* table);
+    // c [rows, n] from a [rows, k] and weights of each row's expert: [n, k] if it `transposes`, else [k, n].
+    void (*expert_products)(Stream, Type, const ExpertBlocks&, std::int64_t n, std::int64_t k, const void* a,
+                            const void* weights, bool transposes, void* c, bool accumulates);
+    // gradients [experts, m, n] from a [rows, m] and b [rows, n]: of every expert the sum over its rows.
+    void (*expert_weight_gradients)(Stream, Type, const ExpertBlocks&, std::int64_t m, std::int64_t n,
+                                    const void* a, const void* b, Sums gradients);
     void (*router_softmax)(Stream, Type, std::int64_t tokens, std::int64_t experts, const float* logits,
                            void* probabilities);
     // dlogits; to the gradient of every probability comes balance * loss_scale * chosen[expert], where chosen

@@ -364,6 +364,18 @@ void check_mixture(Bench& b, Type type) {
         for (std::size_t e = 0; e < counted.size(); ++e)
             CHECK(static_cast<std::int64_t>(counted[e]) == wanted[e]);
     }
+    // The table of products: first rows, then first tiles of 128 rows.
+    auto* table = static_cast<std::int32_t*>(b.room(expert_table_bytes(experts)));
+    b.k.expert_table(b.s, shape, routing, table);
+    std::vector<std::int32_t> placed(static_cast<std::size_t>(2 * (experts + 1))), wanted(placed.size(), 0);
+    b.machine.synchronize();
+    b.machine.download_now(placed.data(), table, placed.size() * sizeof(std::int32_t));
+    for (std::size_t e = 0; e < expected.rows.size(); ++e) {
+        wanted[e + 1] = wanted[e] + static_cast<std::int32_t>(expected.rows[e]);
+        const std::size_t tile = expected.rows.size() + 1 + e;
+        wanted[tile + 1] = wanted[tile] + static_cast<std::int32_t>((expected.rows[e] + 127) / 128);
+    }
+    CHECK(placed == wanted);
     const std::int64_t copies = tokens * chosen;
     std::vector<float> x = b.normal(tokens * hidden), worked = b.normal(copies * hidden),
                        dy = b.normal(tokens * hidden), start = b.normal(tokens * hidden);
@@ -428,6 +440,66 @@ void check_mixture(Bench& b, Type type) {
     b.k.router_gradient(b.s, type, tokens, experts, 0.25f, nullptr, b.put_raw(chosen_of_all), p, incoming,
                         turned);
     near("router's gradient", type, b.get(type, turned, dlogits.size()), dlogits, 16);
+}
+
+// All experts' products in one launch against a product for each block of rows: blocks of several sources,
+// empty ones, of one row, of more than a tile; extents that fill tiles, and that no vector divides.
+void check_expert_products(Bench& b, Type type) {
+    const std::int64_t experts = b.between(1, 4), blocks = experts * b.between(1, 3);
+    const auto extent = [&] { return b.between(0, 1) ? 8 * b.between(1, 20) : b.between(1, 140); };
+    const std::int64_t n = extent(), k = extent();
+    std::vector<std::int64_t> rows;
+    for (std::int64_t i = 0; i < blocks; ++i)
+        rows.push_back(b.between(0, 2) == 0   ? 0
+                       : b.between(0, 4) == 0 ? b.between(100, 300)
+                                              : b.between(1, 40));
+    const std::int64_t total = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+    auto* table = static_cast<std::int32_t*>(b.room(expert_table_bytes(blocks)));
+    b.k.known_expert_table(b.s, rows, table);
+    // More may come than did: what is launched for it does nothing.
+    const ExpertBlocks of{blocks, experts, total + b.between(0, 200), table};
+    const auto count = [](std::int64_t a, std::int64_t c) { return static_cast<std::size_t>(a * c); };
+    std::vector<float> x = b.normal(total * k), y = b.normal(total * n), weights = b.normal(experts * n * k);
+    const void *dx = b.put(type, x), *dy = b.put(type, y), *dw = b.put(type, weights);
+    const auto each_block = [&](const auto& product) {
+        std::int64_t first = 0;
+        for (std::int64_t i = 0; i < blocks; ++i) {
+            const std::int64_t own = rows[static_cast<std::size_t>(i)];
+            if (own > 0) product(i % experts, first, own);
+            first += own;
+        }
+    };
+    for (const bool adds : {false, true}) {
+        std::vector<float> c = b.normal(total * n), input = b.normal(total * k), expected = c;
+        void *dc = b.put(type, c), *dinput = b.put(type, input);
+        expected = c;
+        b.k.expert_products(b.s, type, of, n, k, dx, dw, true, dc, adds);
+        each_block([&](std::int64_t e, std::int64_t first, std::int64_t own) {
+            cpu::kernels().product(false, true, own, n, k, 1, &x[count(first, k)], k,
+                                   &weights[count(e, n * k)], k, &expected[count(first, n)], n, adds);
+        });
+        near("products of experts", type, b.get(type, dc, expected.size()), expected, 16);
+        expected = input;
+        b.k.expert_products(b.s, type, of, k, n, dy, dw, false, dinput, adds);
+        each_block([&](std::int64_t e, std::int64_t first, std::int64_t own) {
+            cpu::kernels().product(false, false, own, k, n, 1, &y[count(first, n)], n,
+                                   &weights[count(e, n * k)], k, &expected[count(first, k)], k, adds);
+        });
+        near("input gradients of experts", type, b.get(type, dinput, expected.size()), expected, 16);
+        for (const Type gradient_type : {type, Type::fp32}) {
+            std::vector<float> gradients = b.normal(experts * n * k);
+            void* dgradients = b.put(gradient_type, gradients);
+            expected = gradients;
+            if (!adds) std::fill(expected.begin(), expected.end(), 0.0f);
+            b.k.expert_weight_gradients(b.s, type, of, n, k, dy, dx, {dgradients, gradient_type, adds});
+            each_block([&](std::int64_t e, std::int64_t first, std::int64_t own) {
+                cpu::kernels().product(true, false, n, k, own, 1, &y[count(first, n)], n, &x[count(first, k)],
+                                       k, &expected[count(e, n * k)], k, true);
+            });
+            near("weight gradients of experts", gradient_type,
+                 b.get(gradient_type, dgradients, expected.size()), expected, 16);
+        }
+    }
 }
 
 void check_loss(Bench& b, Type type) {
@@ -1369,6 +1441,7 @@ constexpr Family families[] = {{"elementwise", check_elementwise},
                                {"embedding", check_embedding},
                                {"loss", check_loss},
                                {"mixture", check_mixture},
+                               {"expert products", check_expert_products},
                                {"loss across", check_loss_across},
                                {"attention", check_attention},
                                {"columns", check_columns},

@@ -3,6 +3,7 @@
 // that part of a warp does not take part in.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -10,6 +11,10 @@
 namespace exec::cuda::emulation {
 
 class EmulatedBlock;
+
+// What a thread shows to the others of its warp, and what all 32 show.
+using LaneWords = std::array<std::uint32_t, 6>;
+using WarpWords = std::array<LaneWords, 32>;
 
 struct EmulatedThread {
     static constexpr bool is_emulated = true;
@@ -26,6 +31,7 @@ struct EmulatedThread {
     void synchronize() const;
     float exchange(float x, int mask) const;
     unsigned ballot(bool vote) const;
+    void share(const LaneWords& own, WarpWords& all) const;
     template <class T>
     T* shared() const {
         return reinterpret_cast<T*>(memory);

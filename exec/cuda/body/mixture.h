@@ -1,5 +1,5 @@
 // A mixture of experts: which tokens go to which experts, the routed tokens and what comes back. The
-// products of the experts are the library's.
+// products of the experts are in expert_products.h, or the library's.
 //
 // The rows of routed tokens are found without atomic additions: a block counts the choices of one expert,
 // first choices before second ones and tokens in order, as on the CPU. Every launch that needs the routing
@@ -145,6 +145,32 @@ struct PlaceExperts {
         for (std::int64_t i = t.block() * t.threads() + t.thread(); i < routed_tokens;
              i += t.blocks() * t.threads())
             if (to.row[i] >= 0) to.row[i] += first[to.expert[i]];
+    }
+};
+
+// Where the rows of each expert begin, and their tiles, for products of all experts.
+struct PlaceExpertTable {
+    static constexpr bool is_cooperative = true;
+    static constexpr int most_threads = 256;
+    static constexpr const char* name = "expert_table";
+    RoutingShape shape;
+    RoutingArrays from;
+    std::int32_t* table;
+
+    template <class Thread>
+    SMSIM_DEVICE void operator()(const Thread& t) const {
+        std::int32_t* rows = t.template shared<std::int32_t>();  // [experts]
+        for (std::int64_t e = t.thread(); e < shape.experts; e += t.threads())
+            rows[e] = rows_of(shape, from.count[e]);
+        t.synchronize();
+        if (t.thread() > 0) return;
+        constexpr std::int32_t tile = expert_tile_rows;
+        std::int32_t *first = table, *first_tile = table + shape.experts + 1;
+        first[0] = first_tile[0] = 0;
+        for (std::int64_t e = 0; e < shape.experts; ++e) {
+            first[e + 1] = first[e] + rows[e];
+            first_tile[e + 1] = first_tile[e] + (rows[e] + tile - 1) / tile;
+        }
     }
 };
 
@@ -323,6 +349,11 @@ inline void route(Stream s, Type type, const RoutingShape& shape, const void* pr
            shape.experts * sizeof(std::int32_t), PlaceExperts{shape, to});
 }
 
+inline void expert_table(Stream s, const RoutingShape& shape, const void* routing, std::int32_t* table) {
+    launch(s, 1, 256, shape.experts * sizeof(std::int32_t),
+           PlaceExpertTable{shape, routing_arrays(shape, const_cast<void*>(routing)), table});
+}
+
 inline void expert_counts(Stream s, const RoutingShape& shape, const void* routing, bool is_limited,
                           float* counts) {
     each<1>(s, shape.experts,
@@ -400,6 +431,7 @@ inline void combine_backward(Stream s, Type type, const RoutingShape& shape, con
 inline void fill_mixture(Kernels& table) {
     table.route = route;
     table.expert_counts = expert_counts;
+    table.expert_table = expert_table;
     table.router_softmax = router_softmax;
     table.router_gradient = router_gradient;
     table.dispatch = dispatch;

@@ -16,12 +16,14 @@
 #define SMSIM_DEVICE __device__ __forceinline__
 #define SMSIM_HOST_DEVICE __host__ __device__ __forceinline__
 #define SMSIM_UNROLL _Pragma("unroll")
+#define SMSIM_UNROLL_2 _Pragma("unroll 2")
 #define SMSIM_UNROLL_4 _Pragma("unroll 4")
 #else
 #define kernel_body host_body
 #define SMSIM_DEVICE inline
 #define SMSIM_HOST_DEVICE inline
 #define SMSIM_UNROLL
+#define SMSIM_UNROLL_2
 #define SMSIM_UNROLL_4
 #endif
 

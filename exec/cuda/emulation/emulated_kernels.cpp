@@ -5,6 +5,7 @@
 #include "exec/cuda/body/attention.h"
 #include "exec/cuda/body/elementwise.h"
 #include "exec/cuda/body/embedding.h"
+#include "exec/cuda/body/expert_products.h"
 #include "exec/cuda/body/float8.h"
 #include "exec/cuda/body/gated_octets.h"
 #include "exec/cuda/body/image.h"
@@ -29,6 +30,7 @@ const Kernels& emulated_kernels() {
         host_body::fill_attention(result);
         host_body::fill_image(result);
         host_body::fill_mixture(result);
+        host_body::fill_expert_products(result);
         host_body::fill_update(result);
         return result;
     }();

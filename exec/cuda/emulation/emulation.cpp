@@ -86,6 +86,7 @@ struct Fibre {
     Waits waits = Waits::nothing;
     bool is_done = false;
     float given = 0;
+    LaneWords words{};
 };
 
 }  // namespace
@@ -151,6 +152,13 @@ public:
         return votes;
     }
 
+    void share(int index, const LaneWords& own, WarpWords& all) {
+        fibres_[index].words = own;
+        wait(index, Waits::exchange);
+        for (int lane = 0; lane < 32; ++lane) all[lane] = fibres_[index / 32 * 32 + lane].words;
+        wait(index, Waits::exchange);
+    }
+
 private:
     static void enter(unsigned high, unsigned low, unsigned index) {
         auto* self = reinterpret_cast<EmulatedBlock*>(static_cast<std::uintptr_t>(high) << 32 | low);
@@ -199,6 +207,7 @@ private:
 void EmulatedThread::synchronize() const { owner->wait(index, Waits::barrier); }
 float EmulatedThread::exchange(float x, int mask) const { return owner->exchange(index, x, mask); }
 unsigned EmulatedThread::ballot(bool vote) const { return owner->ballot(index, vote); }
+void EmulatedThread::share(const LaneWords& own, WarpWords& all) const { owner->share(index, own, all); }
 
 void emulate(long long blocks, int threads, std::size_t shared_bytes, bool is_cooperative,
              const std::function<void(const EmulatedThread&)>& body) {
