@@ -19,9 +19,10 @@ enum class Fused : std::uint8_t {
     norm_octets,        // fp8 of a norm's result with the norm
     gated_octets,       // fp8 of a gated activation's result with it
     rotation,           // rotary positions turned where queries and keys lie, once for forward and backward
+    expert_products,    // products of all experts of a mixture, sizes in device memory
     registered_buffers  // memory that NCCL moves without copies of its own
 };
-inline constexpr std::array<std::pair<Fused, std::string_view>, 8> fused_names{
+inline constexpr std::array<std::pair<Fused, std::string_view>, 9> fused_names{
     {{Fused::gelu, "gelu"},
      {Fused::bias_gradient, "bias-gradient"},
      {Fused::residual_norm, "residual-norm"},
@@ -29,6 +30,7 @@ inline constexpr std::array<std::pair<Fused, std::string_view>, 8> fused_names{
      {Fused::norm_octets, "norm-octets"},
      {Fused::gated_octets, "gated-octets"},
      {Fused::rotation, "rotation"},
+     {Fused::expert_products, "expert-products"},
      {Fused::registered_buffers, "registered-buffers"}}};
 
 constexpr std::string_view name_of(Fused fused) {

@@ -108,6 +108,13 @@ std::vector<KernelChoice> CudaBackend::kernel_choices() const {
                     fmt::format("the step is not captured: messages of schedule {} need streams that run at "
                                 "once, which branches of a CUDA graph are not promised to do",
                                 program_.plan.schedule)});
+    else if (settings_.captures_steps && plan_ && plan_->fetched > 0)
+        all.insert({"captured step", "",
+                    program_.plan.layout.expert > 1
+                        ? "the step is not captured: how many routed tokens ranks exchange is asked of the "
+                          "device in every step"
+                        : "the step is not captured: how many routed tokens an expert gets is asked of the "
+                          "device where products of experts are launched apart"});
     if (plan_)
         for (const std::string& remark : plan_->remarks) all.insert({"measured choices", "", remark});
     return {all.begin(), all.end()};
@@ -133,6 +140,8 @@ void CudaBackend::take_memory() {
     const std::size_t block = reserve(step_block_bytes_);
     std::map<std::pair<schedule::Stream, int>, std::size_t> slots;
     for (const auto& [slot, bytes] : plan_->scratch) slots[slot] = reserve(bytes);
+    std::map<std::pair<std::int32_t, std::int32_t>, std::size_t> kept;
+    for (const auto& [whose, bytes] : plan_->kept) kept[whose] = reserve(bytes);
     std::map<TableKey, std::pair<std::size_t, std::size_t>> tables;
     std::int64_t chunks = 0;
     for (const auto& [key, table] : plan_->tables) {
@@ -151,6 +160,7 @@ void CudaBackend::take_memory() {
     factors_ = reinterpret_cast<StepFactors*>(device_block_);
     keys_ = reinterpret_cast<std::uint64_t*>(device_block_ + keys_offset_);
     for (const auto& [slot, at] : slots) scratch_[slot] = memory_ + at;
+    for (const auto& [whose, at] : kept) kept_[whose] = memory_ + at;
     std::map<TableKey, DeviceUpdates::RangeTable> placed;
     for (const auto& [key, at] : tables)
         placed[key] = {reinterpret_cast<DeviceRange*>(memory_ + at.first),
@@ -224,6 +234,19 @@ void* CudaBackend::scratch(int slot, std::size_t bytes) {
     }
     core::require(plan_->scratch.at(key) >= bytes, "scratch is planned");
     return scratch_.at(key);
+}
+
+// On the compute stream alone, whose order is enough: no edge is planned for it.
+void* CudaBackend::kept(model::OperatorId op, std::int32_t micro_batch, std::size_t bytes) {
+    core::require(instruction().stream == schedule::Stream::compute, "what is kept is of the compute stream");
+    const std::pair key(op.index, micro_batch);
+    if (plans()) {
+        std::size_t& most = learnt_.kept[key];
+        most = std::max(most, bytes);
+        return reinterpret_cast<void*>(alignment);
+    }
+    core::require(plan_->kept.at(key) >= bytes, "what is kept is planned");
+    return kept_.at(key);
 }
 
 std::vector<float> CudaBackend::fetch(const float* from, std::size_t count) {

@@ -129,6 +129,7 @@ public:
 
     Stream stream() override;
     void* scratch(int slot, std::size_t bytes) override;
+    void* kept(model::OperatorId op, std::int32_t micro_batch, std::size_t bytes) override;
     bool takes_over_zeros(void* data, std::size_t bytes) override;
     void clear_zeros(void* data, std::size_t bytes) override;
     void reads(const void* data) override;
@@ -190,6 +191,7 @@ private:
     // Device memory beside the arena, in one block with it.
     char* memory_ = nullptr;
     std::map<std::pair<schedule::Stream, int>, void*> scratch_;
+    std::map<std::pair<std::int32_t, std::int32_t>, void*> kept_;
     char* staging_ = nullptr;     // host
     std::size_t reads_done_ = 0;  // of this step
     float* fetched_ = nullptr;    // host

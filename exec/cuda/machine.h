@@ -67,6 +67,8 @@ struct Alternatives {
     std::string what;
     std::size_t room_bytes = 0;
     std::function<void(const Kernels&, Stream, char* room)> fused, apart;
+    // Products that `apart` takes besides; none where it is empty.
+    std::function<std::vector<Product>(char* room)> products = {};
 };
 
 // Attention in one library call: `queries` of a sequence and its first `keys`, of which, where it is causal,

@@ -34,6 +34,8 @@ struct RunPlan {
     OffloadSize offload;
     std::size_t fetched = 0;  // most numbers that the host asks the device for at a time
     std::map<std::pair<schedule::Stream, int>, std::size_t> scratch;  // bytes by stream and slot
+    // Bytes that stay from forward to backward outside the arena, by operator and micro-batch.
+    std::map<std::pair<std::int32_t, std::int32_t>, std::size_t> kept;
     std::vector<std::size_t> staging;  // bytes of each array of data that a step reads, in order
     std::map<TableKey, TableSize> tables;
     std::size_t library_workspace = 0;

@@ -18,7 +18,8 @@ using exec::cuda::Kernels;
 // Launches of every rank of a run.
 struct Launches {
     std::atomic<int> sums_with_norms{0}, norm_gradients{0}, turns{0}, turns_in_place{0}, norms_with_octets{0},
-        gated_with_octets{0}, confirmed{0}, casts{0};
+        gated_with_octets{0}, confirmed{0}, casts{0}, expert_products{0}, expert_gradients{0},
+        expert_counts{0};
 };
 Launches launches;
 
@@ -44,6 +45,9 @@ public:
         count_calls<&Kernels::gated_with_octets, &Launches::gated_with_octets>(table_);
         count_calls<&Kernels::confirm_octets, &Launches::confirmed>(table_);
         count_calls<&Kernels::cast_to_float8, &Launches::casts>(table_);
+        count_calls<&Kernels::expert_products, &Launches::expert_products>(table_);
+        count_calls<&Kernels::expert_weight_gradients, &Launches::expert_gradients>(table_);
+        count_calls<&Kernels::expert_counts, &Launches::expert_counts>(table_);
         count_calls<&Kernels::rotate, &Launches::turns>(table_);
         count_calls<&Kernels::rotate_in_place, &Launches::turns_in_place>(table_);
     }
@@ -54,6 +58,9 @@ public:
         char* const aligned = room.data() + (256 - reinterpret_cast<std::uintptr_t>(room.data()) % 256) % 256;
         alternatives.fused(exec::cuda::emulated_kernels(), nullptr, aligned);
         alternatives.apart(exec::cuda::emulated_kernels(), nullptr, aligned);
+        if (alternatives.products)
+            for (const exec::cuda::Product& product : alternatives.products(aligned))
+                emulated::Emulated().product(nullptr, product);
         CHECK(alternatives.what.find(' ') == std::string::npos);
         return fusions_pay_;
     }
@@ -67,6 +74,7 @@ private:
 exec::BackendMaker counted(const BackendSettings& settings = {}, bool fusions_pay = true) {
     launches.sums_with_norms = launches.norm_gradients = launches.turns = launches.turns_in_place = 0;
     launches.norms_with_octets = launches.gated_with_octets = launches.confirmed = launches.casts = 0;
+    launches.expert_products = launches.expert_gradients = launches.expert_counts = 0;
     return [settings, fusions_pay](const exec::BackendRequest& request) {
         return exec::cuda::make_backend(request, std::make_shared<CountingMachine>(fusions_pay),
                                         std::make_shared<emulated::Messages>(request.communicator), settings);
@@ -194,6 +202,85 @@ TEST_CASE("queries that were turned in place are not turned again by layers that
         CHECK(launches.turns_in_place == 0);
         CHECK(launches.turns > 0);
     }
+}
+
+TEST_CASE("one launch has the products of all experts, and the host asks for no number of routed tokens") {
+    constexpr int layers = 2, steps = 2;
+    schedule::Plan plan = tiny::plan();
+    plan.micro_batches = 2;
+    const std::string kind =
+        GENERATE(as<std::string>{}, "experts_per_token = 2", "experts_per_token = 2\ncapacity_factor = 0.6");
+    const model::ModelGraph graph = tiny::mixtral(layers, kind);
+    const BackendSettings apart{.apart = {Fused::expert_products}};
+    const auto fetched = [&](const BackendSettings& settings) {
+        const exec::cuda::RunPlan run = emulated::planned(plan, graph, 0, settings);
+        CHECK((run.fetched == 0) == run.host_waits.empty());
+        return run.fetched;
+    };
+    const int mixtures = steps * plan.micro_batches * layers;
+    tiny::check_equal(tiny::compare(plan, graph, steps, counted()));
+    // Two products, and of each the gradient of its input and of its weights.
+    CHECK(launches.expert_products == mixtures * 4);
+    CHECK(launches.expert_gradients == mixtures * 2);
+    CHECK(launches.expert_counts == 0);
+    CHECK(fetched({}) == 0);
+    tiny::check_equal(tiny::compare(plan, graph, steps, counted(apart)));
+    CHECK(launches.expert_products + launches.expert_gradients == 0);
+    CHECK(launches.expert_counts == mixtures);
+    CHECK(fetched(apart) == 4);  // a number an expert
+    // What does not pay where it is measured is left out as well.
+    tiny::check_equal(tiny::compare(plan, graph, steps, counted({}, false)));
+    CHECK(launches.expert_products + launches.expert_gradients == 0);
+    CHECK(launches.expert_counts == mixtures);
+}
+
+TEST_CASE("experts over several ranks multiply in one launch, and ask for what they exchange") {
+    schedule::Plan plan = tiny::plan();
+    plan.micro_batches = 2;
+    plan.layout.data = plan.layout.expert = 2;
+    const model::ModelGraph graph = tiny::mixtral(2);
+    tiny::check_equal(tiny::compare(plan, graph, 2, counted({.expert_room = 4})));
+    CHECK(launches.expert_products == 2 * plan.micro_batches * 2 * plan.layout.expert * 4);
+    CHECK(emulated::planned(plan, graph, 0, {.expert_room = 4}).fetched > 0);
+}
+
+namespace {
+
+// Says that steps can be captured. What is launched meanwhile is done at once, so that launching the step
+// when it has just been captured has nothing left to do.
+class CapturingMachine : public emulated::Emulated {
+public:
+    bool can_capture() const override { return true; }
+    void begin_capture(exec::cuda::Stream) override { ++captured; }
+    void launch_captured(exec::cuda::Stream) override { ++launched; }
+    int captured = 0, launched = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a step with experts is captured where the host asks for nothing, else the run says why not") {
+    schedule::Plan plan = tiny::plan();
+    plan.micro_batches = 2;
+    const model::ModelGraph graph = tiny::mixtral(2);
+    const auto run = [&](const exec::FusedSet& apart) {
+        auto machine = std::make_shared<CapturingMachine>();
+        const tiny::Comparison compared =
+            tiny::compare(plan, graph, 3, [&](const exec::BackendRequest& request) {
+                return exec::cuda::make_backend(request, machine,
+                                                std::make_shared<emulated::Messages>(request.communicator),
+                                                {.captures_steps = true, .apart = apart});
+            });
+        tiny::check_equal(compared);
+        CHECK(machine->captured == machine->launched);
+        std::string why;
+        for (const exec::KernelChoice& choice : compared.run.kernel_choices)
+            if (choice.operation == "captured step") why = choice.reason;
+        return std::pair(machine->captured, why);
+    };
+    CHECK(run({}) == std::pair(1, std::string()));
+    const auto [captured, why] = run({Fused::expert_products});
+    CHECK(captured == 0);
+    CHECK(why.find("how many routed tokens an expert gets") != std::string::npos);
 }
 
 TEST_CASE("messages that wait for all before them train as the reference does") {

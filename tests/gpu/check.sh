@@ -420,7 +420,10 @@ do_smoke() {
         shown 25 "$programs/smexec" "$scratch/tiny8.toml" --backend cuda --no-compare --check || failed=1
     fi
     tiny_plan 'precision = "fp32"' | sed -e 's/^hidden = 64/experts = 4\nhidden = 64/' >"$scratch/mixture.toml"
-    shown 25 "$programs/smexec" "$scratch/mixture.toml" --backend cuda --no-compare --check || failed=1
+    for name in "" --cuda-graph "--cuda-without expert-products"; do
+        # shellcheck disable=SC2086
+        shown 25 "$programs/smexec" "$scratch/mixture.toml" --backend cuda --no-compare --check $name || failed=1
+    done
     printf '\n== GPT-2 124M, five steps\n'
     scenario gpu_gpt2_124m >"$scratch/own.toml"
     for name in "" --cuda-graph; do

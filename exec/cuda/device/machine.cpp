@@ -211,7 +211,8 @@ public:
         convolutions_->prepare(pass, type, shape);
     }
     bool pays(const Alternatives& alternatives) const override {
-        return tuner_->pays(kernels_, alternatives);
+        return tuner_->pays(kernels_, alternatives,
+                            [&](const Product& product) { products_->perform(nullptr, product); });
     }
     std::size_t library_workspace() const override { return workspace_.wanted(); }
     void use_workspace(void* memory, std::size_t bytes) override { workspace_.give(memory, bytes); }

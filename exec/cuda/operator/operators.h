@@ -38,6 +38,8 @@ public:
     virtual Stream stream() = 0;  // of the instruction at work
     // Room for one call, the same for every call of a slot on a stream.
     virtual void* scratch(int slot, std::size_t bytes) = 0;
+    // Room for what an operator keeps of a micro-batch from forward to backward, beside its saved context.
+    virtual void* kept(model::OperatorId op, std::int32_t micro_batch, std::size_t bytes) = 0;
     // True when all of this was to be cleared and is not yet: the caller writes it instead of adding to it.
     // Else what of it is to be cleared is.
     virtual bool takes_over_zeros(void* data, std::size_t bytes) = 0;
@@ -244,8 +246,24 @@ private:
 
     RoutingShape routing_shape(const model::Operator& mixture) const;
     const void* routing(const model::Operator& mixture, const void* probabilities) const;
-    std::vector<std::int64_t> rows_of_experts(model::OperatorId id, const Operands& operands,
-                                              bool is_forward) const;
+    // How routed tokens are divided over experts: `blocks` where one launch makes the products of all, else
+    // `rows` of each block, which the host knows.
+    struct ExpertRows {
+        std::int64_t most = 0;  // of all blocks; the number itself where `is_exact`
+        bool is_exact = true;
+        std::vector<std::int64_t> rows = {};
+        std::optional<ExpertBlocks> blocks = {};
+    };
+    ExpertRows rows_of_experts(model::OperatorId id, const Operands& operands, bool is_forward) const;
+    std::vector<std::int64_t> fetched_rows(const model::Operator& op, const Operands& operands) const;
+    // Does one launch make the products of all experts?
+    bool joins_experts(model::OperatorId id) const;
+    Alternatives joined_experts_or_not(model::OperatorId id) const;
+    void expert_products(const ExpertRows& rows, std::int64_t experts, std::int64_t n, std::int64_t k,
+                         const void* a, const void* weights, bool transposes, void* c,
+                         bool accumulates) const;
+    void expert_weight_gradients(const ExpertRows& rows, std::int64_t experts, std::int64_t m, std::int64_t n,
+                                 const void* a, const void* b, Sums gradients) const;
     void router(const model::Operator& op, const Operands& operands) const;
     const void* router_gradient(const model::Operator& op, const Operands& operands, const void* dy) const;
     void router_backward(const model::Operator& op, const Operands& operands, const void* dy,

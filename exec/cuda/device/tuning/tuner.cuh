@@ -7,6 +7,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "exec/cuda/device/library_check.cuh"
 #include "exec/cuda/device/tuning/choice_cache.h"
@@ -88,15 +89,22 @@ public:
         put(key, std::string(reinterpret_cast<const char*>(&value), sizeof value));
     }
 
-    // Without memory for it the fused one is taken, as where nothing is measured.
-    bool pays(const Kernels& kernels, const Alternatives& alternatives) {
+    // Without memory for it the fused one is taken, as where nothing is measured. `multiply` performs a
+    // product on the default stream.
+    template <class Multiply>
+    bool pays(const Kernels& kernels, const Alternatives& alternatives, const Multiply& multiply) {
         if (!measures_) return true;
         const std::string key = "fusion:" + alternatives.what;
         if (const std::optional<char> known = find_value<char>(key)) return *known != 0;
         const Temporary room(alternatives.room_bytes + 256);
         if (!room.get()) return true;
+        const std::vector<Product> products =
+            alternatives.products ? alternatives.products(room.get()) : std::vector<Product>();
         const float fused = milliseconds_of([&] { alternatives.fused(kernels, nullptr, room.get()); }),
-                    apart = milliseconds_of([&] { alternatives.apart(kernels, nullptr, room.get()); });
+                    apart = milliseconds_of([&] {
+                        alternatives.apart(kernels, nullptr, room.get());
+                        for (const Product& product : products) multiply(product);
+                    });
         put_value(key, static_cast<char>(fused < apart));
         return fused < apart;
     }
