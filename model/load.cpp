@@ -33,6 +33,20 @@ std::string resolved(const std::string& reference, const LoadOptions& options) {
                : (fs::path(options.directory) / reference).string();
 }
 
+// Of the folder that holds the file; in the local cache of Hugging Face (models--ORG--NAME/snapshots/COMMIT)
+// NAME.
+std::string name_of_folder(const fs::path& file) {
+    std::error_code failure;
+    const fs::path folder = fs::absolute(file, failure).lexically_normal().parent_path();
+    const fs::path snapshots = folder.parent_path();
+    if (snapshots.filename() == "snapshots") {
+        const std::string repository = snapshots.parent_path().filename().string();
+        if (const std::size_t at = repository.rfind("--"); at != std::string::npos)
+            return repository.substr(at + 2);
+    }
+    return folder.filename().string();
+}
+
 // The name a person would give the model in that file: llama-2-7b for llama-2-7b.config.json or
 // llama-2-7b/config.json.
 std::string name_of_file(const std::string& path) {
@@ -43,7 +57,8 @@ std::string name_of_file(const std::string& path) {
             stem.erase(stem.rfind(ending));
             break;
         }
-    if (stem == "config" && file.has_parent_path()) stem = file.parent_path().filename().string();
+    if (stem == "config")
+        if (const std::string folder = name_of_folder(file); !folder.empty()) stem = folder;
     return stem.empty() ? "model" : stem;
 }
 

@@ -8,6 +8,7 @@
 #include "cluster/build_topology.h"
 #include "cluster/profile/local_machine.h"
 #include "cluster/profile/profile_reader.h"
+#include "cluster/synthetic.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/system/installed_data.h"
@@ -114,8 +115,13 @@ std::optional<InstanceType> load_instance(const std::string& reference, core::Di
         }
         std::vector<std::string> names = instance_names();
         std::string near = core::did_you_mean(reference, names);
+        core::Diagnostics unheard;
+        const bool is_device = load_device(reference, unheard).has_value();
         diagnostics.error(referrer, key, key + " = " + core::in_quotes(reference) + " is no known instance",
-                          !near.empty() ? "did you mean " + core::in_quotes(near) + "?"
+                          is_device ? "it is a device: a file with [cluster], device, devices_per_node, "
+                                      "intra, transport and network_bandwidth describes a cluster of yours "
+                                      "(docs/howto.md, 2)"
+                          : !near.empty() ? "did you mean " + core::in_quotes(near) + "?"
                           : names.empty()
                               ? "no profiles were found; set SMSIM_HARDWARE_PROFILES to their folder"
                               : "known: " + core::list_in_words(names) + "; or the path of a .toml profile");

@@ -52,6 +52,12 @@ TEST_CASE("a cluster is an instance type and a number of nodes") {
     CHECK(cluster.local_index(DeviceId(17)) == 1);
 }
 
+TEST_CASE("a device where an instance is wanted is answered with how to describe a node of it") {
+    CHECK_THAT(errors_of("[cluster]\ninstance = \"H100\"\n"), Catch::Contains("it is a device"));
+    CHECK_THAT(errors_of("[cluster]\ninstance = \"A100-SXM4-80GB\"\n"), Catch::Contains("it is a device"));
+    CHECK_THAT(errors_of("[cluster]\ninstance = \"p4d.24xlrge\"\n"), !Catch::Contains("it is a device"));
+}
+
 TEST_CASE("a what-if changes what it names, and is told") {
     Cluster cluster = good(
         "[cluster]\ninstance = \"p4d.24xlarge\"\nnodes = 2\nnetwork_bandwidth = \"200Gbps\"\nnetwork_latency "

@@ -272,7 +272,15 @@ TEST_CASE("configs and descriptions are read from files, a checkpoint's folder i
     std::ofstream(folder / "own.toml") << "[model]\nfamily = \"gpt\"\nhidden = 64\nlayers = 1\nheads = "
                                           "4\nvocabulary = 100\nmax_positions = 8\n";
     core::Diagnostics diagnostics;
-    for (const std::string& reference : {(folder / "config.json").string(), folder.string()}) {
+    // In the local cache of Hugging Face the folder's own name is a commit.
+    const fs::path cached =
+        fs::path(BINARY_DIR) / "test_reader" / "models--org--llama-2-7b" / "snapshots" / "0a1b2c";
+    fs::create_directories(cached);
+    std::ofstream(cached / "config.json") << llama;
+    const std::string relative = fs::relative(folder / "config.json").string();
+    for (const std::string& reference :
+         {(folder / "config.json").string(), folder.string(), relative,
+          (folder / "." / "config.json").string(), (cached / "config.json").string()}) {
         const auto graph = model::load_model(reference, {}, diagnostics);
         INFO(core::format(diagnostics));
         REQUIRE(graph);
