@@ -149,7 +149,7 @@ std::vector<OutputFile> files_of(const SimulateRequest& request, const sim::Scen
     std::vector<OutputFile> files;
     if (request.trace)
         files.push_back(
-            {*request.trace, sim::chrome_trace(*evaluation.program, evaluation.timeline,
+            {*request.trace, sim::chrome_trace(*evaluation.program, scenario.graph, evaluation.timeline,
                                                evaluation.memory_timeline, marks_of(evaluation))});
     if (request.timeline) files.push_back({*request.timeline, columns_of(scenario, evaluation)});
     if (request.html) files.push_back(page_of(*request.html, scenario, evaluation, reply));

@@ -343,10 +343,12 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
         if (!request.trace.empty())
             core::write_file_atomically(
                 request.trace,
-                report.predicted ? sim::comparison_trace(job->program, report.predicted->timeline,
-                                                         report.predicted->memory_timeline,
-                                                         result->timelines.back(), result->memory)
-                                 : sim::chrome_trace(job->program, result->timelines.back(), result->memory));
+                report.predicted
+                    ? sim::comparison_trace(job->program, job->scenario.graph, report.predicted->timeline,
+                                            report.predicted->memory_timeline, result->timelines.back(),
+                                            result->memory)
+                    : sim::chrome_trace(job->program, job->scenario.graph, result->timelines.back(),
+                                        result->memory));
     } catch (const core::MachineError& failure) {  // the run's figures are told all the same
         report.remarks.push_back(fmt::format("the trace is not written: {}", failure.what()));
         verdict = machine_failure;

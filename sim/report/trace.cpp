@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "core/diagnostics.h"
+#include "core/document.h"
 #include "core/index/integers.h"
 
 namespace sim {
@@ -183,7 +184,8 @@ private:
 
 class TraceWriter {
 public:
-    explicit TraceWriter(const schedule::Program& program) : program_(program) {}
+    TraceWriter(const schedule::Program& program, const model::ModelGraph& graph)
+        : program_(program), graph_(graph) {}
 
     void add(std::size_t pid, const std::string& name, const schedule::Timeline& timeline, std::size_t p,
              const schedule::MemoryTimeline& memory) {
@@ -203,12 +205,12 @@ public:
             fmt::format_to(out,
                            ",\n{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{},\"dur\":{},\"name\":\"{"
                            "}\",\"cat\":\"{}\",\"args\":{{\"instruction\":{},"
-                           "\"stage\":{},\"micro_batch\":{},\"bytes\":{:.0f}}}}}",
+                           "\"stage\":{},\"micro_batch\":{},\"bytes\":{:.0f}{}}}}}",
                            pid, core::position_of(instruction.stream), microseconds(nanoseconds(span.start)),
                            microseconds(nanoseconds(span.end) - nanoseconds(span.start)),
                            label(program_, instruction, false), schedule::name_of(instruction.stream),
                            span.instruction, instruction.stage, instruction.micro_batch,
-                           instruction.bytes.value);
+                           instruction.bytes.value, operators_of(instruction));
         }
         if (p >= memory.samples.size()) return;
         for (const schedule::MemorySample& sample : memory.samples[p]) {
@@ -251,7 +253,25 @@ public:
     std::string take() { return std::move(text_) + "\n]}\n"; }
 
 private:
+    // `,"operators":"layers.0.norm1 .. layers.3.mlp (48)"` of a computation, as JSON.
+    const std::string& operators_of(const Instruction& instruction) {
+        const model::OperatorRange range = instruction.operators;
+        const bool computes = instruction.kind == InstructionKind::compute && range.begin < range.end;
+        const auto [entry, is_new] =
+            operators_.try_emplace(computes ? std::pair(range.begin, range.end) : std::pair(0, 0));
+        if (is_new && computes) {
+            std::string text = graph_.operators[range.begin].name;
+            if (range.end - range.begin > 1)
+                text +=
+                    fmt::format(" .. {} ({})", graph_.operators[range.end - 1].name, range.end - range.begin);
+            entry->second = ",\"operators\":" + core::to_json(core::Value(text));
+        }
+        return entry->second;
+    }
+
     const schedule::Program& program_;
+    const model::ModelGraph& graph_;
+    std::map<std::pair<std::int32_t, std::int32_t>, std::string> operators_;  // by their range
     std::int64_t arrows_ = 0;
     std::string text_ = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
     bool is_first_ = true;
@@ -259,11 +279,12 @@ private:
 
 }  // namespace
 
-std::string chrome_trace(const schedule::Program& program, const schedule::Timeline& timeline,
-                         const schedule::MemoryTimeline& memory, const std::vector<TraceMark>& marks) {
+std::string chrome_trace(const schedule::Program& program, const model::ModelGraph& graph,
+                         const schedule::Timeline& timeline, const schedule::MemoryTimeline& memory,
+                         const std::vector<TraceMark>& marks) {
     core::require(timeline.spans.size() == timeline.class_of.size(),
                   "a trace needs the spans of every performer");
-    TraceWriter writer(program);
+    TraceWriter writer(program, graph);
     for (std::size_t p = 0; p < timeline.spans.size(); ++p) {
         const int pipeline = program.classes[timeline.class_of[p]].pipeline;
         writer.add(p, fmt::format("rank {} (pipeline {})", timeline.rank[p], pipeline), timeline, p, memory);
@@ -273,14 +294,15 @@ std::string chrome_trace(const schedule::Program& program, const schedule::Timel
     return writer.take();
 }
 
-std::string comparison_trace(const schedule::Program& program, const schedule::Timeline& predicted,
+std::string comparison_trace(const schedule::Program& program, const model::ModelGraph& graph,
+                             const schedule::Timeline& predicted,
                              const schedule::MemoryTimeline& predicted_memory,
                              const schedule::Timeline& measured,
                              const schedule::MemoryTimeline& measured_memory) {
     core::require(predicted.spans.size() == predicted.class_of.size() &&
                       measured.spans.size() == measured.class_of.size(),
                   "a trace needs the spans of every performer");
-    TraceWriter writer(program);
+    TraceWriter writer(program, graph);
     for (std::size_t p = 0; p < measured.spans.size(); ++p) {
         const int rank = measured.rank[p];
         // The rank itself where every rank was simulated, else its class's representative.

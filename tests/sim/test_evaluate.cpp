@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "core/diagnostics.h"
@@ -243,7 +244,7 @@ TEST_CASE("two evaluations give the same report, JSON and trace to the byte") {
     const auto texts = [&] {
         const sim::Evaluation e = evaluate(graph, cluster, plan, {.keeps_timeline = true});
         return sim::text_report(e, graph, cluster, plan) + core::to_json(sim::to_value(e, graph, plan)) +
-               sim::chrome_trace(*e.program, e.timeline, e.memory_timeline) +
+               sim::chrome_trace(*e.program, graph, e.timeline, e.memory_timeline) +
                sim::timeline_columns(*e.program, graph,
                                      {{.timeline = e.timeline, .memory = e.memory_timeline}});
     };
@@ -256,14 +257,39 @@ TEST_CASE("a trace is JSON with a complete event for every instruction of every 
     const schedule::Plan plan = plan_of(1, 2, 2, 3);
     const sim::Evaluation e = evaluate(graph, cluster, plan, {.keeps_timeline = true});
     core::Diagnostics diagnostics;
-    const std::optional<core::Value> trace =
-        core::parse_json(sim::chrome_trace(*e.program, e.timeline, e.memory_timeline), "trace", diagnostics);
+    const std::optional<core::Value> trace = core::parse_json(
+        sim::chrome_trace(*e.program, graph, e.timeline, e.memory_timeline), "trace", diagnostics);
     REQUIRE(trace.has_value());
     std::size_t complete = 0, instructions = 0;
     for (const core::Value& event : trace->find("traceEvents")->items())
         complete += event.find("ph")->string() == "X";
     for (const schedule::RankProgram& list : e.program->classes) instructions += list.instructions.size();
     REQUIRE(complete == instructions);
+    // A computation names its operators: two stages, each a run of the graph's.
+    std::map<std::int64_t, std::set<std::string>> of_stage;
+    for (const core::Value& event : trace->find("traceEvents")->items()) {
+        if (event.find("ph")->string() != "X" || !event.find("name")->string().starts_with("F")) continue;
+        REQUIRE(event.find("args")->find("operators"));
+        of_stage[event.find("args")->find("stage")->integer()].insert(
+            event.find("args")->find("operators")->string());
+    }
+    REQUIRE(of_stage.size() == 2);
+    CHECK(of_stage[0].begin()->find(graph.operators.front().name) == 0);
+    CHECK(std::any_of(of_stage[1].begin(), of_stage[1].end(), [&](const std::string& operators) {
+        return operators.find(graph.operators.back().name) != std::string::npos;
+    }));
+    std::size_t named = 0;  // in forward passes of one micro-batch: every operator once
+    for (const auto& [stage, texts] : of_stage)
+        for (const std::string& text : texts) {
+            const std::size_t at = text.rfind(" (");
+            named += at == std::string::npos ? 1 : std::stoul(text.substr(at + 2));
+        }
+    // But where tensor-parallel ranks add up: that is a collective.
+    const auto exits = std::count_if(graph.operators.begin(), graph.operators.end(), [](const auto& op) {
+        return op.kind == model::OperatorKind::parallel_exit;
+    });
+    CHECK(exits > 0);
+    CHECK(named + static_cast<std::size_t>(exits) == graph.operators.size());
 }
 
 TEST_CASE("parameters tied over any pipeline ranks are reduced by those that hold a copy") {

@@ -34,11 +34,11 @@ struct Trace {
     std::size_t loose_ends = 0;  // ends of arrows outside every slice
 };
 
-Trace read_trace(const sim::Evaluation& evaluation) {
+Trace read_trace(const sim::Evaluation& evaluation, const model::ModelGraph& graph) {
     core::Diagnostics diagnostics;
     const std::optional<core::Value> document = core::parse_json(
-        sim::chrome_trace(*evaluation.program, evaluation.timeline, evaluation.memory_timeline), "trace",
-        diagnostics);
+        sim::chrome_trace(*evaluation.program, graph, evaluation.timeline, evaluation.memory_timeline),
+        "trace", diagnostics);
     REQUIRE(document);
     Trace trace;
     const core::Value::Array& events = document->find("traceEvents")->items();
@@ -80,7 +80,7 @@ TEST_CASE("slices of a trace's lane do not overlap, and its arrows lead from sli
             const std::optional<sim::Evaluation> evaluation = sim::evaluate(
                 graph, cluster, plan, diagnostics, {.keeps_timeline = true, .is_folded = is_folded});
             REQUIRE(evaluation);
-            Trace trace = read_trace(*evaluation);
+            Trace trace = read_trace(*evaluation, graph);
             for (auto& [lane, slices] : trace.lanes) {
                 std::sort(slices.begin(), slices.end(), [](const Slice& a, const Slice& b) {
                     return std::pair(a.start, a.end) < std::pair(b.start, b.end);
