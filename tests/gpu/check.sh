@@ -220,6 +220,9 @@ tiny_plan() {
         '[training]' 'optimizer = "sgd"' 'learning_rate = 0.1' 'seed = 1234' 'steps = 5'
 }
 
+# The same with four experts in place of each layer's second half, of which a token takes two.
+tiny_mixture() { tiny_plan "$@" | sed 's/^hidden = 64/experts = 4\nexperts_per_token = 2\nhidden = 64/'; }
+
 # N processes on this host, each a rank: rank 0's output and exit code.
 ranks() {
     local count=$1 port=$((20000 + RANDOM % 20000)) rank pids=() code=0
@@ -265,6 +268,7 @@ do_nccl() {
         [1_disk]=$'precision = "fp32"\nschedule = "gpipe"\noffload = "disk"\noffload_bandwidth = "1GB/s"\nactivation_loading_horizon = 1'
         [1_graph_disk]=$'precision = "fp32"\nschedule = "gpipe"\noffload = "disk"\noffload_bandwidth = "1GB/s"\nactivation_loading_horizon = 1'
         [1_asynchronous]=$'precision = "fp32"\nschedule = "pipedream"'
+        [2_experts]=$'precision = "fp32"\ndata_parallel = 2\nexpert_parallel = 2'
         [2_context]=$'precision = "fp32"\ncontext_parallel = 2'
         [2_segments]=$'precision = "fp32"\npipeline_parallel = 2\nschedule = "seq1f1b"\nsegments = 4'
         [2_interleaved]=$'precision = "fp32"\npipeline_parallel = 2\nvirtual_stages = 2\nschedule = "interleaved"'
@@ -272,8 +276,11 @@ do_nccl() {
         [4_tensor_sequence_data]=$'precision = "fp32"\ntensor_parallel = 2\nsequence_parallel = true\ndata_parallel = 2'
     )
     for name in $(printf '%s\n' "${!plans[@]}" | sort); do
-        tiny_plan "${plans[$name]}" >"$scratch/$name.toml"
         options=(--backend cuda --no-compare --check --time-limit 40)
+        if [[ $name == *experts* ]]; then
+            tiny_mixture "${plans[$name]}" >"$scratch/$name.toml"
+            options+=(--cuda-expert-room 4) # tiny experts are uneven
+        else tiny_plan "${plans[$name]}" >"$scratch/$name.toml"; fi
         [[ $name != *graph* ]] || options+=(--cuda-graph)
         printf '\n== %s: %s\n' "$name" "${plans[$name]//$'\n'/, }"
         if [[ $name == 1_* ]]; then limited 60 "$programs/smexec" "$scratch/$name.toml" "${options[@]}" || { echo "[exit code $?]"; failed=1; }
@@ -419,7 +426,7 @@ do_smoke() {
         tiny_plan 'precision = { compute = "fp8" }' >"$scratch/tiny8.toml"
         shown 25 "$programs/smexec" "$scratch/tiny8.toml" --backend cuda --no-compare --check || failed=1
     fi
-    tiny_plan 'precision = "fp32"' | sed -e 's/^hidden = 64/experts = 4\nhidden = 64/' >"$scratch/mixture.toml"
+    tiny_mixture 'precision = "fp32"' >"$scratch/mixture.toml"
     for name in "" --cuda-graph "--cuda-without expert-products"; do
         # shellcheck disable=SC2086
         shown 25 "$programs/smexec" "$scratch/mixture.toml" --backend cuda --no-compare --check $name || failed=1
