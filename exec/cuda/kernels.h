@@ -303,11 +303,11 @@ struct Kernels {
     void (*expert_table)(Stream, const RoutingShape&, const void* routing, std::int32_t* table);
     void (*known_expert_table)(Stream, const std::vector<std::int64_t>& rows, std::int32_t* table);
     // c [rows, n] from a [rows, k] and weights of each row's expert: [n, k] if it `transposes`, else [k, n].
-    void (*expert_products)(Stream, Type, const ExpertBlocks&, std::int64_t n, std::int64_t k, const void* a,
-                            const void* weights, bool transposes, void* c, bool accumulates);
+    void (*expert_products)(Stream, Type, bool uses_tf32, const ExpertBlocks&, std::int64_t n, std::int64_t k,
+                            const void* a, const void* weights, bool transposes, void* c, bool accumulates);
     // gradients [experts, m, n] from a [rows, m] and b [rows, n]: of every expert the sum over its rows.
-    void (*expert_weight_gradients)(Stream, Type, const ExpertBlocks&, std::int64_t m, std::int64_t n,
-                                    const void* a, const void* b, Sums gradients);
+    void (*expert_weight_gradients)(Stream, Type, bool uses_tf32, const ExpertBlocks&, std::int64_t m,
+                                    std::int64_t n, const void* a, const void* b, Sums gradients);
     void (*router_softmax)(Stream, Type, std::int64_t tokens, std::int64_t experts, const float* logits,
                            void* probabilities);
     // dlogits; to the gradient of every probability comes balance * loss_scale * chosen[expert], where chosen

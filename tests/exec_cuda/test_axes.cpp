@@ -320,6 +320,25 @@ TEST_CASE("experts in bf16 on an emulated GPU stay near the CPU's") {
         CHECK(std::abs(gpu.run.losses[i] - cpu.run.losses[i]) < 4e-3 * cpu.run.losses[i]);
 }
 
+TEST_CASE("experts multiply in tf32 where the plan says so") {
+    schedule::Plan plan = tiny::plan();
+    plan.micro_batches = 2;
+    const model::ModelGraph graph = tiny::mixtral(2);
+    const auto losses = [&](core::DataType compute) {
+        schedule::Program program = tiny::program_of(plan, graph);
+        program.plan.precision.compute = compute;  // which no processor has
+        exec::RunOptions options;
+        options.steps = 3;
+        options.make_backend = emulated::backend();
+        options.time_limit = core::seconds(20);
+        return exec::run(program, graph, tiny::data_of(graph), options).losses;
+    };
+    const std::vector<double> fp32 = losses(core::DataType::fp32), tf32 = losses(core::DataType::tf32);
+    CHECK(fp32 != tf32);
+    // Operands are off by 2^-11 of themselves at most.
+    for (std::size_t i = 0; i < fp32.size(); ++i) CHECK(std::abs(tf32[i] - fp32[i]) < 0x1p-11 * fp32[i]);
+}
+
 TEST_CASE("more routed tokens than a rank has room for end the run with their number") {
     schedule::Plan plan = tiny::plan();
     plan.layout.data = plan.layout.expert = 4;

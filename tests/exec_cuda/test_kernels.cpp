@@ -444,7 +444,7 @@ void check_mixture(Bench& b, Type type) {
 
 // All experts' products in one launch against a product for each block of rows: blocks of several sources,
 // empty ones, of one row, of more than a tile; extents that fill tiles, and that no vector divides.
-void check_expert_products(Bench& b, Type type) {
+void check_expert_products(Bench& b, Type type, bool uses_tf32) {
     const std::int64_t experts = b.between(1, 4), blocks = experts * b.between(1, 3);
     const auto extent = [&] { return b.between(0, 1) ? 8 * b.between(1, 20) : b.between(1, 140); };
     const std::int64_t n = extent(), k = extent();
@@ -460,6 +460,13 @@ void check_expert_products(Bench& b, Type type) {
     const ExpertBlocks of{blocks, experts, total + b.between(0, 200), table};
     const auto count = [](std::int64_t a, std::int64_t c) { return static_cast<std::size_t>(a * c); };
     std::vector<float> x = b.normal(total * k), y = b.normal(total * n), weights = b.normal(experts * n * k);
+    for (std::vector<float>* operand : {&x, &y, &weights})
+        for (float& value : *operand)  // numbers of tf32 have ten bits of fraction
+            if (uses_tf32) {
+                int exponent = 0;
+                value =
+                    std::ldexp(std::nearbyint(std::ldexp(std::frexp(value, &exponent), 11)), exponent - 11);
+            }
     const void *dx = b.put(type, x), *dy = b.put(type, y), *dw = b.put(type, weights);
     const auto each_block = [&](const auto& product) {
         std::int64_t first = 0;
@@ -473,14 +480,14 @@ void check_expert_products(Bench& b, Type type) {
         std::vector<float> c = b.normal(total * n), input = b.normal(total * k), expected = c;
         void *dc = b.put(type, c), *dinput = b.put(type, input);
         expected = c;
-        b.k.expert_products(b.s, type, of, n, k, dx, dw, true, dc, adds);
+        b.k.expert_products(b.s, type, uses_tf32, of, n, k, dx, dw, true, dc, adds);
         each_block([&](std::int64_t e, std::int64_t first, std::int64_t own) {
             cpu::kernels().product(false, true, own, n, k, 1, &x[count(first, k)], k,
                                    &weights[count(e, n * k)], k, &expected[count(first, n)], n, adds);
         });
         near("products of experts", type, b.get(type, dc, expected.size()), expected, 16);
         expected = input;
-        b.k.expert_products(b.s, type, of, k, n, dy, dw, false, dinput, adds);
+        b.k.expert_products(b.s, type, uses_tf32, of, k, n, dy, dw, false, dinput, adds);
         each_block([&](std::int64_t e, std::int64_t first, std::int64_t own) {
             cpu::kernels().product(false, false, own, k, n, 1, &y[count(first, n)], n,
                                    &weights[count(e, n * k)], k, &expected[count(first, k)], k, adds);
@@ -491,7 +498,8 @@ void check_expert_products(Bench& b, Type type) {
             void* dgradients = b.put(gradient_type, gradients);
             expected = gradients;
             if (!adds) std::fill(expected.begin(), expected.end(), 0.0f);
-            b.k.expert_weight_gradients(b.s, type, of, n, k, dy, dx, {dgradients, gradient_type, adds});
+            b.k.expert_weight_gradients(b.s, type, uses_tf32, of, n, k, dy, dx,
+                                        {dgradients, gradient_type, adds});
             each_block([&](std::int64_t e, std::int64_t first, std::int64_t own) {
                 cpu::kernels().product(true, false, n, k, own, 1, &y[count(first, n)], n, &x[count(first, k)],
                                        k, &expected[count(e, n * k)], k, true);
@@ -500,6 +508,11 @@ void check_expert_products(Bench& b, Type type) {
                  b.get(gradient_type, dgradients, expected.size()), expected, 16);
         }
     }
+}
+
+void check_expert_products(Bench& b, Type type) {
+    check_expert_products(b, type, false);
+    if (type == Type::fp32) check_expert_products(b, type, true);
 }
 
 void check_loss(Bench& b, Type type) {

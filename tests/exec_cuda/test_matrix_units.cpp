@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "core/random.h"
@@ -15,6 +16,7 @@ using namespace exec::cuda;
 using emulation::EmulatedThread;
 using host_body::Bf16;
 using host_body::Fp16;
+using host_body::Tf32;
 
 // Small whole numbers: their products and sums are exact in every precision here.
 template <class T>
@@ -41,10 +43,11 @@ void check_fragments() {
     const std::vector<T> a = whole_numbers<T>(m * k, 1), b = whole_numbers<T>(k * n, 2);
     std::vector<float> sums(m * n, 0.0f);
     emulation::emulate(1, 32, 0, true, [&](const EmulatedThread& t) {
-        // PTX ISA 8.7, 9.7.14.5.8: of the i-th half of a, i = 0 ... 7, the row is groupID where i is 0, 1, 4
-        // or 5, else groupID + 8, the column 2 threadID_in_group + i % 2, and 8 more from i = 4 on; of the
-        // i-th of b, i = 0 ... 3, the row is 2 threadID_in_group + i % 2, and 8 more from i = 2 on, the
-        // column groupID; of the i-th sum the row is groupID, and 8 more from i = 2 on.
+        // PTX ISA 8.7, "Matrix fragments for mma.m16n8k16", .f16 and .bf16: of the i-th half of a,
+        // i = 0 ... 7, the row is groupID where i is 0, 1, 4 or 5, else groupID + 8, the column
+        // 2 threadID_in_group + i % 2, and 8 more from i = 4 on; of the i-th of b, i = 0 ... 3, the row is
+        // 2 threadID_in_group + i % 2, and 8 more from i = 2 on, the column groupID; of the i-th sum the row
+        // is groupID, and 8 more from i = 2 on.
         const int group = t.thread() / 4, in_group = t.thread() % 4;
         const auto left = [&](int i) {
             const int row = i % 4 < 2 ? group : group + 8, column = 2 * in_group + i % 2 + (i >= 4 ? 8 : 0);
@@ -68,6 +71,37 @@ void check_fragments() {
             for (int i = 0; i < k; ++i)
                 expected += host_body::to_float(a[static_cast<std::size_t>(row * k + i)]) *
                             host_body::to_float(b[static_cast<std::size_t>(i * n + column)]);
+            CHECK(sums[static_cast<std::size_t>(row * n + column)] == expected);
+        }
+}
+
+void check_tf32_fragments() {
+    constexpr int m = 16, n = 8, k = 8;
+    const std::vector<float> a = whole_numbers<float>(m * k, 5), b = whole_numbers<float>(k * n, 6);
+    std::vector<float> sums(m * n, 0.0f);
+    emulation::emulate(1, 32, 0, true, [&](const EmulatedThread& t) {
+        // PTX ISA 8.7, "Matrix fragments for mma.m16n8k8", .tf32: of the i-th number of a, i = 0 ... 3, the
+        // row is groupID where i is even, else groupID + 8, the column threadID_in_group, and 4 more from
+        // i = 2 on; of the i-th of b the row is threadID_in_group, and 4 more for i = 1, the column groupID.
+        const int group = t.thread() / 4, in_group = t.thread() % 4;
+        std::uint32_t left[4], right[2];
+        for (int i = 0; i < 4; ++i)
+            left[i] = host_body::rounded_to_tf32(
+                a[static_cast<std::size_t>((group + i % 2 * 8) * k + in_group + i / 2 * 4)]);
+        for (int i = 0; i < 2; ++i)
+            right[i] =
+                host_body::rounded_to_tf32(b[static_cast<std::size_t>((in_group + i * 4) * n + group)]);
+        float own[4] = {0, 0, 0, 0};
+        host_body::multiply_matrices<Tf32>(t, own, left, right[0], right[1]);
+        for (int i = 0; i < 4; ++i)
+            sums[static_cast<std::size_t>((group + (i >= 2 ? 8 : 0)) * n + 2 * in_group + i % 2)] = own[i];
+    });
+    for (int row = 0; row < m; ++row)
+        for (int column = 0; column < n; ++column) {
+            float expected = 0;
+            for (int i = 0; i < k; ++i)
+                expected +=
+                    a[static_cast<std::size_t>(row * k + i)] * b[static_cast<std::size_t>(i * n + column)];
             CHECK(sums[static_cast<std::size_t>(row * n + column)] == expected);
         }
 }
@@ -111,11 +145,61 @@ void check_without_units() {
         }
 }
 
+// Gradients of weights, whose rows come in three blocks of each expert.
+template <class T>
+std::vector<float> gradients_of_experts(emulation::ThreadOrder order) {
+    const std::vector<std::int64_t> rows{70, 3, 0, 41, 140, 1};
+    const std::int64_t m = 136, n = 24, total = 255, experts = 2;
+    core::Random random(7);
+    std::vector<T> a(static_cast<std::size_t>(total * m)), b(static_cast<std::size_t>(total * n));
+    for (std::vector<T>* operand : {&a, &b})
+        for (T& value : *operand) value = host_body::from_float<T>(static_cast<float>(random.normal()));
+    std::vector<std::int32_t> table(14);
+    host_body::known_expert_table(nullptr, rows, table.data());
+    std::vector<float> gradients(static_cast<std::size_t>(experts * m * n));
+    const emulation::ScopedThreadOrder scope(order, 3);
+    const Type type = std::is_same_v<T, Bf16> ? Type::bf16 : Type::fp32;
+    host_body::expert_weight_gradients(nullptr, type, std::is_same_v<T, Tf32>,
+                                       {6, experts, total, table.data()}, m, n, a.data(), b.data(),
+                                       {gradients.data(), Type::fp32, false});
+    return gradients;
+}
+template <class T>
+void check_order() {
+    const std::vector<float> ascending = gradients_of_experts<T>(emulation::ThreadOrder::ascending);
+    CHECK(ascending == gradients_of_experts<T>(emulation::ThreadOrder::descending));
+    CHECK(ascending == gradients_of_experts<T>(emulation::ThreadOrder::random));
+}
+
 }  // namespace
+
+TEST_CASE("gradients of experts have the same bits in whatever order threads and blocks run") {
+    check_order<float>();
+    check_order<Tf32>();
+    check_order<Bf16>();
+}
 
 TEST_CASE("emulated matrix units give every thread the share that PTX says") {
     check_fragments<Bf16>();
     check_fragments<Fp16>();
+    check_tf32_fragments();
+}
+
+TEST_CASE("what is multiplied in tf32 is rounded to ten bits of fraction, ties away from zero") {
+    const auto rounded = [](float x) {
+        const std::uint32_t bits = host_body::rounded_to_tf32(x);
+        float result = 0;
+        std::memcpy(&result, &bits, sizeof result);
+        return result;
+    };
+    CHECK(rounded(1 + 0x1p-10f) == 1 + 0x1p-10f);
+    CHECK(rounded(1 + 0x1p-11f) == 1 + 0x1p-10f);
+    CHECK(rounded(-1 - 0x1p-11f) == -1 - 0x1p-10f);
+    CHECK(rounded(1 + 0x1p-12f + 0x1p-13f) == 1);
+    CHECK(rounded(2 - 0x1p-12f) == 2);
+    CHECK(rounded(0) == 0);
+    CHECK(rounded(INFINITY) == INFINITY);
+    CHECK(std::isnan(rounded(NAN)));
 }
 
 TEST_CASE("products of experts are the same without matrix units") {
@@ -123,4 +207,6 @@ TEST_CASE("products of experts are the same without matrix units") {
     check_without_units<Bf16, false>();
     check_without_units<Fp16, true>();
     check_without_units<Fp16, false>();
+    check_without_units<Tf32, true>();
+    check_without_units<Tf32, false>();
 }

@@ -4,7 +4,8 @@
 // A block of 256 threads makes a tile of 128 x 128: two rows of four warps, 64 x 32 each. Operands go through
 // shared memory in slices 64 bytes deep, the next one on its way in registers while one is multiplied. Every
 // sum is of one thread, over the common dimension in order: nothing depends on which block runs when.
-// Halves go to the matrix units where there are such. Else a thread multiplies the same elements itself.
+// Halves and tf32 go to the matrix units where there are such. Else a thread multiplies the same elements
+// itself, in fp32.
 #pragma once
 
 #include <algorithm>
@@ -37,8 +38,10 @@ SMSIM_DEVICE WarpPart warp_part(const Thread& t) {
 template <class T, bool runs_along_k>
 struct Stripe {
     static constexpr int wide = 16 / sizeof(T), depth = 64 / sizeof(T);
-    // One vector more than there are elements: rows that are read together then lie in different banks.
-    static constexpr int row = (runs_along_k ? depth : tile_extent) + wide;
+    // Some elements more than there are: rows that are read together then lie in different banks.
+    static constexpr int row = runs_along_k ? depth + wide : tile_extent + 8;
+    static constexpr bool is_tf32 = std::is_same_v<T, Tf32>;
+    static constexpr int fragment_depth = is_tf32 ? 8 : 16;
     static constexpr int elements = row * (runs_along_k ? tile_extent : depth);
     static constexpr int vectors_per_row = (runs_along_k ? depth : tile_extent) / wide;
     static constexpr int vectors_per_thread = tile_extent * depth / wide / tile_threads;
@@ -80,11 +83,21 @@ struct Stripe {
     SMSIM_DEVICE static float at(const T* slice, int place, int k) {
         return to_float(slice[runs_along_k ? place * row + k : k * row + place]);
     }
-    // Of the left operand the 16 x 16 from (place, k); of the right one two fragments side by side.
+    // Of the left operand the fragment from (place, k); of the right one two, side by side.
     template <bool is_left, class Thread>
     SMSIM_DEVICE static void fragments(const Thread& t, const T* slice, int place, int k,
                                        std::uint32_t (&words)[4]) {
-        const int lane = t.thread() % 32, second = lane / 8 % 2 * 8, third = lane / 16 * 8;
+        const int lane = t.thread() % 32;
+        if constexpr (is_tf32) {
+            SMSIM_UNROLL
+            for (int i = 0; i < 4; ++i) {
+                const int second = i % 2, third = i / 2;
+                words[i] = rounded_to_tf32(at(slice, place + lane / 4 + (is_left ? second : third) * 8,
+                                              k + lane % 4 + (is_left ? third : second) * 4));
+            }
+            return;
+        }
+        const int second = lane / 8 % 2 * 8, third = lane / 16 * 8;
         place += is_left ? second : third;
         k += is_left ? third : second;
         const T* own =
@@ -99,7 +112,7 @@ SMSIM_DEVICE void multiply_slices(const Thread& t, const T* left, const T* right
     const WarpPart part = warp_part(t);
     if constexpr (has_matrix_units<T>(Thread{})) {
         SMSIM_UNROLL
-        for (int k = 0; k < Left::depth; k += 16) {
+        for (int k = 0; k < Left::depth; k += Left::fragment_depth) {
             std::uint32_t a[4][4], b[2][4];
             SMSIM_UNROLL
             for (int i = 0; i < 4; ++i) Left::template fragments<true>(t, left, part.row + 16 * i, k, a[i]);
@@ -312,12 +325,19 @@ inline void known_expert_table(Stream s, const std::vector<std::int64_t>& rows, 
     }
 }
 
-inline void expert_products(Stream s, Type type, const ExpertBlocks& blocks, std::int64_t n, std::int64_t k,
-                            const void* a, const void* weights, bool transposes, void* c, bool accumulates) {
+template <class Call>
+void with_product_type(Type type, bool uses_tf32, const Call& call) {
+    if (uses_tf32) call(Tf32{});
+    else with_type(type, call);
+}
+
+inline void expert_products(Stream s, Type type, bool uses_tf32, const ExpertBlocks& blocks, std::int64_t n,
+                            std::int64_t k, const void* a, const void* weights, bool transposes, void* c,
+                            bool accumulates) {
     // Each block of rows has one tile at most that is not full.
     const std::int64_t column_tiles = ceiling(n, tile_extent),
                        row_tiles = blocks.rows / tile_extent + at_most(blocks.count, blocks.rows);
-    with_type(type, [&](auto t) {
+    with_product_type(type, uses_tf32, [&](auto t) {
         using T = decltype(t);
         constexpr int wide = 16 / sizeof(T);
         const auto start = [&]<bool is_transposed>() {
@@ -332,10 +352,11 @@ inline void expert_products(Stream s, Type type, const ExpertBlocks& blocks, std
     });
 }
 
-inline void expert_weight_gradients(Stream s, Type type, const ExpertBlocks& blocks, std::int64_t m,
-                                    std::int64_t n, const void* a, const void* b, Sums gradients) {
+inline void expert_weight_gradients(Stream s, Type type, bool uses_tf32, const ExpertBlocks& blocks,
+                                    std::int64_t m, std::int64_t n, const void* a, const void* b,
+                                    Sums gradients) {
     const std::int64_t row_tiles = ceiling(m, tile_extent), column_tiles = ceiling(n, tile_extent);
-    with_type(type, [&](auto t) {
+    with_product_type(type, uses_tf32, [&](auto t) {
         using T = decltype(t);
         constexpr int wide = 16 / sizeof(T);
         using Body = ExpertWeightGradients<T>;

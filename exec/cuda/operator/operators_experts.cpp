@@ -84,11 +84,6 @@ std::vector<Product> block_by_block(const Product& plain, const std::vector<std:
 }  // namespace
 
 bool Operators::joins_experts(model::OperatorId id) const {
-    if (plan_.precision.compute == core::DataType::tf32) {
-        kernel_choices_.insert({std::string(name_of(Fused::expert_products)), "apart",
-                                "one launch for all experts has no products in tf32"});
-        return false;
-    }
     return is_fused(Fused::expert_products, {op(id).attributes.experts_are_gated, id.index, 0},
                     [&] { return joined_experts_or_not(id); });
 }
@@ -100,6 +95,7 @@ Alternatives Operators::joined_experts_or_not(model::OperatorId id) const {
     const std::int64_t rows = shape.routed_tokens, hidden = shape.hidden, width = shape.first_width,
                        experts = shape.experts;
     const Type type = type_, gradient_type = gradient_type_;
+    const bool uses_tf32 = product().uses_tf32;
     MeasuredRoom room;
     const std::size_t x = room.take((rows * hidden) * size_of(type)),
                       y = room.take((rows * width) * size_of(type)),
@@ -116,8 +112,8 @@ Alternatives Operators::joined_experts_or_not(model::OperatorId id) const {
     const auto weight = [=](char* base) {
         return WeightProducts{width, hidden, base + y, base + x, {base + gradients, gradient_type, true}};
     };
-    Alternatives result{fmt::format("expert-products:{}:{}:{}:{}:{}:{}", static_cast<int>(type),
-                                    static_cast<int>(gradient_type), experts, rows, hidden, width),
+    Alternatives result{fmt::format("expert-products:{}:{}:{}:{}:{}:{}:{}", static_cast<int>(type),
+                                    static_cast<int>(gradient_type), uses_tf32, experts, rows, hidden, width),
                         room.bytes(),
                         {},
                         [](const Kernels&, Stream, char*) {}};
@@ -126,9 +122,10 @@ Alternatives Operators::joined_experts_or_not(model::OperatorId id) const {
         const ExpertBlocks blocks{experts, experts, rows, placed};
         k.known_expert_table(s, even, placed);
         for (const RowProducts& p : {forward(base), input(base)})
-            k.expert_products(s, type, blocks, p.n, p.k, p.a, p.weights, p.transposes, p.c, p.accumulates);
+            k.expert_products(s, type, uses_tf32, blocks, p.n, p.k, p.a, p.weights, p.transposes, p.c,
+                              p.accumulates);
         const WeightProducts w = weight(base);
-        k.expert_weight_gradients(s, type, blocks, w.m, w.n, w.a, w.b, w.gradients);
+        k.expert_weight_gradients(s, type, uses_tf32, blocks, w.m, w.n, w.a, w.b, w.gradients);
     };
     result.products = [=, plain = product()](char* base) {
         std::vector<Product> products = block_by_block(plain, even, experts, forward(base));
@@ -188,7 +185,8 @@ void Operators::expert_products(const ExpertRows& rows, std::int64_t experts, st
                                 bool accumulates) const {
     const Stream s = execution_.stream();
     if (rows.blocks)
-        return kernels_.expert_products(s, type_, *rows.blocks, n, k, a, weights, transposes, c, accumulates);
+        return kernels_.expert_products(s, type_, product().uses_tf32, *rows.blocks, n, k, a, weights,
+                                        transposes, c, accumulates);
     for (const Product& p :
          block_by_block(product(), rows.rows, experts, {n, k, a, weights, transposes, c, accumulates}))
         machine_.product(s, p);
@@ -198,7 +196,9 @@ void Operators::expert_products(const ExpertRows& rows, std::int64_t experts, st
 void Operators::expert_weight_gradients(const ExpertRows& rows, std::int64_t experts, std::int64_t m,
                                         std::int64_t n, const void* a, const void* b, Sums gradients) const {
     const Stream s = execution_.stream();
-    if (rows.blocks) return kernels_.expert_weight_gradients(s, type_, *rows.blocks, m, n, a, b, gradients);
+    if (rows.blocks)
+        return kernels_.expert_weight_gradients(s, type_, product().uses_tf32, *rows.blocks, m, n, a, b,
+                                                gradients);
     std::vector<char> is_written(experts, gradients.accumulates ? 1 : 0);
     for (const Product& p : block_by_block(product(), rows.rows, {m, n, a, b, gradients}, is_written))
         machine_.product(s, p);
