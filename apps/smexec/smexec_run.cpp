@@ -24,6 +24,7 @@
 #include "exec/oracle/reference.h"
 #include "exec/transport/exchange.h"
 #include "sim/report/trace.h"
+#include "sim/scenario.h"
 
 namespace apps {
 
@@ -189,6 +190,12 @@ int agreed(World* world, int code) {
     code = world->number_of_first(tag_end, code);
     world->leave();
     return code;
+}
+
+// What is wrong with a plan is told on a machine, too, that could not run it.
+void check_plan(const ExecutionRequest& request, core::Diagnostics& diagnostics) {
+    const std::optional<core::Value> document = sim::load_scenario_document(request.plan, diagnostics);
+    if (document) sim::read_scenario(*document, request.plan, diagnostics, !request.on_gpu);
 }
 
 // `world` is null when ranks are threads. `diagnostics`: of the command line; among processes wrong options
@@ -390,8 +397,11 @@ int run_smexec(const std::vector<std::string>& arguments, std::ostream& out, std
         return show(diagnostics, request.as_json, out, err);
     }
     if (request.on_gpu && !diagnostics.has_errors())
-        if (const exec::cuda::DeviceReport device = exec::cuda::probe_device(); !device.available)
+        if (const exec::cuda::DeviceReport device = exec::cuda::probe_device(); !device.available) {
+            if (!launch) check_plan(request, diagnostics);
+            if (diagnostics.has_errors()) return show(diagnostics, request.as_json, out, err);
             throw core::MachineError(exec::cuda::describe(device));
+        }
     const JoinRequest joining{request.interface, request.token_file, request.join_limit};
     if (!launch) check_not_joining(joining, "these ranks are threads", diagnostics);
     if (!launch && request.is_local)

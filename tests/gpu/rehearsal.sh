@@ -40,5 +40,10 @@ for piece in "${pieces[@]}"; do
         failed=1
     fi
 done
+# What is wrong with a plan is told without a card, too.
+if grep -hE '\.toml:[0-9]+:[0-9]+: error' "$scratch"/out/*.txt; then
+    echo "a plan of gpu-check is refused"
+    failed=1
+fi
 if [[ $failed -ne 0 ]]; then tail -20 "$scratch/log"; else echo "${#pieces[@]} pieces started, each said why it stopped, in $SECONDS s"; fi
 exit $failed
