@@ -6,6 +6,7 @@
 #include <cmath>
 #include <memory>
 #include <numeric>
+#include <utility>
 
 #include "cluster/node.h"
 #include "core/diagnostics.h"
@@ -24,6 +25,7 @@
 #include "sim/engine/overlapped_compute.h"
 #include "sim/engine/shared_cores.h"
 #include "sim/engine/simulate.h"
+#include "sim/engine/steady_state.h"
 #include "sim/priced_partition.h"
 #include "sim/report/breakdown.h"
 #include "sim/report/memory_report.h"
@@ -47,6 +49,8 @@ struct Run {
     schedule::MemoryTimeline memory_timeline;
     std::shared_ptr<const schedule::Program> program;
     std::size_t ranks = 0, classes = 0, contended_links = 0;
+    std::optional<SteadyState> steady;  // where it was looked for and found
+    Breakdown block;                    // of its period
 };
 
 constexpr core::Bytes ClassMemory::* memory_parts[] = {
@@ -299,7 +303,9 @@ void remember_run(const Task& task, int micro_batches, PricedProgram priced, con
                          task.framework, result});
 }
 
-std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& diagnostics) {
+// `block`: of micro-batches a direction, for which a steady state is looked for.
+std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& diagnostics,
+                       std::optional<int> block = {}) {
     const std::shared_ptr<const schedule::Program> lowered =
         lowered_program(task, micro_batches, diagnostics);
     if (!lowered) return std::nullopt;
@@ -360,6 +366,13 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
     result.critical_performer = critical_performer(program, simulation);
     result.breakdown = break_down(program, simulation, priced.host, result.critical_performer,
                                   simulate_options.has_concurrent_streams, losses);
+    if (block)
+        result.steady = find_steady_state(program, simulation.timeline, *block, result.critical_performer);
+    if (result.steady)
+        result.block =
+            break_down(program, simulation, priced.host, result.critical_performer,
+                       simulate_options.has_concurrent_streams, losses,
+                       TimeWindow{result.steady->from, result.steady->from + result.steady->period});
     for (std::int32_t class_index : program.class_of_rank)
         result.recompute_flops += priced.recompute_flops[class_index];
     if (task.options.keeps_timeline || task.options.most_micro_batches) {
@@ -429,6 +442,13 @@ bool repeats(const Run& a, const Run& b, const Run& c) {
     return first && second && std::abs(*first - *second) <= straight * c.step.value;
 }
 
+// Micro-batch counts after which a schedule repeats itself: the groups of the interleaved schedule, else one
+// round over the pipeline.
+int period_of(const schedule::Plan& plan) {
+    return std::lcm(std::max(1, plan.layout.pipeline),
+                    std::max(1, plan.parameters<schedule::GroupParameters>().group_size));
+}
+
 // The straight line through b and c, `periods` further on.
 Run extrapolate(const Run& b, Run c, double periods) {
     const auto onward = [periods](auto from, auto to) { return to + (to - from) * periods; };
@@ -443,11 +463,69 @@ Run extrapolate(const Run& b, Run c, double periods) {
     return c;
 }
 
-// Micro-batch counts after which a schedule repeats itself: the groups of the interleaved schedule, else one
-// round over the pipeline.
-int period_of(const schedule::Plan& plan) {
-    return std::lcm(std::max(1, plan.layout.pipeline),
-                    std::max(1, plan.parameters<schedule::GroupParameters>().group_size));
+// Through steps of two numbers of micro-batches.
+std::optional<Run> run_on_a_line(const Task& task, int total, std::pair<int, int> through, std::string& how) {
+    core::Diagnostics unneeded;
+    const std::optional<Run> shorter = run(task, through.first, unneeded);
+    std::optional<Run> longer = run(task, through.second, unneeded);
+    if (!shorter || !longer) return std::nullopt;
+    how = fmt::format("{} micro-batches are taken to lie on a line with {} and {}", total, through.first,
+                      through.second);
+    return extrapolate(*shorter, std::move(*longer),
+                       double(total - through.second) / (through.second - through.first));
+}
+
+// Of the whole step's micro-batches, in all short steps: more would gain little.
+constexpr double most_of_the_whole = 0.75;
+
+// One short step that is in its steady state, with as many more blocks as the whole has. Nothing where no
+// step up to `most` is, where orders differ in more than repetitions of a block, or depend on times, and
+// where activations are copied to hosts. `is_hopeless`: it repeats itself, but settles too late.
+std::optional<Run> run_from_one(const Task& task, int total, int most, std::string& how, bool& is_hopeless) {
+    // What did not settle is tried with half as many micro-batches more, if all tries are half of the whole.
+    constexpr double longer = 1.5, most_tried = 0.5;
+    const schedule::PipelineSchedule* found = schedule::find_pipeline_schedule(task.plan.schedule);
+    if (!task.costs || !found || found->orders_by_times || task.plan.offload != schedule::Offload::none)
+        return std::nullopt;
+    core::Diagnostics unneeded;
+    std::optional<schedule::Schedule> whole;
+    LoweredPrograms* const known = task.options.lowered;
+    const int ranks = task.plan.layout.pipeline;
+    // The least that can be steady, then rounds over the pipeline.
+    std::vector<int> counts = {2 * ranks + 2, 2 * ranks + 3};
+    for (int rounds = 3; rounds * ranks <= most; ++rounds) counts.push_back(rounds * ranks + total % ranks);
+    if (known && known->line_through) return run_on_a_line(task, total, *known->line_through, how);
+    int simulated = 0, last = 0, before = 0;
+    for (const int count : counts) {
+        if (count > most || simulated + count > (simulated > 0 ? most_tried : most_of_the_whole) * total)
+            break;
+        if (count < longer * last || (known && known->steady_at && count < *known->steady_at)) continue;
+        if (!whole) whole = schedule::make_schedule(task.plan, unneeded, total);
+        if (!whole) return std::nullopt;
+        const std::optional<schedule::Schedule> order = schedule::make_schedule(task.plan, unneeded, count);
+        const std::optional<int> block = order ? repeated_block(*order, *whole) : std::nullopt;
+        if (!block) continue;
+        is_hopeless = true;
+        simulated += count;
+        before = std::exchange(last, count);
+        std::optional<Run> one = run(task, count, unneeded, block);
+        const int more = whole->micro_batches - order->micro_batches;
+        if (!one || !one->steady || more % (*block * one->steady->blocks) != 0) continue;
+        if (known) known->steady_at = count;
+        const double periods = double(more) / (*block * one->steady->blocks);
+        one->step += one->steady->period * periods;
+        for (const BreakdownPart& part : breakdown_parts())
+            one->breakdown.*part.part += one->block.*part.part * periods;
+        one->recompute_flops = one->recompute_flops * (double(total) / count);
+        how = fmt::format(
+            "{} micro-batches follow from {}: the schedule is in its steady state, in which {} take {}",
+            total, count, *block * one->steady->blocks * whole->directions,
+            core::format(one->steady->period));
+        return one;
+    }
+    if (!known || !known->takes_a_line || known->steady_at || before == 0) return std::nullopt;
+    known->line_through = {before, last};
+    return run_on_a_line(task, total, *known->line_through, how);
 }
 
 // Lowers short steps, a period apart; when two differ as the two before them do, in every instruction's end,
@@ -456,8 +534,6 @@ int period_of(const schedule::Plan& plan) {
 // does not happen up to `most`.
 std::optional<Run> run_extrapolated(const Task& task, int total, int most, std::string& how) {
     constexpr int steps_of_a_line = 3;
-    // Of the whole step's micro-batches, in all short steps: more would gain little.
-    constexpr double most_of_the_whole = 0.75;
     const int period = period_of(task.plan);
     if (total <= most || most < steps_of_a_line * period) return std::nullopt;
     core::Diagnostics unneeded;  // a count the schedule does not allow: the whole step is simulated instead
@@ -708,7 +784,12 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
 
     std::optional<Run> result;
     std::string extrapolation;
-    if (options.most_micro_batches && !options.keeps_timeline)
+    bool settles_late = false;
+    const bool may_extrapolate = options.most_micro_batches && !options.keeps_timeline;
+    if (may_extrapolate)
+        result =
+            run_from_one(task, plan.micro_batches, *options.most_micro_batches, extrapolation, settles_late);
+    if (may_extrapolate && !result && !settles_late)
         result = run_extrapolated(task, plan.micro_batches, *options.most_micro_batches, extrapolation);
     if (!result) result = run(task, plan.micro_batches, diagnostics);
     if (!result) return std::nullopt;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cluster/topology.h"
@@ -98,6 +99,12 @@ struct LoweredPrograms {
         std::shared_ptr<const SimulatedProgram> simulated;
     };
     std::vector<Entry> entries;
+    // Micro-batches of a step that was in its steady state once.
+    std::optional<int> steady_at;
+    // Only differences between constants are asked for: where the schedule settles late, a line through the
+    // last two short steps that were tried is as good for all of them. Their micro-batches, once it was.
+    bool takes_a_line = false;
+    std::optional<std::pair<int, int>> line_through;
     // Micro-batches of the longest of three steps that were on a straight line once: two of them say where it
     // goes.
     std::optional<int> straight_at;

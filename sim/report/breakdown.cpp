@@ -64,12 +64,18 @@ std::size_t critical_performer(const schedule::Program& program, const Simulatio
 
 Breakdown break_down(const schedule::Program& program, const Simulation& simulation,
                      const std::vector<std::vector<core::Seconds>>& host_time, std::size_t performer,
-                     bool has_concurrent_streams, const OverlapLosses& losses) {
+                     bool has_concurrent_streams, const OverlapLosses& losses,
+                     const std::optional<TimeWindow>& window) {
     const std::size_t class_index = simulation.timeline.class_of[performer];
     const std::vector<Instruction>& instructions = program.classes[class_index].instructions;
     std::vector<Edge> edges;
     edges.reserve(2 * instructions.size());
+    const TimeWindow within = window.value_or(TimeWindow{core::Seconds(0), simulation.timeline.makespan});
     const auto add = [&](core::Seconds from, core::Seconds to, Part part) {
+        if (window) {
+            from = std::max(from, within.from);
+            to = std::min(to, within.to);
+        }
         if (to <= from) return;
         edges.push_back({from.value, part, 1});
         edges.push_back({to.value, part, -1});
@@ -113,7 +119,7 @@ Breakdown break_down(const schedule::Program& program, const Simulation& simulat
     std::sort(edges.begin(), edges.end(), [](const Edge& a, const Edge& b) { return a.time < b.time; });
     std::array<double, part_count> total{};
     std::array<int, part_count> active{};
-    double now = 0;
+    double now = within.from.value;
     for (const Edge& edge : edges) {
         if (edge.time > now) {
             for (std::size_t part = 0; part < part_count; ++part)
@@ -136,7 +142,7 @@ Breakdown break_down(const schedule::Program& program, const Simulation& simulat
     result.data_parallel = core::Seconds(total[data_parallel]);
     result.pipeline = core::Seconds(total[pipeline]);
     result.offload = core::Seconds(total[offload]);
-    result.bubble = std::max(core::Seconds(0), simulation.timeline.makespan - sum(result));
+    result.bubble = std::max(core::Seconds(0), within.to - within.from - sum(result));
     return result;
 }
 

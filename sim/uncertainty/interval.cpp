@@ -40,6 +40,7 @@ public:
           const schedule::Plan& plan, const Posterior& posterior)
         : graph_(graph), cluster_(cluster), plan_(plan), posterior_(posterior) {
         // The same extrapolation on both sides of a difference.
+        lowered_.takes_a_line = true;
         if (const std::optional<LogFigures> here = predict(posterior.cost_constants())) base_ = *here;
         else base_ = {std::log(evaluation.step_time.value), 0};
     }
