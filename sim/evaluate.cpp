@@ -253,7 +253,9 @@ std::shared_ptr<const schedule::Program> lowered_program(const Task& task, int m
     if (!order) return nullptr;
     auto program = std::make_shared<const schedule::Program>(
         schedule::lower(task.plan, task.graph, *order,
-                        {.micro_batches = micro_batches, .has_optimizer = !order->is_forward_only}));
+                        {.micro_batches = micro_batches,
+                         .has_optimizer = !order->is_forward_only,
+                         .hashes_model = task.options.verifies || task.options.keeps_timeline}));
     if (known) known->entries.push_back({micro_batches, task.plan.partition, program, {}, {}, {}});
     return program;
 }

@@ -134,7 +134,7 @@ Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& 
     Program program = skeleton(plan, order, given);
     core::require(options.micro_batches == 0 || options.micro_batches == program.whole_micro_batches(),
                   "the schedule has the micro-batches that are lowered");
-    program.model_hash = model::hash_of(graph);
+    if (options.hashes_model) program.model_hash = model::hash_of(graph);
 
     // Stages and boundaries: consecutive, covering all units; one tensor list per boundary that something
     // crosses.

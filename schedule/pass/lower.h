@@ -16,6 +16,8 @@ namespace schedule {
 struct LowerOptions {
     int micro_batches = 0;      // 0 = the plan's
     bool has_optimizer = true;  // false: forward-only evaluation
+    // False: Program::model_hash stays empty, for Programs that nobody verifies, keeps or runs.
+    bool hashes_model = true;
 };
 
 // The schedule the plan names, for its shape. A violated constraint is a diagnostic.
