@@ -54,7 +54,7 @@ std::string remedy(const Request& request, const model::ModelGraph& graph, const
     if (!cluster::has_network(instance))
         return fmt::format("{} has no network: use an instance with more memory", instance.name);
     int from = 1;
-    while (from < target.cluster.nodes || from < state / 2) from *= 2;
+    while (from <= most_nodes_tried && (from < target.cluster.nodes || from < state / 2)) from *= 2;
     for (int batch : {request.search.global_batch, 0})
         for (int n = from; n <= most_nodes_tried && n <= 64 * from; n *= 2) {
             int used =
