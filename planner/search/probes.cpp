@@ -203,7 +203,7 @@ bool Probes::probe(core::Diagnostics& diagnostics) {
     std::vector<std::size_t> untimed;  // when it is late, and there is no plan yet
     for (std::size_t timed = 0; timed < timed_in_a_probe && untimed.empty(); timed += at_once) {
         const bool is_over = is_late();
-        if (search_.is_stopped() || (is_over && !search_.result_.plans.empty())) return false;
+        if (search_.is_late(patience) || (is_over && !search_.result_.plans.empty())) return false;
         search_.tell_progress(std::nullopt);
         const std::vector<std::size_t> next = next_plans(is_over);
         timed_.insert(timed_.end(), next.begin(), next.end());
@@ -225,7 +225,10 @@ bool Probes::probe(core::Diagnostics& diagnostics) {
     taken.resize(std::min(at_once, taken.size()));
     search_.simulate(taken, diagnostics);
     bool has_more = true;
-    while (has_more && (!is_late() || search_.result_.plans.empty())) has_more = search_.pursue(diagnostics);
+    const auto goes_on = [&] {
+        return !is_late() || (search_.result_.plans.empty() && !search_.is_late(patience));
+    };
+    while (has_more && goes_on()) has_more = search_.pursue(diagnostics);
     for (const std::size_t i : untimed) look(search_.entries_[i].group);
     return true;
 }

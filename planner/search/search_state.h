@@ -29,6 +29,8 @@ using Clock = std::chrono::steady_clock;
 // Of the limit, for the first plans, and for these and all plans with the one partition that balances them.
 // Then partitions, and moves of cuts of the plans behind the first.
 constexpr double share_of_probes = 0.7, share_of_waves = 0.75, share_of_moves = 0.9;
+// Of the limit, for a first plan, where none that was looked at fits.
+constexpr double patience = 4;
 
 // Micro-batches that a candidate is simulated with, at most: eight rounds over the pipeline. Longer steps are
 // extrapolated where that is exact (sim::EvaluateOptions), shorter ones simulated whole.

@@ -179,7 +179,7 @@ bool Search::pursue(core::Diagnostics& diagnostics) {
 void Search::search_waves(core::Diagnostics& diagnostics, double share) {
     while (const std::optional<double> least = least_bound()) {
         const bool is_over = is_late(share);
-        if (is_beaten(*least) || (is_over && !result_.plans.empty()) || is_stopped()) return;
+        if (is_beaten(*least) || (is_over && !result_.plans.empty()) || is_late(patience)) return;
         tell_progress(*least);
         if (pursue(diagnostics)) continue;
         if (const std::vector<std::size_t> opened = next_families(); !opened.empty()) {
