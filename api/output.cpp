@@ -1,6 +1,8 @@
 #include "api/output.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,6 +38,22 @@ void check_output(const std::string& option, const std::string& path, core::Diag
             {}, option,
             fmt::format("{} {}: cannot be written: {}", option, core::in_quotes(path, 300), *failure),
             "name a file in a folder that you may write");
+}
+
+void check_outputs_differ(
+    const std::vector<std::pair<std::string, std::optional<std::string>>>& options_and_paths,
+    core::Diagnostics& diagnostics) {
+    std::map<std::string, std::string> written;
+    for (const auto& [option, path] : options_and_paths) {
+        if (!path || path->starts_with("/dev/")) continue;
+        const auto [found, is_new] =
+            written.emplace(std::filesystem::absolute(*path).lexically_normal().string(), option);
+        if (!is_new)
+            diagnostics.error({}, option,
+                              fmt::format("{} and {} name one file, {}", found->second, option,
+                                          core::in_quotes(*path, 300)),
+                              "give each a file of its own");
+    }
 }
 
 std::string csv_of_rows(const core::Value& rows) {

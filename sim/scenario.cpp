@@ -98,14 +98,15 @@ struct Split {
     std::string key, text;
 };
 std::optional<Split> split_assignment(std::string_view text, const std::string& option,
-                                      core::Diagnostics& diagnostics) {
+                                      core::Diagnostics& diagnostics,
+                                      const std::string& example = "plan.micro_batch=2") {
     const std::size_t equals = text.find('=');
     Split split{equals == std::string_view::npos ? std::string() : trimmed(text.substr(0, equals)),
                 equals == std::string_view::npos ? std::string() : trimmed(text.substr(equals + 1))};
     if (!is_dotted_key(split.key) || split.text.empty()) {
         diagnostics.error({"command line", 0, 0}, option,
                           option + " " + core::in_quotes(text) + " is not of the form key=value",
-                          "for example " + option + " plan.micro_batch=2");
+                          "for example " + option + " " + example);
         return std::nullopt;
     }
     return split;
@@ -168,8 +169,8 @@ std::optional<Value> resolve_scenario_document(const Value& given, const std::st
 }
 
 std::optional<Assignment> parse_assignment(std::string_view text, const std::string& option,
-                                           core::Diagnostics& diagnostics) {
-    const std::optional<Split> split = split_assignment(text, option, diagnostics);
+                                           core::Diagnostics& diagnostics, const std::string& example) {
+    const std::optional<Split> split = split_assignment(text, option, diagnostics, example);
     if (!split) return std::nullopt;
     std::optional<Value> value = parse_value(split->text, {"command line", 0, 0}, split->key, diagnostics);
     if (!value) return std::nullopt;

@@ -44,9 +44,10 @@ struct Assignment {
     core::Value value;
     std::string text;  // of the value, as given
 };
-// `option` ("--set") is the location that diagnostics name.
+// `option` ("--set") is the location that diagnostics name, `example` what they hint at.
 std::optional<Assignment> parse_assignment(std::string_view text, const std::string& option,
-                                           core::Diagnostics& diagnostics);
+                                           core::Diagnostics& diagnostics,
+                                           const std::string& example = "plan.micro_batch=2");
 // "plan.micro_batch=1,2,4": commas inside brackets or quotes do not separate.
 std::vector<Assignment> parse_sweep(std::string_view text, const std::string& option,
                                     core::Diagnostics& diagnostics);

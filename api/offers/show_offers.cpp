@@ -50,7 +50,7 @@ std::vector<OutputFile> files_of(const Question& question, const OfferRequest& r
                                  const Offers& offers) {
     std::vector<OutputFile> files;
     const auto add = [&](const std::string& path, std::string content) {
-        files.push_back({path, std::move(content), fmt::format("  {} written\n", path)});
+        files.push_back({path, std::move(content)});
     };
     if (request.csv_path) add(*request.csv_path, csv_of(question, offers));
     if (request.picture_path) add(*request.picture_path, picture_of(question, request, offers));

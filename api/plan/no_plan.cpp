@@ -148,9 +148,9 @@ core::Diagnostics why_no_plan(const Request& request, const model::ModelGraph& g
                 text += fmt::format("; --tp {}: {}", tensor, why->reason);
         reason.error({}, "--target", text, "leave one of them out, or allow more values");
     } else if (account.unvisited > 0) {
-        std::string text = fmt::format("no plan was found in time: {} of {} plans were not looked at",
-                                       core::with_thousands(account.unvisited),
-                                       core::with_thousands(account.space));
+        std::string text =
+            fmt::format("no plan was found in time: {} of {} plans were not looked at",
+                        core::with_thousands(account.unvisited), core::with_thousands(account.space));
         for (const auto& [rejection, count] : account.rejected)
             text += fmt::format(", {}: {}", planner::reason_of(rejection), core::with_thousands(count));
         reason.error({}, "--time-limit", text,

@@ -94,7 +94,7 @@ Answer solve(Question question) {
 Reply reply_of(const Answer& answer) {
     const auto& [request, graph, targets] = answer.question;
     if (answer.result.plans.empty()) return refusal(answer.diagnostics, Outcome::no_plan);
-    const SecondLook look = second_look(request, answer.result, targets, answer.intervals);
+    const SecondLook look = second_look(request, graph, answer.result, targets, answer.intervals);
     Reply reply{.document = document_of(request, graph, answer.result, targets, answer.intervals, look,
                                         answer.limits),
                 .text = text_of(request, graph, answer.result, targets, answer.intervals, look),

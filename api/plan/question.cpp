@@ -199,9 +199,9 @@ std::optional<Request> read_request(Options& options, core::Diagnostics& diagnos
             stray, fmt::format("unexpected argument {}", core::in_quotes(stray)),
             "subcommands are plan, partition, order, export and import; everything else is an option");
     read_targets(request, options, diagnostics);
-    if (const std::optional<double> margin = options.real("--memory-margin", 0, most_margin_pct))
-        for (cluster::Cluster& kind : request.targets)
-            kind.instance.device.memory = kind.instance.device.memory * (1 - *margin / 100);
+    request.memory_margin = options.real("--memory-margin", 0, most_margin_pct).value_or(0) / 100;
+    for (cluster::Cluster& kind : request.targets)
+        kind.instance.device.memory = kind.instance.device.memory * (1 - request.memory_margin);
     if (options.has("--memory-margin"))
         request.assumptions.push_back(
             fmt::format("{} % of every device's memory is kept free", *options.text("--memory-margin")));
@@ -244,6 +244,11 @@ std::optional<Request> read_request(Options& options, core::Diagnostics& diagnos
     if (request.html_path) check_report("--html", *request.html_path, diagnostics);
     if (!wants_offers(options)) request.csv_path = options.text("--csv");
     if (request.csv_path) check_output("--csv", *request.csv_path, diagnostics);
+    check_outputs_differ({{"--out", request.out_path},
+                          {"--certificate", request.certificate_path},
+                          {"--html", request.html_path},
+                          {"--csv", request.csv_path}},
+                         diagnostics);
     if (diagnostics.has_errors()) return std::nullopt;
     return request;
 }

@@ -29,6 +29,7 @@ struct Request {
     LimitOptions limits;
     std::optional<Runner> runner;            // what plans are for; nothing: plans of any kind
     core::BytesPerSecond offload_bandwidth;  // of a node's disks
+    double memory_margin = 0;                // share of every device's memory that targets lack
     std::optional<std::string> out_path, certificate_path, html_path, csv_path;
     std::vector<std::string> assumptions;
     std::size_t width = core::usual_width;  // of tables, in columns

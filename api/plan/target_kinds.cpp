@@ -42,7 +42,8 @@ std::optional<core::Value> cluster_table(const std::string& path, core::Diagnost
     if (!is_path(path) || !std::filesystem::is_regular_file(path, failure)) return std::nullopt;
     const std::optional<core::Value> document = core::load_document(path, diagnostics, {}, "--target");
     if (!document || !document->is_table()) return std::nullopt;
-    const bool is_profile = std::none_of(std::begin(scenario_keys), std::end(scenario_keys),
+    const bool is_profile = !path.ends_with(".json") &&
+                            std::none_of(std::begin(scenario_keys), std::end(scenario_keys),
                                          [&](const char* key) { return document->find(key) != nullptr; });
     if (is_profile) return std::nullopt;
     const std::optional<core::Value> scenario = sim::resolve_scenario_document(*document, path, diagnostics);
@@ -83,7 +84,8 @@ std::vector<NamedTarget> named_targets(const std::vector<std::string>& given) {
 core::Value cluster_changes(const std::vector<std::string>& assignments, core::Diagnostics& diagnostics) {
     core::Value document = core::Value::table();
     for (const std::string& text : assignments) {
-        const auto assignment = sim::parse_assignment(text, "--set", diagnostics);
+        const auto assignment =
+            sim::parse_assignment(text, "--set", diagnostics, "cluster.network_bandwidth=2x");
         if (!assignment) continue;
         const core::SourceLocation location{"command line", 0, 0};
         if (!assignment->key.starts_with("cluster."))
@@ -122,7 +124,16 @@ std::optional<cluster::Cluster> load_target(const NamedTarget& target, const cor
     const std::string directory =
         std::filesystem::path(table->location.file).parent_path().string();  // of the table, not the target
     if (changes.is_table())
-        for (const auto& [key, value] : changes.members()) (*table)[key] = value;
+        for (const auto& [key, value] : changes.members()) {
+            const bool is_factor = value.is_string() && value.string().ends_with('x');
+            if (is_factor && table->find(key) && table->find("device"))
+                diagnostics.error({"command line", 0, 0}, "cluster." + key,
+                                  fmt::format("{} is a factor of a profile's figure, and {} states it itself",
+                                              core::in_quotes(value.string()), target.name),
+                                  "give the figure");
+            else (*table)[key] = value;
+        }
+    if (diagnostics.error_count() != before) return std::nullopt;
     return cluster::load_cluster(*table, diagnostics, directory);
 }
 

@@ -58,6 +58,9 @@ void add_first_card(InstanceType& instance) {
         }
 }
 
+// What is more than that is no what-if of a machine.
+constexpr double least_factor = 1e-6, greatest_factor = 1e6;
+
 // What-if overrides of a node of the catalogue. Each leaves a sentence in `assumptions`.
 class Overrides {
 public:
@@ -173,9 +176,8 @@ private:
                                    std::optional<Quantity> (core::TableReader::*read)(std::string_view)) {
         const std::optional<double> times = factor(key);
         if (!times) return (reader_.*read)(key);
-        if (profiles.value > 0 && *times >= 0 && std::isfinite(profiles.value * *times))
-            return Quantity(profiles * *times);
-        refuse_factor(key);
+        if (profiles.value > 0 && is_factor(*times)) return Quantity(profiles * *times);
+        refuse_factor(key, profiles.value > 0);
         return std::nullopt;
     }
 
@@ -184,17 +186,22 @@ private:
         constexpr core::RealRange range{.least = 0, .greatest = 1e6};
         const std::optional<double> times = factor("price");
         if (!times) return reader_.optional_real("price", range);
-        const double price = known ? core::to_dollars_per_hour(*known) * *times : 0;
-        if (known && price >= range.least && price <= range.greatest) return price;
-        refuse_factor("price");
+        if (known && is_factor(*times)) return core::to_dollars_per_hour(*known) * *times;
+        refuse_factor("price", known.has_value());
         return std::nullopt;
     }
 
-    void refuse_factor(const std::string& key) {
-        reader_.error(key,
-                      "cluster." + key + " = " + core::in_quotes(reader_.optional_any(key)->string()) +
-                          ", of a figure that " + instance_.name + " has not, or out of range",
-                      "a factor above zero multiplies the profile's figure; or give the figure itself");
+    static bool is_factor(double times) { return times >= least_factor && times <= greatest_factor; }
+
+    void refuse_factor(const std::string& key, bool has_figure) {
+        const std::string given =
+            "cluster." + key + " = " + core::in_quotes(reader_.optional_any(key)->string());
+        if (has_figure)
+            reader_.error(key, given + " is no factor from 1e-6 to 1e6",
+                          "for example \"2x\" or \"0.5x\", of the profile's figure");
+        else
+            reader_.error(key, given + ": " + instance_.name + " has no such figure to multiply",
+                          "give the figure itself");
     }
 
     bool is_positive(const std::string& key, double value) {

@@ -38,6 +38,20 @@ def test_a_found_plan_simulates_to_its_own_figures(found, tmp_path):
     assert smsim.simulate(found.plans[1]).step_time_s == found.plans[1].step_time_s
 
 
+def test_the_chance_to_run_out_is_of_the_device_whatever_the_margin(tool):
+    question = ("smplan", "--target", "p4d.24xlarge", "--nodes", 1, "--model", "llama-2-7b", "--global-batch", 512, "--top", 5)
+    free, kept = tool(*question), tool(*question, "--memory-margin", 8)
+    assert not free["memory_risk"]["is_recommended"]
+    safer = free["memory_risk"]["safer"]
+    assert safer["chance_of_running_out"] < 0.1 < free["memory_risk"]["chance_of_running_out"]
+    # The more of the device a plan takes, the likelier it runs out: of all plans of both answers together.
+    rows = sorted((row["peak_memory_gib"], row["chance_of_running_out"]) for row in free["plans"] + kept["plans"])
+    assert [chance for _, chance in rows] == sorted(chance for _, chance in rows)
+    # A margin as large as that of the safer plan makes it, or one as safe, the first.
+    margin = int(100 * (1 - safer["peak_memory_gib"] / free["plans"][0]["available_memory_gib"]))
+    assert tool(*question, "--memory-margin", margin)["memory_risk"]["is_recommended"]
+
+
 def test_every_plan_of_the_space_is_in_the_account(found):
     search = found.search
     assert search.space == search.evaluated + sum(search.rejected.values()) + search.pruned + search.unvisited

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 namespace sim {
@@ -23,15 +24,18 @@ Action moved(Action action, int micro_batches) {
     return action;
 }
 
-// Micro-batches of a direction that are in flight on a rank at once, at most.
-int reach_of(const std::vector<Action>& list, int directions) {
+// Numbers that follow one another in each direction: how far apart those in flight at once are, at most, and
+// one more. `place` gives an item's direction and number, a negative one where it has none.
+template <class List, class Place>
+int most_in_flight(const List& list, int directions, Place place) {
     std::vector<int> latest(std::size_t(directions), -1);
     int most = 1;
-    for (const Action& action : list) {
-        if (action.micro_batch < 0) continue;
-        int& last = latest[std::size_t(action.direction)];
-        last = std::max(last, action.micro_batch);
-        most = std::max(most, last - action.micro_batch + 1);
+    for (const auto& item : list) {
+        const auto [direction, number] = place(item);
+        if (number < 0) continue;
+        int& last = latest[std::size_t(direction)];
+        last = std::max(last, int(number));
+        most = std::max(most, last - int(number) + 1);
     }
     return most;
 }
@@ -42,7 +46,9 @@ bool repeats_in_the_middle(const std::vector<Action>& a, const std::vector<Actio
     if (b.size() <= a.size() || (b.size() - a.size()) * std::size_t(block) % std::size_t(more) != 0)
         return false;
     const std::size_t length = (b.size() - a.size()) * std::size_t(block) / std::size_t(more);
-    const std::size_t compared = length * std::size_t((reach_of(a, directions) + block - 1) / block);
+    const int reach = most_in_flight(
+        a, directions, [](const Action& i) { return std::pair(int(i.direction), i.micro_batch); });
+    const std::size_t compared = length * std::size_t((reach + block - 1) / block);
     if (compared + length > a.size()) return false;
     const std::size_t first = (a.size() - compared - length) / 2;
     for (std::size_t i = first; i < first + compared; ++i)
@@ -108,15 +114,9 @@ private:
     // Passes of a direction that are under way at once, at most.
     int reach(const schedule::Program& program) const {
         const int of_direction = program.micro_batches / program.directions;
-        std::vector<int> latest(std::size_t(program.directions), -1);
-        int most = 1;
-        for (const Instruction& instruction : list_.instructions) {
-            if (instruction.micro_batch < 0) continue;
-            int& last = latest[std::size_t(instruction.micro_batch / of_direction)];
-            last = std::max(last, instruction.micro_batch);
-            most = std::max(most, last - instruction.micro_batch + 1);
-        }
-        return most;
+        return most_in_flight(list_.instructions, program.directions, [&](const Instruction& i) {
+            return std::pair(i.micro_batch / of_direction, i.micro_batch);
+        });
     }
 
     // As far about the middle as every instruction has its like a block later.

@@ -91,7 +91,7 @@ TEST_CASE("a factor is of the profile's figure") {
         CHECK_FALSE(errors_of(std::string("[cluster]\ninstance = \"p4d.24xlarge\"\nmemory = ") + wrong + "\n")
                         .empty());
     // Of a figure that there is not.
-    CHECK(errors_of("[cluster]\ninstance = \"local-cpu\"\nprice = \"2x\"\n").find("has not") !=
+    CHECK(errors_of("[cluster]\ninstance = \"local-cpu\"\nprice = \"2x\"\n").find("has no such figure") !=
           std::string::npos);
 }
 

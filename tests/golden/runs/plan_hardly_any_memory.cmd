@@ -1,1 +1,1 @@
-smplan --target p4d.24xlarge --set cluster.memory=1e-30x --model gpt2 --global-batch 64
+smplan --target p4d.24xlarge --set cluster.memory=1B --model gpt2 --global-batch 64
