@@ -3,12 +3,12 @@
 // it (extrapolated) and whole. Calculon's closed form did 389 to 414 plans a second of a processor on the
 // same 64 GPUs (one core of another machine). Timings on shared machines scatter: compare ratios, not digits.
 #include <fmt/core.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <vector>
 
+#include "bench/processor_time.h"
 #include "cluster/profile/load.h"
 #include "core/diagnostics.h"
 #include "core/random.h"
@@ -18,14 +18,6 @@
 #include "sim/evaluate.h"
 
 namespace {
-
-// Processor time of this process: what else runs on the machine does not count.
-double processor_seconds() {
-    rusage usage{};
-    getrusage(RUSAGE_SELF, &usage);
-    return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-           1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
-}
 
 template <class Work>
 double rate_of(const std::vector<schedule::Plan>& plans, Work work) {

@@ -2,26 +2,17 @@
 // level, beside SimGrid where it is installed.
 #include <fmt/core.h>
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <vector>
 
+#include "bench/processor_time.h"
 #include "bench/ring_on_simgrid.h"
 #include "sim/engine/flow_engine.h"
 
 namespace {
-
-// Processor time of this process: other programs on the machine do not count.
-double processor_seconds() {
-    rusage usage{};
-    getrusage(RUSAGE_SELF, &usage);
-    return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-           1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
-}
 
 double median_of(int repeats, const std::function<double()>& work) {
     std::vector<double> values;

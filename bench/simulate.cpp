@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "bench/processor_time.h"
 #include "cluster/profile/load.h"
 #include "core/diagnostics.h"
 #include "model/load.h"
@@ -19,14 +20,6 @@
 #include "sim/evaluate.h"
 
 namespace {
-
-// Processor time of this process: what else runs on the machine does not count.
-double processor_seconds() {
-    rusage usage{};
-    getrusage(RUSAGE_SELF, &usage);
-    return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-           1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
-}
 
 template <class Work>
 double median_seconds(int repeats, Work work) {
