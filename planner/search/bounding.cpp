@@ -8,7 +8,7 @@
 namespace planner {
 
 bool has_unit_without_parameters(const model::ModelGraph& graph) {
-    return std::ranges::any_of(graph.units, [&](const model::Unit& unit) {
+    return std::any_of(graph.units.begin(), graph.units.end(), [&](const model::Unit& unit) {
         return model::parameter_count(graph, unit.operators) == 0;
     });
 }

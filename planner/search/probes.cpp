@@ -79,10 +79,11 @@ std::vector<std::size_t> Search::neighbours_of(std::size_t group) {
         const schedule::Plan& other = plan_of(g);
         const int moved = steps(other);
         // Tensor against pipeline.
-        const bool trades = own.recompute == other.recompute && own.layout.data == other.layout.data &&
-                            std::ranges::all_of(search_steps(), [&](const SearchStep& axis) {
-                                return axis.trades || axis.of(own) == axis.of(other);
-                            });
+        const bool trades =
+            own.recompute == other.recompute && own.layout.data == other.layout.data &&
+            std::all_of(search_steps().begin(), search_steps().end(), [&](const SearchStep& axis) {
+                return axis.trades || axis.of(own) == axis.of(other);
+            });
         if (moved == 1 || (trades && moved == 2)) near.push_back(g);
     }
     bound_families_of(near);
@@ -109,7 +110,8 @@ std::vector<std::size_t> Search::candidates_of(const Group& group) const {
         if (!entries_[i].rejection && !entries_[i].is_timed && !entries_[i].is_taken &&
             entries_[i].bound < best_value())
             found.push_back(i);
-    std::ranges::sort(found, {}, [&](std::size_t i) { return key_of(i); });
+    std::sort(found.begin(), found.end(),
+              [&](std::size_t a, std::size_t b) { return key_of(a) < key_of(b); });
     return found;
 }
 
@@ -219,7 +221,8 @@ bool Probes::probe(core::Diagnostics& diagnostics) {
         return entry.is_taken || entry.rejection || search_.is_beaten(entry.bound);
     });
     if (timed_.empty() && ahead_.empty()) return false;
-    std::ranges::sort(timed_, {}, [&](std::size_t i) { return search_.key_of(i); });
+    std::sort(timed_.begin(), timed_.end(),
+              [&](std::size_t a, std::size_t b) { return search_.key_of(a) < search_.key_of(b); });
     timed_.erase(std::unique(timed_.begin(), timed_.end()), timed_.end());
     std::vector<std::size_t> taken = timed_;
     taken.resize(std::min(at_once, taken.size()));

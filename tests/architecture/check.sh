@@ -57,6 +57,9 @@ breaches=$(find $existing -path tests/architecture -prune -o -type f \( -name '*
         while ((status = (getline line < file)) > 0) {
             ++number
             if (line ~ "^namespace " folder "(::[a-z_:]+)? *\\{" || (in_kernels && line ~ /^namespace exec::cpu::INSTRUCTION_SET *\{/)) has_namespace = 1
+            # Emscripten of Debian 12 comes with libc++ 14, which lacks most of them.
+            if (folder ~ /^(core|model|cluster|schedule|sim|planner|partition|jobs|interop|api)$/ && line ~ /std::ranges::/)
+                print file ":" number ": std::ranges, which the library of the page (./run web) has not"
             if (line !~ /^[ \t]*#[ \t]*include[ \t]*[<"]/) continue
             is_ours = line ~ /include[ \t]*"/
             path = line
