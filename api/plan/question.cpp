@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <fmt/core.h>
 
@@ -244,11 +246,10 @@ std::optional<Request> read_request(Options& options, core::Diagnostics& diagnos
     if (request.html_path) check_report("--html", *request.html_path, diagnostics);
     if (!wants_offers(options)) request.csv_path = options.text("--csv");
     if (request.csv_path) check_output("--csv", *request.csv_path, diagnostics);
-    check_outputs_differ({{"--out", request.out_path},
-                          {"--certificate", request.certificate_path},
-                          {"--html", request.html_path},
-                          {"--csv", request.csv_path}},
-                         diagnostics);
+    std::vector<std::pair<std::string, std::optional<std::string>>> written;
+    for (const char* name : {"--out", "--certificate", "--html", "--csv", "--picture"})
+        written.emplace_back(name, options.text(name));
+    check_outputs_differ(written, diagnostics);
     if (diagnostics.has_errors()) return std::nullopt;
     return request;
 }
