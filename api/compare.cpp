@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "api/output.h"
 #include "api/searched_order.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
@@ -47,9 +48,7 @@ std::optional<Prediction> predict(const core::Value& document, const std::string
 std::string text_of(const core::Value& value) {
     if (value.is_null()) return "-";
     if (value.is_string()) return value.string();
-    std::string text = core::to_json(value, 0);
-    while (!text.empty() && text.back() == '\n') text.pop_back();
-    return text;
+    return json_of(value);
 }
 
 std::string key_of(const sim::ComparedPart& part) {

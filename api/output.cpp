@@ -20,11 +20,7 @@ namespace {
 std::string csv_text(const core::Value& value) {
     if (value.is_null()) return "";
     if (value.is_string()) return value.string();
-    if (!value.is_array()) {
-        std::string text = core::to_json(value, 0);
-        text.pop_back();  // the line's end
-        return text;
-    }
+    if (!value.is_array()) return json_of(value);
     std::string text;
     for (const core::Value& item : value.items()) text += (text.empty() ? "" : " ") + csv_text(item);
     return text;
@@ -54,6 +50,12 @@ void check_outputs_differ(
                                           core::in_quotes(*path, 300)),
                               "give each a file of its own");
     }
+}
+
+std::string json_of(const core::Value& value) {
+    std::string text = core::to_json(value, 0);
+    text.pop_back();  // the line's end
+    return text;
 }
 
 std::string csv_of_rows(const core::Value& rows) {

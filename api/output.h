@@ -25,6 +25,9 @@ void check_outputs_differ(
     const std::vector<std::pair<std::string, std::optional<std::string>>>& options_and_paths,
     core::Diagnostics& diagnostics);
 
+// As JSON, without the line's end.
+std::string json_of(const core::Value& value);
+
 // Rows of an answer (an array of tables) as CSV: a column for every key, lists in one cell, parted by
 // blanks; what is unknown is empty.
 std::string csv_of_rows(const core::Value& rows);

@@ -82,6 +82,20 @@ def test_what_progress_raises_is_raised():
         smsim.plan("llama-2-70b", "p4d.24xlarge", nodes=16, global_batch=512, time_limit=600, progress=watch)
 
 
+def interrupted_when_found(program):
+    """Exit code of a Python program that is interrupted once it has printed "found", and what it printed from there on."""
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=os.environ)
+    try:
+        for line in child.stdout:
+            if line.strip() == "found":
+                break
+        child.send_signal(signal.SIGINT)
+        rest, _ = child.communicate(timeout=120)
+    finally:
+        child.kill()
+    return child.returncode, rest
+
+
 def test_control_c_stops_a_search_with_its_best_so_far():
     program = textwrap.dedent(
         """
@@ -92,16 +106,8 @@ def test_control_c_stops_a_search_with_its_best_so_far():
         print("interrupted", found.interrupted, len(found.plans) > 0, found.best.step_time_s > 0, flush=True)
         """
     )
-    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=os.environ)
-    try:
-        for line in child.stdout:
-            if line.strip() == "found":
-                break
-        child.send_signal(signal.SIGINT)
-        rest, _ = child.communicate(timeout=120)
-    finally:
-        child.kill()
-    assert child.returncode == 0 and "interrupted True True True" in rest
+    code, rest = interrupted_when_found(program)
+    assert code == 0 and "interrupted True True True" in rest
 
 
 def test_searches_in_two_threads_are_as_alone(found):
@@ -225,16 +231,8 @@ def test_control_c_ends_a_partition_with_its_best_so_far(tmp_path):
         print("interrupted", placed.interrupted, len(placed.stages) > 1, placed.lower_bound < placed.objective, flush=True)
         """
     )
-    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=os.environ)
-    try:
-        for line in child.stdout:
-            if line.strip() == "found":
-                break
-        child.send_signal(signal.SIGINT)
-        rest, _ = child.communicate(timeout=120)
-    finally:
-        child.kill()
-    assert child.returncode == 0 and "interrupted True True True" in rest
+    code, rest = interrupted_when_found(program)
+    assert code == 0 and "interrupted True True True" in rest
 
 
 def test_rich_display(found):

@@ -5,6 +5,7 @@
 
 #include <fmt/core.h>
 
+#include "api/output.h"
 #include "api/plan/answer.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
@@ -18,9 +19,7 @@ namespace {
 std::string text_of(const core::Value& value) {
     if (value.is_null()) return "-";
     if (value.is_string()) return value.string();
-    std::string text = core::to_json(value, 0);
-    std::erase(text, '\n');
-    return text;
+    return api::json_of(value);
 }
 
 std::string fields_of(const planner::PlanChange& change) {
