@@ -200,7 +200,7 @@ std::optional<OutOfMemory> find_overflow(const Task& task, const schedule::Progr
 
 // Compute that runs beside collectives is known from a first run of the classes; the step is the run with
 // what they cost it.
-OverlapLosses slow_overlapped(const Task& task, const schedule::Program& program,
+OverlapLosses slow_overlapped(const Task& task, const schedule::Program& program, Simulator& simulator,
                               const SimulateOptions& options, const Contention& contention,
                               PricedProgram& priced) {
     if (task.options.constants.overlap_loss <= 0 || !has_data_collectives(program)) return {};
@@ -208,7 +208,9 @@ OverlapLosses slow_overlapped(const Task& task, const schedule::Program& program
     first.is_folded = true;
     first.tracks_memory = false;
     first.contention = &contention;
-    return slow_overlapped_compute(program, simulate(program, priced.durations, first),
+    return slow_overlapped_compute(program,
+                                   options.is_folded ? simulator.simulate(priced.durations, first)
+                                                     : simulate(program, priced.durations, first),
                                    task.options.constants.overlap_loss, task.cluster.instance.device,
                                    task.costs->communication, priced.durations);
 }
@@ -256,7 +258,7 @@ std::shared_ptr<const schedule::Program> lowered_program(const Task& task, int m
                         {.micro_batches = micro_batches,
                          .has_optimizer = !order->is_forward_only,
                          .hashes_model = task.options.verifies || task.options.keeps_timeline}));
-    if (known) known->entries.push_back({micro_batches, task.plan.partition, program, {}, {}, {}});
+    if (known) known->entries.push_back({micro_batches, task.plan.partition, program, {}, {}, {}, {}});
     return program;
 }
 
@@ -270,6 +272,15 @@ std::vector<ExtraMemory> memory_beside(const Task& task, int micro_batches,
         entry.framework = task.framework;
     }
     return entry.extra;
+}
+
+// Kept with the Program too.
+std::shared_ptr<Simulator> kept_simulator(const Task& task, int micro_batches,
+                                          const schedule::Program& program, const SimulateOptions& options) {
+    if (!task.options.lowered) return std::make_shared<Simulator>(program, options);
+    std::shared_ptr<Simulator>& kept = find_lowered(*task.options.lowered, task, micro_batches)->simulator;
+    if (!kept || !kept->is_for(options)) kept = std::make_shared<Simulator>(program, options);
+    return kept;
 }
 
 bool is_same(const Communication& a, const Communication& b) {
@@ -322,6 +333,11 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
     simulate_options.keeps_memory_samples = task.options.keeps_timeline;
     simulate_options.blocks_on_transfers = task.blocks_on_transfers;
     simulate_options.is_folded = task.options.is_folded;
+    std::shared_ptr<Simulator> simulator;
+    const auto simulator_of = [&]() -> Simulator& {
+        if (!simulator) simulator = kept_simulator(task, micro_batches, program, simulate_options);
+        return *simulator;
+    };
     Contention contention;
     OverlapLosses losses;
     if (task.costs) {
@@ -333,7 +349,7 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
         if (const Run* known = known_run(task, micro_batches, priced, contention)) return *known;
         if (task.options.lowered) alone = priced;
         if (shares_links) {
-            losses = slow_overlapped(task, program, simulate_options, contention, priced);
+            losses = slow_overlapped(task, program, simulator_of(), simulate_options, contention, priced);
             if (!task.options.is_folded)
                 contention = find_contention(program, task.costs->communication, false);
         }
@@ -353,7 +369,7 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
     Simulation simulation =
         shares_cores
             ? simulate_shared_cores(program, priced.durations, task.cluster.device_count(), simulate_options)
-            : simulate(program, priced.durations, simulate_options);
+            : simulator_of().simulate(priced.durations, simulate_options);
 
     Run result;
     result.ranks = program.class_of_rank.size();

@@ -86,6 +86,7 @@ struct Evaluation {
 // Programs of one plan by their number of micro-batches, kept where the plan is evaluated again and again
 // with other constants, so that only what these touch is done again. A plan whose partition follows from its
 // costs takes what fits its partition.
+class Simulator;
 struct SimulatedProgram;
 struct LoweredPrograms {
     struct Entry {
@@ -97,6 +98,7 @@ struct LoweredPrograms {
         std::vector<ExtraMemory> extra;
         // What was simulated first: constants that leave its prices as they are leave all else.
         std::shared_ptr<const SimulatedProgram> simulated;
+        std::shared_ptr<Simulator> simulator;  // of the Program
     };
     std::vector<Entry> entries;
     // Micro-batches of a step that was in its steady state once.

@@ -7,13 +7,15 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
+#include <functional>
 #include <optional>
 #include <string>
 
 #include "core/errors.h"
 #include "core/index/integers.h"
 #include "sim/cost/contention.h"
+#include "sim/engine/chains.h"
+#include "sim/engine/lookahead.h"
 #include "sim/engine/performers.h"
 #include "sim/engine/simulation_record.h"
 
@@ -24,15 +26,17 @@ namespace {
 using schedule::Instruction;
 using schedule::InstructionKind;
 
-// Times that are not known yet, as sentinels and not optionals: the innermost loop compares them for every
+// Times that are not known yet, as a sentinel and not optionals: the innermost loop compares them for every
 // instruction and takes their greatest.
 constexpr double not_yet = -1;
-constexpr double never = std::numeric_limits<double>::infinity();
-constexpr std::uint32_t no_instruction = 0xffffffff, elsewhere = 0xfffffffe;
+constexpr std::uint32_t no_instruction = Chains::none, elsewhere = 0xfffffffe;
+
+// A performer's stream, as one number.
+using StreamIndex = std::uint32_t;
 
 struct Transfer {
     double start = not_yet, end = not_yet;
-    core::OptionalIndex waiter;  // performer
+    std::optional<StreamIndex> waiter;
 };
 
 struct Rendezvous {
@@ -40,70 +44,89 @@ struct Rendezvous {
     double from = 0;  // the last arrival
     double duration = 0;
     double end = not_yet;
-    std::vector<std::int32_t> waiters;
+    std::vector<StreamIndex> waiters;
 };
+
+std::vector<Chains> chains_of(const schedule::Program& program, const PerformerSet& set,
+                              const SimulateOptions& options) {
+    std::vector<ChainRules> rules;
+    for (const schedule::RankProgram& list : program.classes)
+        rules.push_back({options.has_concurrent_streams, options.blocks_on_transfers,
+                         std::vector<char>(group_kind_count + list.buckets.size(), 0)});
+    for (const Performer& performer : set.performers)
+        for (std::size_t slot = 0; slot < performer.group.size(); ++slot)
+            if (performer.group[slot]) rules[std::size_t(performer.class_index)].meets_others[slot] = 1;
+    std::vector<Chains> chains;
+    for (std::size_t c = 0; c < program.classes.size(); ++c)
+        chains.push_back(chains_of(program.classes[c], rules[c]));
+    return chains;
+}
 
 class Interpreter {
 public:
-    Interpreter(const schedule::Program& program, const Durations& durations, const SimulateOptions& options)
+    // `contention`, `lookahead`: null where no link is shared. All must outlive it.
+    Interpreter(const schedule::Program& program, const Durations& durations, const PerformerSet& set,
+                const std::vector<Chains>& chains, const Contention* contention, Lookahead* lookahead)
         : program_(program),
           durations_(durations),
-          options_(options),
-          contention_(options.contention && !options.contention->is_empty() ? options.contention : nullptr),
-          performer_set_(program, options.is_folded),
+          performer_set_(set),
+          chains_(chains),
+          contention_(contention),
+          lookahead_(lookahead),
           engine_(std::vector<double>(contention_ ? contention_->links : 0, 1.0)),
           states_(performer_set_.performers.size()),
           transfers_(performer_set_.channel_count()),
           rendezvous_(performer_set_.groups.size()) {
-        core::require(durations.of.size() == program.classes.size(), "durations for every class");
-        for (std::size_t c = 0; c < program.classes.size(); ++c) {
-            const std::vector<Instruction>& list = program.classes[c].instructions;
-            core::require(durations.of[c].size() == list.size(), "a duration for every instruction");
-            queues_.emplace_back();
-            std::vector<std::uint32_t> met(group_kind_count + program.classes[c].buckets.size(), 0);
-            ordinals_.emplace_back(list.size(), 0);
-            for (std::uint32_t i = 0; i < list.size(); ++i) {
-                queues_[c][stream_of(list[i])].push_back(i);
-                if (list[i].kind == InstructionKind::collective)
-                    ordinals_[c][i] = met[PerformerSet::slot_of(list[i])]++;
-            }
-        }
-    }
-
-    Simulation run() {
+        if (!performer_set_.groups.empty()) number_collectives();
         for (std::size_t p = 0; p < states_.size(); ++p) {
             const std::size_t count = list_of(p).instructions.size();
             states_[p].spans.resize(count, {0, core::Seconds(0), core::Seconds(not_yet)});
             states_[p].active_from.resize(count);
-            const auto& queues = queues_[performer_set_.performers[p].class_index];
-            for (std::size_t stream = 0; stream < queues.size(); ++stream)
-                states_[p].head[stream] = queues[stream].empty() ? no_instruction : queues[stream].front();
-            states_[p].waits_for.fill(no_instruction);
         }
-        for (std::size_t p = states_.size(); p-- > 0;) runnable_.push_back(static_cast<std::int32_t>(p));
+    }
+
+    void play() {
+        for (std::size_t p = states_.size(); p-- > 0;) wake(stream_index(p, 0));
         do {
             while (!runnable_.empty()) {
-                const std::int32_t performer = runnable_.back();
+                const StreamIndex stream = runnable_.back();
                 runnable_.pop_back();
-                proceed(performer);
+                proceed(stream / schedule::stream_count, stream % schedule::stream_count);
             }
         } while (play_event());
-        return result();
+        require_end();
+    }
+
+    std::vector<std::vector<schedule::Span>> take_spans() {
+        std::vector<std::vector<schedule::Span>> spans;
+        for (State& state : states_) spans.push_back(std::move(state.spans));
+        return spans;
+    }
+
+    Simulation record_all(const SimulateOptions& options) {
+        Simulation simulation;
+        for (std::size_t p = 0; p < states_.size(); ++p) {
+            State& state = states_[p];
+            record(performer_set_.performers[p], list_of(p), core::Seconds(state.last), state.spans,
+                   state.active_from, options, simulation);
+        }
+        return simulation;
     }
 
 private:
+    // How far a stream has come.
+    struct Cursor {
+        std::size_t chain = 0;  // in its queue
+        // What the chain waits for: an instruction of this performer, or another performer (`elsewhere`);
+        // no_instruction: not known to wait.
+        std::uint32_t waits_for = no_instruction;
+        bool has_arrived = false;  // at the collective that is next
+    };
     struct State {
-        std::array<std::uint32_t, schedule::stream_count> next{};  // in the stream's queue
-        std::array<std::uint32_t, schedule::stream_count>
-            head{};  // the instruction there; no_instruction: none left
-        // What the head waits for: an instruction of this performer, or another performer or the network
-        // (`elsewhere`); no_instruction: not known to wait.
-        std::array<std::uint32_t, schedule::stream_count> waits_for{};
-        std::array<double, schedule::stream_count>
-            stream_end{};  // never: the last instruction's end is not known yet
-        std::array<bool, schedule::stream_count> has_arrived{};  // at the collective that is next
+        std::array<Cursor, schedule::stream_count> streams;
         std::vector<schedule::Span> spans;
         std::vector<core::Seconds> active_from;
+        double last = 0;  // end
     };
     // What the event engine plays.
     struct Running {
@@ -118,19 +141,31 @@ private:
         double share = 1;  // of the price that is paid, where some of it is hidden
     };
 
+    // Of each collective, how many of its slot come before.
+    void number_collectives() {
+        for (const schedule::RankProgram& list : program_.classes) {
+            std::vector<std::uint32_t> met(group_kind_count + list.buckets.size(), 0);
+            std::vector<std::uint32_t>& ordinals = ordinals_.emplace_back(list.instructions.size(), 0);
+            for (std::uint32_t i = 0; i < list.instructions.size(); ++i)
+                if (list.instructions[i].kind == InstructionKind::collective)
+                    ordinals[i] = met[PerformerSet::slot_of(list.instructions[i])]++;
+        }
+    }
+
+    static StreamIndex stream_index(std::size_t performer, std::size_t stream) {
+        return static_cast<StreamIndex>(performer * schedule::stream_count + stream);
+    }
+    void wake(StreamIndex stream) { runnable_.push_back(stream); }
+
+    std::size_t class_of(std::size_t performer) const {
+        return std::size_t(performer_set_.performers[performer].class_index);
+    }
     const schedule::RankProgram& list_of(std::size_t performer) const {
-        return program_.classes[performer_set_.performers[performer].class_index];
+        return program_.classes[class_of(performer)];
     }
 
-    std::size_t stream_of(const Instruction& instruction) const {
-        if (!options_.has_concurrent_streams) return 0;
-        return static_cast<std::size_t>(options_.blocks_on_transfers &&
-                                                instruction.kind == InstructionKind::send
-                                            ? schedule::Stream::compute
-                                            : instruction.stream);
-    }
-
-    const Communication* shared(std::int32_t performer, std::size_t class_index,
+    // Null where it has its links to itself whatever else happens.
+    const Communication* shared(std::size_t performer, std::size_t class_index,
                                 std::uint32_t instruction) const {
         if (!contention_) return nullptr;
         const core::OptionalIndex kind = contention_->kind_of[class_index][instruction];
@@ -138,140 +173,174 @@ private:
         const core::OptionalIndex index = contention_->communication_of[*kind][performer];
         return index ? &contention_->communications[*index] : nullptr;
     }
+    // Is what shares links over before another can meet it? It then is, as far as others are concerned.
+    bool passes_alone(std::size_t performer, std::uint32_t instruction, double end) {
+        if (!lookahead_->is_alone(performer, instruction, end)) return false;
+        lookahead_->pass(performer, instruction);
+        return true;
+    }
 
-    // Every stream as far as it goes, the instruction that comes first in the list first: it is the one least
-    // likely to wait.
-    void proceed(std::int32_t performer) {
+    // Every stream as far as it goes, the chain that comes first in the list first: it is the one least
+    // likely to wait. `woken`: the stream for which something elsewhere has ended.
+    void proceed(std::size_t performer, std::size_t woken) {
         State& state = states_[performer];
-        const auto& queues = queues_[performer_set_.performers[performer].class_index];
-        for (std::size_t stream = 0; stream < queues.size(); ++stream) {
-            std::uint32_t& awaited = state.waits_for[stream];
-            if (awaited == elsewhere ||
-                (awaited != no_instruction && state.spans[awaited].end.value != not_yet))
-                awaited = no_instruction;
-        }
+        const Chains& chains = chains_[class_of(performer)];
+        if (state.streams[woken].waits_for == elsewhere) state.streams[woken].waits_for = no_instruction;
         while (true) {
-            std::size_t first = queues.size();
-            std::uint32_t head = no_instruction;
-            for (std::size_t stream = 0; stream < queues.size(); ++stream)
-                if (state.head[stream] < head && state.waits_for[stream] == no_instruction) {
-                    head = state.head[stream];
+            std::size_t first = schedule::stream_count;
+            std::uint32_t least = no_instruction;
+            for (std::size_t stream = 0; stream < state.streams.size(); ++stream) {
+                Cursor& cursor = state.streams[stream];
+                if (cursor.waits_for != no_instruction) {
+                    if (cursor.waits_for == elsewhere || state.spans[cursor.waits_for].end.value == not_yet)
+                        continue;
+                    cursor.waits_for = no_instruction;
+                }
+                const std::vector<std::uint32_t>& queue = chains.queues[stream];
+                if (cursor.chain < queue.size() && queue[cursor.chain] < least) {
+                    least = queue[cursor.chain];
                     first = stream;
                 }
-            if (first == queues.size()) return;
-            const std::uint32_t awaited = perform(performer, state, first, head);
-            if (awaited != no_instruction) {
-                state.waits_for[first] = awaited;
-                continue;
             }
-            const std::uint32_t next = ++state.next[first];
-            state.head[first] = next < queues[first].size() ? queues[first][next] : no_instruction;
-            if (state.spans[head].end.value == not_yet) continue;
-            for (std::uint32_t& other : state.waits_for)
-                if (other == head) other = no_instruction;
+            if (first == schedule::stream_count) return;
+            Cursor& cursor = state.streams[first];
+            cursor.waits_for = perform(performer, state, first, chains.chains[least]);
+            if (cursor.waits_for == no_instruction) ++cursor.chain;
         }
     }
 
-    // What it waits for, when that is not known yet.
-    std::uint32_t perform(std::int32_t performer, State& state, std::size_t stream, std::uint32_t index) {
-        double& stream_end = state.stream_end[stream];
-        if (stream_end == never) return elsewhere;
-        const Performer& self = performer_set_.performers[performer];
-        const std::size_t class_index = self.class_index;
-        const schedule::RankProgram& list = program_.classes[class_index];
-        const Instruction& instruction = list.instructions[index];
-        double start = stream_end;
-        for (std::uint32_t before : list.after(instruction)) {
+    // What the chain waits for, when that is not known yet.
+    std::uint32_t perform(std::size_t performer, State& state, std::size_t stream,
+                          const Chains::Chain& chain) {
+        const schedule::RankProgram& list = list_of(performer);
+        double start = 0;
+        if (chain.before != no_instruction) {
+            start = state.spans[chain.before].end.value;
+            if (start == not_yet) return chain.before;
+        }
+        const std::uint32_t* const after = list.after_pool.data() + chain.after_begin;
+        for (std::uint32_t a = 0; a < chain.after_count; ++a) {
+            const std::uint32_t before = after[a];
             const double end = state.spans[before].end.value;
             if (end == not_yet) return before;
             start = std::max(start, end);
         }
+        if (chain.may_grow) go_along(performer, state, chain.head, start);
+        else if (!perform_alone(performer, state, stream, chain.head, start)) return elsewhere;
+        return no_instruction;
+    }
+
+    // The rest of a chain, up to what the event engine has to play.
+    void go_along(std::size_t performer, State& state, std::uint32_t first, double time) {
+        const std::size_t class_index = class_of(performer);
+        const std::vector<std::uint32_t>& next = chains_[class_index].next;
+        const core::Seconds* const durations = durations_.of[class_index].data();
+        for (std::uint32_t i = first; i != no_instruction; i = next[i]) {
+            const double start = time;
+            time += durations[i].value;
+            state.spans[i] = {i, core::Seconds(start), core::Seconds(time)};
+            state.active_from[i] = core::Seconds(start);
+            if (!contention_) continue;
+            const Communication* const communication = shared(performer, class_index, i);
+            if (!communication || passes_alone(performer, i, time)) continue;
+            state.spans[i].end = core::Seconds(not_yet);
+            begin({communication, core::narrow<std::int32_t>(performer), i, nullptr, {}, 0}, start,
+                  durations[i].value);
+            return;
+        }
+        state.last = std::max(state.last, time);
+    }
+
+    // A transfer, a receive, or a collective that waits for others. False where something elsewhere has to
+    // come before.
+    bool perform_alone(std::size_t performer, State& state, std::size_t stream, std::uint32_t index,
+                       double start) {
+        const Performer& self = performer_set_.performers[performer];
+        const std::size_t class_index = class_of(performer);
+        const Instruction& instruction = list_of(performer).instructions[index];
         const double duration = durations_.of[class_index][index].value;
-        double active_from = start;
-        double end = start + duration;
+        double active_from = start, end = start + duration;
         switch (instruction.kind) {
             case InstructionKind::send: {
                 Transfer& transfer = transfers_[performer_set_.channel_of_send(self, instruction)];
                 core::require(transfer.start == not_yet, "every transfer is sent once");
                 transfer.start = start;
-                if (const Communication* communication = shared(performer, class_index, index)) {
-                    begin({communication, performer, index, &transfer, std::nullopt, 0}, start, duration);
+                const Communication* const communication = shared(performer, class_index, index);
+                if (communication && !passes_alone(performer, index, end)) {
+                    begin({communication, core::narrow<std::int32_t>(performer), index, &transfer, {}, 0},
+                          start, duration);
                     end = not_yet;
-                } else {
-                    transfer.end = end;
-                    if (transfer.waiter) runnable_.push_back(*transfer.waiter);
+                    break;
                 }
+                transfer.end = end;
+                if (transfer.waiter) wake(*transfer.waiter);
                 break;
             }
             case InstructionKind::receive: {
                 Transfer& transfer = transfers_[performer_set_.channel_of_receive(self, instruction)];
                 if (transfer.end == not_yet) {
-                    transfer.waiter = performer;
-                    return elsewhere;
+                    transfer.waiter = stream_index(performer, stream);
+                    return false;
                 }
                 active_from = std::max(start, transfer.start);
                 end = std::max(start, transfer.end) + duration;
                 break;
             }
-            case InstructionKind::collective: {
+            default:
                 if (const core::OptionalIndex group = self.group[PerformerSet::slot_of(instruction)]) {
-                    if (!meet(performer, state.has_arrived[stream], *group, class_index, index, start,
-                              duration, active_from, end))
-                        return elsewhere;
-                } else if (const Communication* communication = shared(performer, class_index, index)) {
-                    // All members are this performer, or behave as it does.
-                    begin({communication, performer, index, nullptr, std::nullopt, 0}, start, duration);
+                    if (!meet(performer, stream, *group, index, start, active_from, end)) return false;
+                } else if (const Communication* const communication = shared(performer, class_index, index);
+                           communication && !passes_alone(performer, index, end)) {
+                    // All members behave as this performer does, though others of its class meet.
+                    begin({communication, core::narrow<std::int32_t>(performer), index, nullptr, {}, 0},
+                          start, duration);
                     end = not_yet;
                 }
                 break;
-            }
-            case InstructionKind::compute:
-            case InstructionKind::copy:
-            case InstructionKind::optimizer_step:
-            case InstructionKind::zero_gradients:
-            case InstructionKind::gradient_norm:
-            case InstructionKind::update_norm: break;
         }
-        stream_end = end == not_yet ? never : end;
         state.spans[index] = {index, core::Seconds(start), core::Seconds(end)};
         state.active_from[index] = core::Seconds(active_from);
-        return no_instruction;
+        state.last = std::max(state.last, end);
+        return true;
     }
 
     // True when every member has arrived and the end is known. Collectives are matched in list order, as on a
     // communicator.
-    bool meet(std::int32_t performer, bool& has_arrived, std::int32_t group, std::size_t class_index,
-              std::uint32_t index, double start, double duration, double& active_from, double& end) {
+    bool meet(std::size_t performer, std::size_t stream, std::int32_t group, std::uint32_t index,
+              double start, double& active_from, double& end) {
+        const std::size_t class_index = class_of(performer);
         std::vector<Rendezvous>& of_group = rendezvous_[group];
         const std::uint32_t number = ordinals_[class_index][index];
         if (number >= of_group.size()) of_group.resize(number + 1);
         Rendezvous& rendezvous = of_group[number];
-        const int members = core::count_of(performer_set_.groups[group]);
+        const Communication* const communication = shared(performer, class_index, index);
+        bool& has_arrived = states_[performer].streams[stream].has_arrived;
         if (!has_arrived) {
             has_arrived = true;
             ++rendezvous.arrived;
             rendezvous.from = std::max(rendezvous.from, start);
-            rendezvous.duration = std::max(rendezvous.duration, duration);
-            if (rendezvous.arrived == members) {
-                if (const Communication* communication = shared(performer, class_index, index)) {
+            rendezvous.duration = std::max(rendezvous.duration, durations_.of[class_index][index].value);
+            if (rendezvous.arrived == core::count_of(performer_set_.groups[group])) {
+                if (communication) {
                     begin({communication, std::nullopt, 0, nullptr, group, number}, rendezvous.from,
                           rendezvous.duration);
                 } else {
                     rendezvous.end = rendezvous.from + rendezvous.duration;
-                    wake(rendezvous);
+                    wake_all(rendezvous);
                 }
             }
-            if (rendezvous.end == not_yet) rendezvous.waiters.push_back(performer);
+            if (rendezvous.end == not_yet) rendezvous.waiters.push_back(stream_index(performer, stream));
         }
         if (rendezvous.end == not_yet) return false;
         has_arrived = false;
+        if (communication) lookahead_->pass(performer, index);
         active_from = rendezvous.from;
         end = rendezvous.end;
         return true;
     }
 
-    void wake(Rendezvous& rendezvous) {
-        for (std::int32_t waiter : rendezvous.waiters) runnable_.push_back(waiter);
+    void wake_all(Rendezvous& rendezvous) {
+        for (const StreamIndex waiter : rendezvous.waiters) wake(waiter);
         rendezvous.waiters.clear();
     }
 
@@ -310,48 +379,50 @@ private:
         if (!running.performer) {
             Rendezvous& rendezvous = rendezvous_[*running.group][running.number];
             rendezvous.end = end;
-            wake(rendezvous);
+            wake_all(rendezvous);
             return true;
         }
-        State& state = states_[*running.performer];
+        const auto performer = std::size_t(*running.performer);
+        State& state = states_[performer];
         state.spans[running.instruction].end = core::Seconds(end);
-        state.stream_end[stream_of(list_of(*running.performer).instructions[running.instruction])] = end;
-        runnable_.push_back(*running.performer);
+        lookahead_->pass(performer, running.instruction);
+        go_along(performer, state, chains_[class_of(performer)].next[running.instruction], end);
+        if (is_awaited(state)) wake(stream_index(performer, 0));
         if (running.transfer) {
             running.transfer->end = end;
-            if (running.transfer->waiter) runnable_.push_back(*running.transfer->waiter);
+            if (running.transfer->waiter) wake(*running.transfer->waiter);
         }
         return true;
     }
 
-    Simulation result() {
-        Simulation simulation;
-        for (std::size_t p = 0; p < states_.size(); ++p) {
-            State& state = states_[p];
-            const schedule::RankProgram& list = list_of(p);
-            const auto& queues = queues_[performer_set_.performers[p].class_index];
-            for (std::size_t stream = 0; stream < queues.size(); ++stream)
-                if (state.next[stream] < queues[stream].size())
-                    throw core::InternalError(
-                        "broken promise: verify passed a program that waits for ever at " +
-                        schedule::describe(program_, performer_set_.performers[p].class_index,
-                                           queues[stream][state.next[stream]]));
-            double last = 0;
-            for (double end : state.stream_end) last = std::max(last, end);
-            record(performer_set_.performers[p], list, core::Seconds(last), state.spans, state.active_from,
-                   options_, simulation);
-        }
-        return simulation;
+    // Has a stream waited for what has ended?
+    static bool is_awaited(const State& state) {
+        return std::any_of(state.streams.begin(), state.streams.end(), [&](const Cursor& cursor) {
+            return cursor.waits_for != no_instruction && cursor.waits_for != elsewhere &&
+                   state.spans[cursor.waits_for].end.value != not_yet;
+        });
+    }
+
+    void require_end() const {
+        for (std::size_t p = 0; p < states_.size(); ++p)
+            for (std::size_t stream = 0; stream < schedule::stream_count; ++stream) {
+                const Chains& chains = chains_[class_of(p)];
+                const std::size_t chain = states_[p].streams[stream].chain;
+                if (chain == chains.queues[stream].size()) continue;
+                const std::uint32_t head = chains.chains[chains.queues[stream][chain]].head;
+                throw core::InternalError(
+                    "broken promise: verify passed a program that waits for ever at " +
+                    schedule::describe(program_, static_cast<std::int32_t>(class_of(p)), head));
+            }
     }
 
     const schedule::Program& program_;
     const Durations& durations_;
-    const SimulateOptions& options_;
+    const PerformerSet& performer_set_;
+    const std::vector<Chains>& chains_;  // by class
     const Contention* contention_;
-    PerformerSet performer_set_;
+    Lookahead* lookahead_;
     FlowEngine engine_;
-    std::vector<std::array<std::vector<std::uint32_t>, schedule::stream_count>>
-        queues_;  // [class][stream]: instructions in list order
     std::vector<std::vector<std::uint32_t>>
         ordinals_;  // [class][instruction]: how many collectives of its slot come before
     std::vector<State> states_;
@@ -359,14 +430,70 @@ private:
     std::vector<std::vector<Rendezvous>> rendezvous_;  // [group][number]
     std::vector<Running> running_;
     std::vector<std::uint32_t> free_slots_;
-    std::vector<std::int32_t> runnable_;
+    std::vector<StreamIndex> runnable_;
 };
+
+bool are_no_shorter(const Durations& these, const Durations& those) {
+    return std::equal(these.of.begin(), these.of.end(), those.of.begin(), those.of.end(),
+                      [](const std::vector<core::Seconds>& a, const std::vector<core::Seconds>& b) {
+                          return std::equal(a.begin(), a.end(), b.begin(), b.end(), std::greater_equal<>());
+                      });
+}
 
 }  // namespace
 
+struct Simulator::Content {
+    Content(const schedule::Program& p, const SimulateOptions& options)
+        : program(p), made_for(options), set(p, options.is_folded), chains(chains_of(p, set, options)) {
+        for (const Performer& performer : set.performers) class_of.push_back(performer.class_index);
+    }
+
+    const schedule::Program& program;
+    SimulateOptions made_for;
+    PerformerSet set;
+    std::vector<Chains> chains;          // by class
+    std::vector<std::int32_t> class_of;  // of each performer
+    // Of a run in which no link was shared.
+    Durations durations;
+    std::vector<std::vector<schedule::Span>> spans;
+};
+
+Simulator::Simulator(const schedule::Program& program, const SimulateOptions& options)
+    : content_(std::make_unique<Content>(program, options)) {}
+Simulator::~Simulator() = default;
+
+bool Simulator::is_for(const SimulateOptions& options) const {
+    const SimulateOptions& own = content_->made_for;
+    return options.has_concurrent_streams == own.has_concurrent_streams &&
+           options.blocks_on_transfers == own.blocks_on_transfers && options.is_folded == own.is_folded;
+}
+
+Simulation Simulator::simulate(const Durations& durations, const SimulateOptions& options) {
+    const schedule::Program& program = content_->program;
+    core::require(is_for(options), "a simulator is used for what it was made for");
+    core::require(durations.of.size() == program.classes.size(), "durations for every class");
+    for (std::size_t c = 0; c < program.classes.size(); ++c)
+        core::require(durations.of[c].size() == program.classes[c].instructions.size(),
+                      "a duration for every instruction");
+    const PerformerSet& set = content_->set;
+    const bool shares_links = options.contention && !options.contention->is_empty();
+    // Nothing begins earlier where nothing takes less.
+    if (!shares_links || !are_no_shorter(durations, content_->durations)) {
+        Interpreter alone(program, durations, set, content_->chains, nullptr, nullptr);
+        alone.play();
+        if (!shares_links) return alone.record_all(options);
+        content_->spans = alone.take_spans();
+        content_->durations = durations;
+    }
+    Lookahead lookahead(*options.contention, content_->chains, content_->class_of, content_->spans);
+    Interpreter shared(program, durations, set, content_->chains, options.contention, &lookahead);
+    shared.play();
+    return shared.record_all(options);
+}
+
 Simulation simulate(const schedule::Program& program, const Durations& durations,
                     const SimulateOptions& options) {
-    return Interpreter(program, durations, options).run();
+    return Simulator(program, options).simulate(durations, options);
 }
 
 Durations durations_of(const schedule::Program& program, const StageTimes& times) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "core/units.h"
@@ -56,6 +57,22 @@ struct Simulation {
 // result, ties do not exist.
 Simulation simulate(const schedule::Program& program, const Durations& durations,
                     const SimulateOptions& options = {});
+
+// The same Program with one set of durations after another: what does not depend on them is found once.
+class Simulator {
+public:
+    // Of the options those of streams and folding. The Program must outlive it.
+    Simulator(const schedule::Program& program, const SimulateOptions& options);
+    ~Simulator();
+    // Are streams and folding those that it was made for?
+    bool is_for(const SimulateOptions& options) const;
+    // As simulate(), under options that it is for.
+    Simulation simulate(const Durations& durations, const SimulateOptions& options);
+
+private:
+    struct Content;
+    std::unique_ptr<Content> content_;
+};
 
 // Durations for a Program without a model behind it: forward, backward_input and backward_weight per virtual
 // stage (backward = both), and one transfer time.

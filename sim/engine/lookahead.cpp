@@ -1,0 +1,83 @@
+#include "sim/engine/lookahead.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "core/index/integers.h"
+
+namespace sim {
+
+namespace {
+
+// Users of one link, at most, among whom a look pays.
+constexpr std::size_t most_users = 64;
+
+}  // namespace
+
+Lookahead::Lookahead(const Contention& contention, const std::vector<Chains>& chains,
+                     const std::vector<std::int32_t>& class_of,
+                     const std::vector<std::vector<schedule::Span>>& alone)
+    : chains_(chains), class_of_(class_of), sources_(class_of.size() * schedule::stream_count) {
+    std::vector<std::vector<std::int32_t>> communications_of(sources_.size());
+    for (std::size_t p = 0; p < class_of.size(); ++p) {
+        const auto c = static_cast<std::size_t>(class_of[p]);
+        const std::vector<core::OptionalIndex>& kinds = contention.kind_of[c];
+        for (std::size_t i = 0; i < kinds.size(); ++i) {
+            if (!kinds[i]) continue;
+            const core::OptionalIndex communication = contention.communication_of[*kinds[i]][p];
+            if (!communication) continue;
+            const std::size_t source = p * schedule::stream_count + chains[c].stream_of[i];
+            sources_[source].starts.push_back(alone[p][i].start.value);
+            sources_[source].instructions.push_back(static_cast<std::uint32_t>(i));
+            sources_[source].performer = p;
+            std::vector<std::int32_t>& known = communications_of[source];
+            if (std::find(known.begin(), known.end(), *communication) == known.end())
+                known.push_back(*communication);
+        }
+    }
+    find_others(contention, communications_of);
+}
+
+void Lookahead::find_others(const Contention& contention,
+                            const std::vector<std::vector<std::int32_t>>& communications_of) {
+    std::vector<std::vector<std::uint32_t>> users(contention.links);
+    for (std::uint32_t s = 0; s < communications_of.size(); ++s)
+        for (const std::int32_t communication : communications_of[s])
+            for (const ResourceUse& use : contention.communications[communication].uses)
+                if (std::vector<std::uint32_t>& of_link = users[use.resource];
+                    of_link.empty() || of_link.back() != s)
+                    of_link.push_back(s);
+    for (const std::vector<std::uint32_t>& of_link : users)
+        for (const std::uint32_t s : of_link) {
+            Source& source = sources_[s];
+            source.is_crowded = source.is_crowded || of_link.size() > most_users;
+            if (source.is_crowded) continue;
+            for (const std::uint32_t other : of_link)
+                if (other != s) source.others.push_back(other);
+        }
+    for (Source& source : sources_) {
+        std::sort(source.others.begin(), source.others.end());
+        source.others.erase(std::unique(source.others.begin(), source.others.end()), source.others.end());
+    }
+}
+
+// What is known without a look at the instruction stays so for those after it.
+double Lookahead::look(Source& source, std::size_t performer, std::uint32_t instruction) const {
+    const Chains& chains = chains_[std::size_t(class_of_[performer])];
+    const std::size_t stream = chains.stream_of[instruction];
+    double until = std::numeric_limits<double>::infinity();
+    source.alone_until = until;
+    for (const std::uint32_t s : source.others) {
+        const Source& other = sources_[s];
+        if (other.ended == other.starts.size()) continue;
+        const double start = other.starts[other.ended];
+        source.alone_until = std::min(source.alone_until, start);
+        const bool waits_for_it =
+            other.performer == performer &&
+            chains.chains[chains.chain_of[other.instructions[other.ended]]].ended[stream] > instruction;
+        if (!waits_for_it) until = std::min(until, start);
+    }
+    return until;
+}
+
+}  // namespace sim
