@@ -10,6 +10,9 @@
 #include <system_error>
 
 #include <fmt/core.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "apps/manual.h"
 #include "apps/terminal.h"
@@ -137,9 +140,21 @@ int dispatch(const Tool& tool, const std::vector<std::string>& arguments) {
     return chosen.run({arguments.begin() + is_subcommand, arguments.end()}, std::cout, std::cerr);
 }
 
+// Searches and simulations take and give back arrays of megabytes all the time, each of which would come new
+// and zeroed from the system.
+void keep_freed_memory() {
+#ifdef __GLIBC__
+    constexpr int mebibyte = 1 << 20;
+    mallopt(M_MMAP_THRESHOLD, 64 * mebibyte);
+    mallopt(M_TRIM_THRESHOLD, 128 * mebibyte);
+    mallopt(M_TOP_PAD, 4 * mebibyte);
+#endif
+}
+
 }  // namespace
 
 int run_tool(const Tool& tool, int argc, char** argv) {
+    keep_freed_memory();
     const std::vector<std::string> arguments(argv + 1, argv + argc);
     const bool as_json = wants_json(arguments);
     try {

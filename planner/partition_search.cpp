@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <map>
 #include <numeric>
-#include <set>
 #include <tuple>
 #include <utility>
 
@@ -48,34 +47,80 @@ std::vector<std::vector<std::int32_t>> neighbours(const std::vector<std::int32_t
 
 }  // namespace
 
-bool PartitionSearch::improve(RankedPlan& ranked, const PartitionTask& task) {
-    std::set<std::vector<std::int32_t>> known{ranked.plan.partition.first_units};
-    while (ranked.plan.stages() > 1) {
-        // Simulated in the order of their bounds; those that cannot be better are left out.
-        std::vector<Option> options;
-        {
-            const PartitionMeans::Layout layout = means_.layout(task.layout);
-            const std::lock_guard lock(*layout.guard);
-            StageTable table(graph_, *layout.bounds);
-            const PartitionSpace space(table, task.plan);
-            const core::Seconds limit = means_.limit(task.target, ranked.value);
-            for (std::vector<std::int32_t>& cuts :
-                 neighbours(ranked.plan.partition.first_units, graph_.units.size())) {
-                if (!known.insert(cuts).second) continue;
-                const core::Seconds bound = space.bound_of(cuts, limit);
-                if (bound < limit) options.push_back({0, {bound, std::move(cuts)}});
-            }
-        }
-        std::stable_sort(options.begin(), options.end(), [](const Option& a, const Option& b) {
-            return a.partition.bound < b.partition.bound;
-        });
-        std::optional<RankedPlan> better;
-        double best = ranked.value;
-        if (!simulate({task}, std::move(options), better, best)) return false;
-        if (!better || !is_better(*better, ranked)) return true;
-        ranked = std::move(*better);
+// Moves from where the plan is, but for those that cannot be better.
+void PartitionSearch::look_around(Improvement& improvement) const {
+    improvement.options.clear();
+    improvement.next = 0;
+    const PartitionMeans::Layout layout = means_.layout(improvement.task->layout);
+    const std::lock_guard lock(*layout.guard);
+    StageTable table(graph_, *layout.bounds);
+    const PartitionSpace space(table, improvement.task->plan);
+    const core::Seconds limit = means_.limit(improvement.task->target, improvement.plan->value);
+    for (std::vector<std::int32_t>& cuts :
+         neighbours(improvement.plan->plan.partition.first_units, graph_.units.size())) {
+        if (!improvement.known.insert(cuts).second) continue;
+        const core::Seconds bound = space.bound_of(cuts, limit);
+        if (bound < limit) improvement.options.push_back({bound, std::move(cuts)});
+    }
+    std::stable_sort(improvement.options.begin(), improvement.options.end(),
+                     [](const PartitionOption& a, const PartitionOption& b) { return a.bound < b.bound; });
+}
+
+// To the best of the moves, once all are looked at. False where none is better: that is the end.
+bool PartitionSearch::advance(Improvement& improvement) const {
+    while (improvement.next == improvement.options.size()) {
+        if (improvement.better && is_better(*improvement.better, *improvement.plan))
+            *improvement.plan = std::move(*improvement.better);
+        else if (!improvement.known.empty()) return false;
+        improvement.better = std::nullopt;
+        improvement.known.insert(improvement.plan->plan.partition.first_units);
+        look_around(improvement);
     }
     return true;
+}
+
+std::vector<char> PartitionSearch::improve(std::vector<RankedPlan>& plans,
+                                           const std::vector<PartitionTask>& tasks,
+                                           const std::function<bool()>& has_time) {
+    std::vector<Improvement> improvements;
+    for (std::size_t p = 0; p < plans.size(); ++p)
+        improvements.push_back({&plans[p], &tasks[p], {}, {}, 0, {}, plans[p].plan.stages() == 1});
+    while (!means_.is_late()) {
+        // Of each plan some moves, so that all threads have work.
+        std::vector<std::pair<std::size_t, std::size_t>> moves;  // of a plan, and which
+        const std::size_t count = has_time() ? improvements.size() : std::min<std::size_t>(1, plans.size());
+        for (std::size_t p = 0; p < count; ++p) {
+            Improvement& improvement = improvements[p];
+            improvement.is_done = improvement.is_done || !advance(improvement);
+            if (improvement.is_done) continue;
+            const std::size_t end =
+                std::min(improvement.options.size(), improvement.next + simulated_at_once);
+            while (improvement.next < end) moves.emplace_back(p, improvement.next++);
+        }
+        if (moves.empty()) break;
+        std::vector<std::optional<RankedPlan>> results(moves.size());
+        core::for_each_in_parallel(moves.size(), means_.threads, [&](std::size_t i, int thread) {
+            if (thread == 0) means_.tell_progress();
+            const auto [p, move] = moves[i];
+            const Improvement& improvement = improvements[p];
+            const PartitionOption& option = improvement.options[move];
+            PartitionTask task = *improvement.task;
+            const double best = improvement.better ? improvement.better->value : improvement.plan->value;
+            const core::Seconds limit = means_.limit(task.target, best);
+            if (option.bound >= limit) return;
+            task.plan.partition.first_units = option.first_units;
+            results[i] = means_.simulate(task, limit);
+        });
+        for (std::size_t i = 0; i < moves.size(); ++i) {
+            if (!results[i]) continue;
+            ++account_.simulated;
+            std::optional<RankedPlan>& better = improvements[moves[i].first].better;
+            if (!better || is_better(*results[i], *better)) better = std::move(*results[i]);
+        }
+    }
+    std::vector<char> is_done;
+    for (const Improvement& improvement : improvements) is_done.push_back(improvement.is_done);
+    return is_done;
 }
 
 bool PartitionSearch::simulate(const std::vector<PartitionTask>& tasks, std::vector<Option> options,

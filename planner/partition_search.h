@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "model/model_fwd.h"
@@ -49,9 +50,11 @@ public:
     PartitionSearch(const model::ModelGraph& graph, PartitionMeans means)
         : graph_(graph), means_(std::move(means)) {}
 
-    // Moves cuts of the plan, one or two neighbours at a time, until no such move makes its value better.
-    // False when time was up before. `task` is of the plan.
-    bool improve(RankedPlan& ranked, const PartitionTask& task);
+    // Moves cuts of the plans, each one or two neighbours at a time, until no such move makes its value
+    // better; of each: false when time was up before. `tasks` are of the plans. The plans behind the first
+    // take turns with it as long as `has_time` says so.
+    std::vector<char> improve(std::vector<RankedPlan>& plans, const std::vector<PartitionTask>& tasks,
+                              const std::function<bool()>& has_time);
     // Simulates every partition of the tasks whose bound is below the best value, which is then `best`'s or
     // that of the answer. The answer is the best of them, where it is better.
     std::optional<RankedPlan> find_better(const std::vector<PartitionTask>& tasks, double best);
@@ -69,6 +72,18 @@ private:
         std::size_t task = 0;
         core::Seconds least;
     };
+    // A plan whose cuts are moved.
+    struct Improvement {
+        RankedPlan* plan;
+        const PartitionTask* task;
+        std::set<std::vector<std::int32_t>> known;
+        std::vector<PartitionOption> options;  // moves, in the order of their bounds
+        std::size_t next = 0;                  // of the options
+        std::optional<RankedPlan> better;      // the best of those simulated
+        bool is_done = false;
+    };
+    void look_around(Improvement& improvement) const;
+    bool advance(Improvement& improvement) const;
     using Tasks = std::vector<PartitionTask>;
     std::optional<core::Seconds> bound_unless_beaten(const PartitionTask& task, double best) const;
     std::optional<core::Seconds> least_of(StageTable& table, const PartitionTask& task, double best) const;

@@ -1,6 +1,7 @@
 #include "api/plan/answer.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <fmt/core.h>
 
@@ -297,7 +298,15 @@ std::vector<sim::PredictionIntervals> judge(planner::SearchResult& result, const
                                             const std::vector<planner::Target>& targets,
                                             const sim::Posterior& posterior, int threads) {
     std::vector<sim::PredictionIntervals> intervals(result.plans.size());
-    core::for_each_in_parallel(result.plans.size(), threads, [&](std::size_t i, int) {
+    // What takes longest first, so that no thread is left with it alone.
+    std::vector<std::size_t> order(result.plans.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+        return result.plans[a].evaluation.simulated_instructions >
+               result.plans[b].evaluation.simulated_instructions;
+    });
+    core::for_each_in_parallel(order.size(), threads, [&](std::size_t o, int) {
+        const std::size_t i = order[o];
         planner::RankedPlan& ranked = result.plans[i];
         const core::Seconds before = ranked.evaluation.step_time;
         sim::apply_site_effects(ranked.evaluation, posterior);

@@ -138,23 +138,20 @@ void Search::search_partitions() {
     result_.account.covers_partitions = !tasks.open.empty() || tasks.beaten > 0;
     PartitionSearch search(graph_, std::move(means));
     search.exclude(tasks.beaten);
-    const auto improve = [&](RankedPlan ranked) {
-        if (has_only_partition(ranked)) return true;
-        const bool is_done = search.improve(ranked, task_of(ranked));
-        keep_plan(std::move(ranked));
-        return is_done;
-    };
-    bool is_settled = true;
-    if (!result_.plans.empty()) {
-        std::optional<RankedPlan> better = search.find_better(tasks.open, result_.plans.front().value);
-        if (better) keep_plan(std::move(*better));
-        is_settled = improve(result_.plans.front());
-    }
+    if (!result_.plans.empty())
+        if (std::optional<RankedPlan> better = search.find_better(tasks.open, result_.plans.front().value))
+            keep_plan(std::move(*better));
     // Moved cuts may bring one of the others before the first.
-    const std::vector<RankedPlan> found = result_.plans;
-    for (std::size_t i = 1; i < found.size() && !is_late(share_of_moves); ++i) improve(found[i]);
+    std::vector<RankedPlan> moved = result_.plans;
+    const bool may_move_first = !moved.empty() && !has_only_partition(moved.front());
+    std::erase_if(moved, [&](const RankedPlan& ranked) { return has_only_partition(ranked); });
+    std::vector<PartitionTask> moved_tasks;
+    for (const RankedPlan& ranked : moved) moved_tasks.push_back(task_of(ranked));
+    const std::vector<char> is_done =
+        search.improve(moved, moved_tasks, [&] { return !is_late(share_of_moves); });
+    for (RankedPlan& ranked : moved) keep_plan(std::move(ranked));
     result_.account.partitions = search.account();
-    is_settled_ = is_settled;
+    is_settled_ = !may_move_first || is_done.front() != 0;
 }
 
 }  // namespace planner
