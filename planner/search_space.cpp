@@ -221,6 +221,7 @@ void for_each_legal_plan(const model::ModelGraph& graph, const cluster::Cluster&
         if (layout.tensor > cluster.instance.devices && layout.tensor > least_key_heads) continue;
         const int per_replica = request.global_batch / layout.replicas();
         for (int micro_batch : divisors(per_replica)) {
+            if (!takes(request.limits.micro_batch, micro_batch)) continue;
             schedule::Plan plan = request.base;
             plan.layout = layout;
             plan.layout.order = request.base.layout.order;
@@ -233,6 +234,7 @@ void for_each_legal_plan(const model::ModelGraph& graph, const cluster::Cluster&
             for (schedule::Recompute recompute :
                  {schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full}) {
                 if (recompute == schedule::Recompute::selective && !has_recomputable_attention) continue;
+                if (!takes(request.limits.recompute, recompute)) continue;
                 plan.recompute = recompute;
                 for (const ScheduleChoice& choice : schedule_choices(
                          graph, layout.pipeline, plan.micro_batches, request.most_virtual_stages, segments)) {

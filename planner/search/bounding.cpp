@@ -77,12 +77,11 @@ void Search::bound_families_of(const std::vector<std::size_t>& groups) {
         const auto& [layout, families] = tasks[t];
         for (const std::size_t f : families) {
             Family& family = families_[f];
-            const Entry& first = entries_[family.members.front()];
             if (request_.uses_bounds) {
                 work_.add(1, per_family);
-                family.time_bound = bounds_[layout]->bounds.time_of_work(first.plan);
+                family.time_bound = bounds_[layout]->bounds.time_of_work(family.first);
             }
-            family.bound = value_of(first.target, family.time_bound, core::Bytes(0));
+            family.bound = value_of(groups_[family.group].target, family.time_bound, core::Bytes(0));
         }
     });
     for (std::size_t t = 0; t < tasks.size(); ++t)
@@ -93,13 +92,12 @@ void Search::bound_families_of(const std::vector<std::size_t>& groups) {
         const std::size_t target = groups_[family.group].target;
         const std::optional<Rejection> rejection =
             request_.uses_bounds ? constraint_violated(target, family.time_bound) : std::nullopt;
-        for (const std::size_t i : family.members) {
-            entries_[i].time_bound = family.time_bound;
-            entries_[i].bound = family.bound;
-            if (rejection) result_.account.rejected[*rejection] += entries_[i].stands_for;
+        if (rejection) {
+            families_[f].is_open = false;
+            result_.account.rejected[*rejection] += family.stands_for;
+            continue;
         }
-        if (rejection) families_[f].is_open = false;
-        else unopened_.emplace(family.bound, family.time_bound.value, f);
+        unopened_.emplace(family.bound, family.time_bound.value, f);
     }
 }
 
@@ -118,6 +116,7 @@ void Search::open_families(const std::vector<std::size_t>& opened) {
     // By layout: what its plans share is computed by one thread.
     std::map<std::size_t, std::vector<std::size_t>> by_layout;
     for (const std::size_t f : opened) {
+        make_members(families_[f].group);
         const Family& family = families_[f];
         unopened_.erase({family.bound, family.time_bound.value, f});
         families_[f].is_open = false;

@@ -14,55 +14,93 @@ constexpr std::size_t enumerated_between_progress = 4096;
 
 }  // namespace
 
+SpaceRequest Search::space_of(std::size_t target) const {
+    return {.global_batch = request_.global_batch,
+            .base = targets_[target].base,
+            .most_virtual_stages = request_.most_virtual_stages,
+            .offload = request_.uses_bounds ? schedule::Offload::none : request_.offload,
+            .limits = request_.limits,
+            .runnable = targets_[target].runnable};
+}
+
+Entry Search::entry_of(const schedule::Plan& plan, std::size_t group, std::size_t ordinal) const {
+    Entry entry;
+    entry.target = groups_[group].target;
+    entry.layout = groups_[group].layout;
+    entry.group = group;
+    entry.ordinal = ordinal;
+    entry.plan = plan;
+    if (request_.uses_bounds) entry.stands_for += horizons_of(entry).size();
+    return entry;
+}
+
 void Search::enumerate() {
-    std::map<std::pair<int, GradientHandling>, std::size_t> families;  // of the last group
+    std::map<FamilyKey, std::size_t> families;  // of the last group
     for (std::size_t t = 0; t < targets_.size(); ++t) {
         const auto add = [&](const schedule::Plan& plan) {
             if (is_stopped()) return;
-            if (entries_.size() % enumerated_between_progress == 0) tell_progress(std::nullopt);
-            const Entry* before = entries_.empty() ? nullptr : &entries_.back();
-            const bool is_new_layout =
-                !before || before->target != t || !(before->plan.layout == plan.layout);
+            if (enumerated_ % enumerated_between_progress == 0) tell_progress(std::nullopt);
+            const bool is_first = groups_.empty() || groups_.back().target != t;
+            const schedule::Plan* before =
+                is_first ? nullptr : &families_[groups_.back().families.front()].first;
+            const bool is_new_layout = !before || !(before->layout == plan.layout);
             if (is_new_layout) {
                 bounds_.push_back(std::make_unique<GuardedBounds>(targets_[t].cluster, orders_, *stages_[t],
                                                                   known_candidates_[t]));
             }
-            if (is_new_layout || before->plan.micro_batch != plan.micro_batch ||
-                before->plan.recompute != plan.recompute) {
+            if (is_new_layout || before->micro_batch != plan.micro_batch ||
+                before->recompute != plan.recompute) {
                 Group& group = groups_.emplace_back();
                 group.target = t;
                 group.layout = bounds_.size() - 1;
+                group.first_ordinal = enumerated_;
                 families.clear();
             }
-            const auto [family, is_new] = families.try_emplace(
-                {plan.passes_per_micro_batch(), GradientHandling(plan)}, families_.size());
+            const auto [place, is_new] = families.try_emplace(family_key(plan), families_.size());
             if (is_new) {
                 groups_.back().families.push_back(families_.size());
-                families_.emplace_back().group = groups_.size() - 1;
+                Family& family = families_.emplace_back();
+                family.group = groups_.size() - 1;
+                family.first = plan;
             }
-            families_[family->second].members.push_back(entries_.size());
-            Entry entry;
-            entry.target = t;
-            entry.layout = bounds_.size() - 1;
-            entry.group = groups_.size() - 1;
-            entry.plan = plan;
-            if (request_.uses_bounds) entry.stands_for += horizons_of(entry).size();
+            Family& family = families_[place->second];
+            const Entry entry = entry_of(plan, family.group, enumerated_++);
+            family.stands_for += entry.stands_for;
+            family.divided += is_divided(entry) ? 1 : 0;
             result_.account.space += entry.stands_for;
-            entries_.push_back(std::move(entry));
         };
-        for_each_legal_plan(graph_, targets_[t].cluster,
-                            {.global_batch = request_.global_batch,
-                             .base = targets_[t].base,
-                             .most_virtual_stages = request_.most_virtual_stages,
-                             .offload = request_.uses_bounds ? schedule::Offload::none : request_.offload,
-                             .limits = request_.limits,
-                             .runnable = targets_[t].runnable},
-                            add);
+        for_each_legal_plan(graph_, targets_[t].cluster, space_of(t), add);
     }
+}
+
+// The plans of its families once more, now to be kept.
+void Search::make_members(std::size_t g) {
+    Group& group = groups_[g];
+    if (std::exchange(group.is_made, true)) return;
+    std::map<FamilyKey, std::size_t> families;
+    for (const std::size_t f : group.families) families.emplace(family_key(families_[f].first), f);
+    const schedule::Plan& first = families_[group.families.front()].first;
+    SpaceRequest space = space_of(group.target);
+    space.limits.tensor = {first.layout.tensor};
+    space.limits.pipeline = {first.layout.pipeline};
+    space.limits.context = {first.layout.context};
+    space.limits.expert = {first.layout.expert};
+    space.limits.micro_batch = {first.micro_batch};
+    space.limits.recompute = {first.recompute};
+    std::size_t ordinal = group.first_ordinal;
+    for_each_legal_plan(graph_, targets_[group.target].cluster, space, [&](const schedule::Plan& plan) {
+        Family& family = families_[families.at(family_key(plan))];
+        family.members.push_back(entries_.size());
+        Entry entry = entry_of(plan, g, ordinal++);
+        entry.time_bound = family.time_bound;
+        entry.bound = family.bound;
+        entries_.push_back(std::move(entry));
+    });
 }
 
 // A plan beside those that were enumerated.
 void Search::add(Entry entry) {
+    entry.ordinal = enumerated_++;
     entries_.push_back(std::move(entry));
     const std::size_t i = entries_.size() - 1;
     if (Group& group = groups_[entries_[i].group]; group.is_probed) group.members.push_back(i);
@@ -135,9 +173,8 @@ void Search::close_queue() {
     const auto count = [&](double bound, std::size_t plans) {
         (is_beaten(bound) ? account.pruned : account.unvisited) += plans;
     };
-    for (const Key& key : queue_) count(std::get<0>(key), entries_[std::get<2>(key)].stands_for);
-    for (const auto& [bound, time, f] : unopened_)
-        for (const std::size_t i : families_[f].members) count(bound, entries_[i].stands_for);
+    for (const Key& key : queue_) count(std::get<0>(key), entries_[entry_of(key)].stands_for);
+    for (const auto& [bound, time, f] : unopened_) count(bound, families_[f].stands_for);
     first_unvisited_ = least_bound();
 }
 

@@ -19,20 +19,29 @@ core::Seconds Search::step_limit(std::size_t target, double value) const {
     return limit;
 }
 
-Search::PartitionTasks Search::partition_tasks() const {
+// May every partition of it be looked at?
+bool Search::is_divided(const Entry& entry) const {
+    return entry.plan.layout.pipeline > 1 && entry.plan.partition.first_units.empty() &&
+           entry.plan.offload == targets_[entry.target].base.offload &&
+           covers_every_partition(entry.plan, graph_.units.size());
+}
+
+Search::PartitionTasks Search::partition_tasks() {
     PartitionTasks tasks;
     if (request_.objective == Objective::memory) return tasks;
     for (std::size_t f = 0; f < families_.size(); ++f) {
         const core::Seconds bound = families_[f].time_bound;
         const bool is_beaten =
             !result_.plans.empty() && bound >= step_limit(groups_[families_[f].group].target, best_value());
+        if (!is_beaten) {
+            make_members(families_[f].group);
+        } else if (!groups_[families_[f].group].is_made) {
+            tasks.beaten += families_[f].divided;
+            continue;
+        }
         for (const std::size_t i : families_[f].members) {
             const Entry& entry = entries_[i];
-            if (entry.rejection == Rejection::stages || entry.plan.layout.pipeline == 1 ||
-                !entry.plan.partition.first_units.empty() ||
-                entry.plan.offload != targets_[entry.target].base.offload ||
-                !covers_every_partition(entry.plan, graph_.units.size()))
-                continue;
+            if (entry.rejection == Rejection::stages || !is_divided(entry)) continue;
             if (is_beaten) ++tasks.beaten;
             else tasks.open.push_back({entry.target, entry.layout, entry.plan, f, bound, bound});
         }
@@ -52,8 +61,10 @@ PartitionTask Search::task_of(const RankedPlan& ranked) const {
     if (!has_only_partition(ranked)) task.plan.partition = {};
     task.plan.offload = targets_[ranked.candidate].base.offload;
     task.plan.activation_loading_horizon = targets_[ranked.candidate].base.activation_loading_horizon;
-    for (const Entry& entry : entries_)
-        if (entry.target == ranked.candidate && entry.plan == task.plan) task.layout = entry.layout;
+    for (const Group& group : groups_)
+        if (group.target == ranked.candidate &&
+            families_[group.families.front()].first.layout == task.plan.layout)
+            task.layout = group.layout;
     return task;
 }
 

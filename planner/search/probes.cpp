@@ -25,7 +25,7 @@ std::vector<std::size_t> Search::usual_groups() {
         chosen;  // by pipeline degree
     for (std::size_t g = 0; g < groups_.size(); ++g) {
         Group& group = groups_[g];
-        schedule::Plan plan = entries_[families_[group.families.front()].members.front()].plan;
+        schedule::Plan plan = families_[group.families.front()].first;
         const schedule::ParallelLayout& layout = plan.layout;
         if (plan.micro_batch != 1 || layout.tensor > targets_[group.target].cluster.instance.devices)
             continue;
@@ -57,7 +57,7 @@ std::vector<std::size_t> Search::usual_groups() {
 // has or by a factor of two. (315 nodes have no factor of two.)
 std::vector<std::size_t> Search::neighbours_of(std::size_t group) {
     const auto plan_of = [&](std::size_t g) -> const schedule::Plan& {
-        return entries_[families_[groups_[g].families.front()].members.front()].plan;
+        return families_[groups_[g].families.front()].first;
     };
     const schedule::Plan& own = plan_of(group);
     std::map<std::string_view, std::set<int>> values;
@@ -98,6 +98,7 @@ void Search::look_into(Group& group) {
     for (const std::size_t f : group.families) {
         if (!families_[f].is_open) continue;
         opened.push_back(f);
+        make_members(families_[f].group);
         group.members.insert(group.members.end(), families_[f].members.begin(), families_[f].members.end());
     }
     open_families(opened);

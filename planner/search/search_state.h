@@ -49,6 +49,7 @@ struct Entry {
     core::Seconds time_bound;
     MemoryBound memory;
     std::optional<Rejection> rejection;  // nothing: still a candidate
+    std::size_t ordinal = 0;             // in the order of the space; of those beside it, of their making
     std::size_t layout = 0;              // index into Search::bounds_
     std::size_t group = 0;               // index into Search::groups_
     bool is_tight = false;               // the bound is of its very compute order
@@ -64,11 +65,15 @@ struct Entry {
 
 // Plans of one target, layout, micro-batch and recomputation. They share the work of a step but for what
 // depends on how sequences pass and the handling of gradients: those that share that too are a family,
-// with one bound, and are looked at only where that bound does not exclude them.
+// with one bound, and are looked at only where that bound does not exclude them. Until then they are counted
+// and not kept.
 struct Family {
     std::size_t group = 0;  // index into Search::groups_
-    std::vector<std::size_t> members;
-    double bound = 0;  // of the objective
+    schedule::Plan first;   // of its plans
+    std::size_t stands_for = 0;
+    std::size_t divided = 0;           // plans, offload not counted, whose every partition may be looked at
+    std::vector<std::size_t> members;  // entries, once they are made
+    double bound = 0;                  // of the objective
     core::Seconds time_bound;
     bool is_bounded = false;
     bool is_open = true;  // neither looked into nor rejected as a whole
@@ -76,8 +81,10 @@ struct Family {
 struct Group {
     std::size_t target = 0, layout = 0;
     std::vector<std::size_t> families;
+    std::size_t first_ordinal = 0;
     std::vector<std::size_t> members;  // entries of the families that probes opened
     bool is_probed = false;
+    bool is_made = false;  // its families have their members
 };
 
 class Search {
@@ -154,11 +161,14 @@ private:
         else work_.add(2.0 * plan.stages() * plan.micro_batches, per_instruction);
     }
 
-    // Best first: by bound, then time bound, then index of the entry.
-    using Key = std::tuple<double, double, std::size_t>;
-    Key key_of(std::size_t i) const { return Key(entries_[i].bound, entries_[i].time_bound.value, i); }
+    // Best first: by bound, then time bound, then ordinal; and the index of the entry.
+    using Key = std::tuple<double, double, std::size_t, std::size_t>;
+    Key key_of(std::size_t i) const {
+        return Key(entries_[i].bound, entries_[i].time_bound.value, entries_[i].ordinal, i);
+    }
+    static std::size_t entry_of(const Key& key) { return std::get<3>(key); }
     // What surely fits, first; of the others those that need least memory.
-    using HurryKey = std::tuple<bool, bool, double, std::size_t>;
+    using HurryKey = std::tuple<bool, bool, double, std::size_t, std::size_t>;
     // No better than the last of the plans that the search is to rank, at first one.
     bool is_beaten(double bound) const {
         return request_.uses_bounds && result_.plans.size() >= wanted_ &&
@@ -174,6 +184,14 @@ private:
 
     // The passes of a search, in their order.
     void enumerate();
+    SpaceRequest space_of(std::size_t target) const;
+    using FamilyKey = std::pair<int, GradientHandling>;
+    static FamilyKey family_key(const schedule::Plan& plan) {
+        return {plan.passes_per_micro_batch(), GradientHandling(plan)};
+    }
+    Entry entry_of(const schedule::Plan& plan, std::size_t group, std::size_t ordinal) const;
+    bool is_divided(const Entry& entry) const;
+    void make_members(std::size_t group);
     void bound_families();
     void bound_families_of(const std::vector<std::size_t>& groups);
     void bound_coarsely(Family& family);
@@ -228,7 +246,7 @@ private:
         std::vector<PartitionTask> open;
         std::size_t beaten = 0;  // by the first plan, whatever their partition
     };
-    PartitionTasks partition_tasks() const;
+    PartitionTasks partition_tasks();
     bool has_only_partition(const RankedPlan& ranked) const;
     PartitionTask task_of(const RankedPlan& ranked) const;
     void keep_plan(RankedPlan ranked);
@@ -245,7 +263,8 @@ private:
         std::mutex guard;
         Bounds bounds;
     };
-    std::deque<Entry> entries_;  // hundreds of megabytes, which no growth copies
+    std::deque<Entry> entries_;   // of the groups that were looked into, which no growth copies
+    std::size_t enumerated_ = 0;  // plans of the space, and entries made beside them
     std::vector<Family> families_;
     std::vector<Group> groups_;
     std::set<std::tuple<double, double, std::size_t>> unopened_;  // families, keyed as the queue is

@@ -29,7 +29,7 @@ Search::Wave Search::next_wave() const {
     for (auto key = queue_.begin(); key != queue_.end() && !is_beaten(std::get<0>(*key)) &&
                                     next.loose.size() < tightened_at_once && looked_at < looked_at_in_a_wave;
          ++key, ++looked_at) {
-        const std::size_t i = std::get<2>(*key);
+        const std::size_t i = entry_of(*key);
         if (!entries_[i].is_tight) next.loose.push_back(i);
         if (next.taken.size() < wave) {
             next.taken.push_back(i);
@@ -45,17 +45,18 @@ Search::Wave Search::next_wave() const {
 Search::HurryKey Search::hurry_key(std::size_t i) const {
     const Entry& entry = entries_[i];
     const bool is_roomy = entry.memory.peak * roomy <= targets_[entry.target].cluster.instance.device.memory;
-    return HurryKey(!is_roomy, entry.is_open, is_roomy ? entry.bound : entry.memory.peak.value, i);
+    return HurryKey(!is_roomy, entry.is_open, is_roomy ? entry.bound : entry.memory.peak.value, entry.ordinal,
+                    i);
 }
 
 // A first plan is worth more than punctuality: entries come first that need so little memory that they surely
 // fit.
 Search::Wave Search::late_wave() {
     if (!std::exchange(is_hurried_, true))
-        for (const Key& key : queue_) hurried_.insert(hurry_key(std::get<2>(key)));
+        for (const Key& key : queue_) hurried_.insert(hurry_key(entry_of(key)));
     Wave next;
     for (auto key = hurried_.begin(); key != hurried_.end() && next.taken.size() < wave; ++key)
-        next.taken.push_back(std::get<3>(*key));
+        next.taken.push_back(std::get<4>(*key));
     std::copy_if(next.taken.begin(), next.taken.end(), std::back_inserter(next.loose),
                  [&](std::size_t i) { return entries_[i].is_open || !entries_[i].is_bounded; });
     next.is_tight = next.loose.empty();
