@@ -163,9 +163,12 @@ Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& 
         for (const model::ModelGraph& segment : graphs)
             footprints[s].push_back(
                 activation_footprint(segment, program.stages[s].operators, plan, order.is_forward_only));
-    for (int rank = 0; rank < order.ranks; ++rank)
-        program.classes.push_back(
-            RankLowering(program, &graphs[0], order, options, footprints, rank).lower());
+    for (int rank = 0; rank < order.ranks; ++rank) {
+        RankLowering lowering(program, &graphs[0], order, options, footprints, rank);
+        // Ranks differ little in the length of their lists.
+        if (rank > 0) lowering.make_room_like(program.classes.back());
+        program.classes.push_back(lowering.lower());
+    }
     return program;
 }
 

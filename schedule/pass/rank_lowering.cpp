@@ -21,6 +21,14 @@ RankLowering::RankLowering(const Program& program, const model::ModelGraph* grap
     }
 }
 
+void RankLowering::make_room_like(const RankProgram& other) {
+    const auto reserve = [](auto& list, const auto& like) { list.reserve(like.size() + like.size() / 16); };
+    reserve(draft_.result.instructions, other.instructions);
+    reserve(draft_.result.after_pool, other.after_pool);
+    reserve(draft_.result.buffer_pool, other.buffer_pool);
+    reserve(draft_.result.buffers, other.buffers);
+}
+
 RankProgram RankLowering::lower() {
     for (const std::unique_ptr<LoweringPass>& pass : passes_) pass->begin_step();
     for (std::size_t i = 0; i < draft_.actions().size(); ++i)

@@ -19,6 +19,8 @@ public:
     RankLowering(const Program& program, const model::ModelGraph* graph, const Schedule& order,
                  const LowerOptions& options, const std::vector<std::vector<ActivationFootprint>>& footprints,
                  int rank);
+    // For lists as long as another's, and a little longer.
+    void make_room_like(const RankProgram& other);
     RankProgram lower();
 
 private:

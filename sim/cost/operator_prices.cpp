@@ -1,6 +1,7 @@
 #include "sim/cost/operator_prices.h"
 
 #include <cstddef>
+#include <limits>
 
 #include "core/index/integers.h"
 #include "model/model_fwd.h"
@@ -25,6 +26,7 @@ OperatorPrices::OperatorPrices(const std::vector<ComputePrice>& of_operator) : s
 
 OperatorPrices::OperatorPrices(const std::vector<ComputePrice>& of_operator,
                                const std::vector<std::int32_t>& first_like) {
+    constexpr std::size_t most_kept = std::numeric_limits<std::uint16_t>::max();
     which_.reserve(of_operator.size());
     for (const std::int32_t o : core::indices(of_operator)) {
         const std::int32_t like = first_like[o];
@@ -32,7 +34,11 @@ OperatorPrices::OperatorPrices(const std::vector<ComputePrice>& of_operator,
             which_.push_back(which_[like]);
             continue;
         }
-        which_.push_back(static_cast<std::uint32_t>(prices_.size()));
+        if (prices_.size() == most_kept) {
+            *this = OperatorPrices(of_operator);
+            return;
+        }
+        which_.push_back(core::narrow<std::uint16_t>(prices_.size()));
         prices_.push_back(of_operator[o]);
     }
 }

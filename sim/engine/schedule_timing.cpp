@@ -105,7 +105,10 @@ ReplayOrder::ReplayOrder(const Schedule& original)
                 if (is_pair) producers.made(list[head + 1], number);
                 if (head == 0) first_step_[rank] = number;
                 steps_.push_back(step);
-                second_.push_back(end_index(second));
+                if (second) {
+                    second_.resize(std::size_t(number) + 1);
+                    second_[std::size_t(number)] = end_index(second);
+                }
                 position_.push_back(static_cast<std::int32_t>(head));
                 has_pairs_ = has_pairs_ || is_pair;
                 head += is_pair ? 2 : 1;

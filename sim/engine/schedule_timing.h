@@ -93,9 +93,9 @@ private:
     std::size_t stage_of(const Step& step) const;
 
     int ranks_ = 0, stages_ = 0, costs_per_stage_ = 1;
-    std::vector<Step> steps_;  // topological order
-    std::vector<std::int32_t> second_,
-        position_;  // of each step: second dependency; index in the rank's compute list
+    std::vector<Step> steps_;                      // topological order
+    std::vector<std::int32_t> position_;           // of each step, in the rank's compute list
+    std::vector<std::int32_t> second_;             // of the steps that have one, their second dependency
     std::vector<core::OptionalIndex> first_step_;  // of each rank that has actions
     bool has_pairs_ = false;
     std::vector<std::pair<std::int32_t, std::int32_t>>
