@@ -136,7 +136,12 @@ void Search::keep_shortfall(Shortfall shortfall) {
 
 // The nearest of the plans whose state alone is too much, where nothing fits.
 void Search::look_for_shortfall() {
-    for (const Entry& entry : entries_) {
+    std::vector<const Entry*> in_order;
+    for (const Entry& entry : entries_) in_order.push_back(&entry);
+    std::sort(in_order.begin(), in_order.end(),
+              [](const Entry* a, const Entry* b) { return a->ordinal < b->ordinal; });
+    for (const Entry* each : in_order) {
+        const Entry& entry = *each;
         if (is_stopped()) return;
         if (entry.rejection != Rejection::state || entry.memory.peak.value > 0) continue;
         const std::optional<MemoryBound> memory = bounds_[entry.layout]->bounds.memory(entry.plan);

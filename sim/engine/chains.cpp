@@ -39,7 +39,7 @@ private:
     std::size_t stream_of(const schedule::Instruction& instruction) const {
         if (!rules_.has_concurrent_streams) return 0;
         const bool blocks = rules_.blocks_on_transfers && instruction.kind == schedule::InstructionKind::send;
-        return static_cast<std::size_t>(blocks ? schedule::Stream::compute : instruction.stream);
+        return std::size_t(core::position_of(blocks ? schedule::Stream::compute : instruction.stream));
     }
 
     // Is it over without a transfer and without others that come late?

@@ -20,7 +20,7 @@ Lookahead::Lookahead(const Contention& contention, const std::vector<Chains>& ch
     : chains_(chains), class_of_(class_of), sources_(class_of.size() * schedule::stream_count) {
     std::vector<std::vector<std::int32_t>> communications_of(sources_.size());
     for (std::size_t p = 0; p < class_of.size(); ++p) {
-        const auto c = static_cast<std::size_t>(class_of[p]);
+        const auto c = std::size_t(class_of[p]);
         const std::vector<core::OptionalIndex>& kinds = contention.kind_of[c];
         for (std::size_t i = 0; i < kinds.size(); ++i) {
             if (!kinds[i]) continue;

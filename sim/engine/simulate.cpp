@@ -286,7 +286,7 @@ private:
                 end = std::max(start, transfer.end) + duration;
                 break;
             }
-            default:
+            case InstructionKind::collective:
                 if (const core::OptionalIndex group = self.group[PerformerSet::slot_of(instruction)]) {
                     if (!meet(performer, stream, *group, index, start, active_from, end)) return false;
                 } else if (const Communication* const communication = shared(performer, class_index, index);
@@ -297,6 +297,13 @@ private:
                     end = not_yet;
                 }
                 break;
+            case InstructionKind::compute:
+            case InstructionKind::copy:
+            case InstructionKind::optimizer_step:
+            case InstructionKind::zero_gradients:
+            case InstructionKind::gradient_norm:
+            case InstructionKind::update_norm:
+                throw core::InternalError("broken promise: it is part of a chain");
         }
         state.spans[index] = {index, core::Seconds(start), core::Seconds(end)};
         state.active_from[index] = core::Seconds(active_from);
