@@ -1,8 +1,10 @@
 // Times follow by data flow: an instruction's start is known when the ends of all it waits for are, whatever
-// the order in which performers and streams are looked at. Streams of a performer go ahead on their own as
-// far as what they wait for is known. Where durations depend on what else runs on the links, the event engine
-// plays the transfers: it is asked for its next event only when nothing else can go ahead, and whatever is
-// still unknown then starts no earlier than that event. For ranks that share a core see shared_cores.h.
+// the order in which performers and streams are looked at. Streams of a performer go ahead on their own, a
+// chain of instructions at a time (chains.h), as far as what they wait for is known. Where durations depend
+// on what else runs on the links, the event engine plays the transfers, but for those that are known to have
+// their links to themselves (lookahead.h): it is asked for its next event only when nothing else can go
+// ahead, and whatever is still unknown then starts no earlier than that event. For ranks that share a core
+// see shared_cores.h.
 #include "sim/engine/simulate.h"
 
 #include <algorithm>
