@@ -155,6 +155,15 @@ bool PlanLimits::allows(const schedule::Plan& plan) const {
            takes(recompute, plan.recompute) && takes(sharding, plan.sharding);
 }
 
+void PlanLimits::keep_to_shape(const schedule::Plan& plan) {
+    tensor = {plan.layout.tensor};
+    pipeline = {plan.layout.pipeline};
+    context = {plan.layout.context};
+    expert = {plan.layout.expert};
+    micro_batch = {plan.micro_batch};
+    recompute = {plan.recompute};
+}
+
 std::vector<int> segment_counts(const model::ModelGraph& graph, const schedule::Plan& plan) {
     return segment_counts(graph, plan, cuts_sequences(graph));
 }

@@ -31,6 +31,8 @@ struct PlanLimits {
 
     bool allows(const schedule::ParallelLayout& layout) const;
     bool allows(const schedule::Plan& plan) const;
+    // To the degrees, micro-batch and recomputation of a plan that they allow; the rest as it was.
+    void keep_to_shape(const schedule::Plan& plan);
     bool operator==(const PlanLimits&) const = default;
 };
 

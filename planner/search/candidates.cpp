@@ -81,12 +81,7 @@ void Search::make_members(std::size_t g) {
     for (const std::size_t f : group.families) families.emplace(family_key(families_[f].first), f);
     const schedule::Plan& first = families_[group.families.front()].first;
     SpaceRequest space = space_of(group.target);
-    space.limits.tensor = {first.layout.tensor};
-    space.limits.pipeline = {first.layout.pipeline};
-    space.limits.context = {first.layout.context};
-    space.limits.expert = {first.layout.expert};
-    space.limits.micro_batch = {first.micro_batch};
-    space.limits.recompute = {first.recompute};
+    space.limits.keep_to_shape(first);
     std::size_t ordinal = group.first_ordinal;
     for_each_legal_plan(graph_, targets_[group.target].cluster, space, [&](const schedule::Plan& plan) {
         Family& family = families_[families.at(family_key(plan))];
