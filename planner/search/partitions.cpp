@@ -154,15 +154,17 @@ void Search::search_partitions() {
             keep_plan(std::move(*better));
     // Moved cuts may bring one of the others before the first.
     std::vector<RankedPlan> moved = result_.plans;
-    const bool may_move_first = !moved.empty() && !has_only_partition(moved.front());
     std::erase_if(moved, [&](const RankedPlan& ranked) { return has_only_partition(ranked); });
     std::vector<PartitionTask> moved_tasks;
     for (const RankedPlan& ranked : moved) moved_tasks.push_back(task_of(ranked));
     const std::vector<char> is_done =
         search.improve(moved, moved_tasks, [&] { return !is_late(share_of_moves); });
-    for (RankedPlan& ranked : moved) keep_plan(std::move(ranked));
+    for (const RankedPlan& ranked : moved) keep_plan(ranked);
+    // One that came before the first while its cuts still moved is not settled either.
+    is_settled_ = true;
+    for (std::size_t p = 0; p < moved.size(); ++p)
+        is_settled_ = is_settled_ && (is_done[p] != 0 || moved[p].value > result_.plans.front().value);
     result_.account.partitions = search.account();
-    is_settled_ = !may_move_first || is_done.front() != 0;
 }
 
 }  // namespace planner
