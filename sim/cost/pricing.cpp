@@ -96,8 +96,7 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
             ComputePrice work;
             switch (instruction.kind) {
                 case InstructionKind::compute:
-                    work = costs.of_segment(program.segment_of(instruction.micro_batch))
-                               .price(instruction.operators, instruction.phase);
+                    work = costs.of(program, instruction).price(instruction.operators, instruction.phase);
                     if (instruction.phase == schedule::ComputePhase::recompute) recompute_flops += work.flops;
                     break;
                 case InstructionKind::update_norm:
@@ -134,7 +133,7 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
                         has_returned = true;
                     }
                     if (instruction.stream == schedule::Stream::tensor) {
-                        time = costs.of_segment(program.segment_of(instruction.micro_batch))
+                        time = costs.of(program, instruction)
                                    .exposed({instruction.collective, instruction.group, instruction.payload,
                                              instruction.phase, instruction.operators},
                                             time);

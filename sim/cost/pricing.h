@@ -33,6 +33,10 @@ struct CostModels {
     const ComputeCost& of_segment(int segment) const {
         return by_segment.empty() ? compute : by_segment[segment];
     }
+    // What belongs to no micro-batch (gradients summed over the tensor group) is of the whole.
+    const ComputeCost& of(const schedule::Program& program, const schedule::Instruction& instruction) const {
+        return instruction.micro_batch < 0 ? compute : of_segment(program.segment_of(instruction.micro_batch));
+    }
 };
 std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster,
                                            const schedule::Plan& plan, core::Diagnostics& diagnostics,
