@@ -67,12 +67,12 @@ private:
     // Is `latest` the end of a chain, and has all else that is waited for ended by then?
     bool continues(std::uint32_t i, std::uint32_t latest) const {
         const std::uint32_t index = result_.chain_of[latest];
-        const Chains::Chain& chain = result_.chains[index];
-        if (chain.tail != latest || !chain.may_grow) return false;
+        if (tails_[index] != latest || !result_.chains[index].may_grow) return false;
+        const Chains::Ended& ended = result_.ended[index];
         bool has_ended = true;
         for_each_awaited(i, [&](std::uint32_t before) {
-            has_ended = has_ended && (result_.chain_of[before] == index ||
-                                      before < chain.ended[result_.stream_of[before]]);
+            has_ended =
+                has_ended && (result_.chain_of[before] == index || before < ended[result_.stream_of[before]]);
         });
         return has_ended;
     }
@@ -80,38 +80,42 @@ private:
     void append(std::uint32_t i, std::uint32_t latest) {
         result_.next[latest] = i;
         result_.chain_of[i] = result_.chain_of[latest];
-        result_.chains[result_.chain_of[i]].tail = i;
+        tails_[result_.chain_of[i]] = i;
     }
 
     void begin(std::uint32_t i, bool may_grow) {
         Chains::Chain chain;
-        chain.head = chain.tail = i;
+        chain.head = i;
+        Chains::Ended ended{};
         chain.before = last_on_[result_.stream_of[i]];
         chain.after_begin = list_.instructions[i].after_begin;
         chain.after_count = list_.instructions[i].after_count;
         chain.may_grow = may_grow;
         for_each_awaited(i, [&](std::uint32_t before) {
-            const Chains::Chain& other = result_.chains[result_.chain_of[before]];
-            for (std::size_t stream = 0; stream < chain.ended.size(); ++stream) {
-                std::uint32_t& first = chain.ended[stream];
-                first = std::max(first, other.ended[stream]);
+            const std::uint32_t other = result_.chain_of[before];
+            for (std::size_t stream = 0; stream < ended.size(); ++stream) {
+                std::uint32_t& first = ended[stream];
+                first = std::max(first, result_.ended[other][stream]);
                 // With the end of a chain all of it is over.
                 const std::uint32_t last = last_on_[stream];
-                if (before == other.tail && last != none && last <= before &&
-                    result_.chain_of[last] == result_.chain_of[before])
+                if (before == tails_[other] && last != none && last <= before &&
+                    result_.chain_of[last] == other)
                     first = std::max(first, last + 1);
             }
-            std::uint32_t& first = chain.ended[result_.stream_of[before]];
+            std::uint32_t& first = ended[result_.stream_of[before]];
             first = std::max(first, before + 1);
         });
         result_.chain_of[i] = core::narrow<std::uint32_t>(result_.chains.size());
         result_.queues[result_.stream_of[i]].push_back(result_.chain_of[i]);
         result_.chains.push_back(chain);
+        result_.ended.push_back(ended);
+        tails_.push_back(i);
     }
 
     const schedule::RankProgram& list_;
     const ChainRules& rules_;
     Chains result_;
+    std::vector<std::uint32_t> tails_;  // by chain
     std::array<std::uint32_t, schedule::stream_count> last_on_;
 };
 

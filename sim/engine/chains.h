@@ -17,15 +17,17 @@ struct Chains {
     // Of each stream the first instruction that may not have ended.
     using Ended = std::array<std::uint32_t, schedule::stream_count>;
 
+    // Simulations read these out of order, so they are as small as can be.
     struct Chain {
-        std::uint32_t head = none, tail = none;
-        std::uint32_t before = none;  // the instruction before its head on the head's stream
-        std::uint32_t after_begin = 0, after_count = 0;  // of its head, in RankProgram::after_pool
-        bool may_grow = false;  // else one receive, send or meeting with other performers
-        Ended ended{};          // when it begins, whatever the durations are
+        std::uint32_t head = none;
+        std::uint32_t before = none;    // the instruction before its head on the head's stream
+        std::uint32_t after_begin = 0;  // of its head, in RankProgram::after_pool
+        std::uint32_t after_count : 31 = 0;
+        std::uint32_t may_grow : 1 = 0;  // else one receive, send or meeting with other performers
     };
 
     std::vector<Chain> chains;
+    std::vector<Ended> ended;             // by chain: when it begins, whatever the durations are
     std::vector<std::uint32_t> next;      // by instruction: the one after it in its chain
     std::vector<std::uint32_t> chain_of;  // by instruction
     std::vector<std::uint8_t> stream_of;  // by instruction

@@ -16,7 +16,7 @@ constexpr std::size_t most_users = 64;
 
 Lookahead::Lookahead(const Contention& contention, const std::vector<Chains>& chains,
                      const std::vector<std::int32_t>& class_of,
-                     const std::vector<std::vector<schedule::Span>>& alone)
+                     const std::vector<std::vector<double>>& starts)
     : chains_(chains), class_of_(class_of), sources_(class_of.size() * schedule::stream_count) {
     std::vector<std::vector<std::int32_t>> communications_of(sources_.size());
     for (std::size_t p = 0; p < class_of.size(); ++p) {
@@ -27,7 +27,7 @@ Lookahead::Lookahead(const Contention& contention, const std::vector<Chains>& ch
             const core::OptionalIndex communication = contention.communication_of[*kinds[i]][p];
             if (!communication) continue;
             const std::size_t source = p * schedule::stream_count + chains[c].stream_of[i];
-            sources_[source].starts.push_back(alone[p][i].start.value);
+            sources_[source].starts.push_back(starts[p][i]);
             sources_[source].instructions.push_back(static_cast<std::uint32_t>(i));
             sources_[source].performer = p;
             std::vector<std::int32_t>& known = communications_of[source];
@@ -74,7 +74,7 @@ double Lookahead::look(Source& source, std::size_t performer, std::uint32_t inst
         source.alone_until = std::min(source.alone_until, start);
         const bool waits_for_it =
             other.performer == performer &&
-            chains.chains[chains.chain_of[other.instructions[other.ended]]].ended[stream] > instruction;
+            chains.ended[chains.chain_of[other.instructions[other.ended]]][stream] > instruction;
         if (!waits_for_it) until = std::min(until, start);
     }
     return until;

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "schedule/program/timeline.h"
 #include "sim/cost/contention.h"
 #include "sim/engine/chains.h"
 
@@ -14,11 +13,10 @@ namespace sim {
 
 class Lookahead {
 public:
-    // `alone`: spans of each performer where no link is shared. `chains` (by class) and
+    // `starts` of each performer's instructions where no link is shared. `chains` (by class) and
     // `class_of` must outlive it.
     Lookahead(const Contention& contention, const std::vector<Chains>& chains,
-              const std::vector<std::int32_t>& class_of,
-              const std::vector<std::vector<schedule::Span>>& alone);
+              const std::vector<std::int32_t>& class_of, const std::vector<std::vector<double>>& starts);
 
     // Can no other communication that shares a link with those of the performer's stream, and has not ended,
     // begin before the end of this instruction of it?

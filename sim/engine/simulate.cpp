@@ -82,8 +82,11 @@ public:
         if (!performer_set_.groups.empty()) number_collectives();
         for (std::size_t p = 0; p < states_.size(); ++p) {
             const std::size_t count = list_of(p).instructions.size();
-            states_[p].spans.resize(count, {0, core::Seconds(0), core::Seconds(not_yet)});
-            states_[p].active_from.resize(count);
+            State& state = states_[p];
+            state.starts.resize(count);
+            state.ends.resize(count, not_yet);
+            for (std::size_t stream = 0; stream < schedule::stream_count; ++stream)
+                make_ready(state, chains_[class_of(p)], stream);
         }
     }
 
@@ -99,18 +102,26 @@ public:
         require_end();
     }
 
-    std::vector<std::vector<schedule::Span>> take_spans() {
-        std::vector<std::vector<schedule::Span>> spans;
-        for (State& state : states_) spans.push_back(std::move(state.spans));
-        return spans;
+    std::vector<std::vector<double>> take_starts() {
+        std::vector<std::vector<double>> starts;
+        for (State& state : states_) starts.push_back(std::move(state.starts));
+        return starts;
     }
 
     Simulation record_all(const SimulateOptions& options) {
         Simulation simulation;
         for (std::size_t p = 0; p < states_.size(); ++p) {
             State& state = states_[p];
-            record(performer_set_.performers[p], list_of(p), core::Seconds(state.last), state.spans,
-                   state.active_from, options, simulation);
+            std::vector<schedule::Span> spans(state.starts.size());
+            std::vector<core::Seconds> active_from(state.starts.size());
+            for (std::uint32_t i = 0; i < spans.size(); ++i) {
+                active_from[i] = core::Seconds(state.starts[i]);
+                spans[i] = {i, active_from[i], core::Seconds(state.ends[i])};
+            }
+            for (const auto& [instruction, time] : state.active_later)
+                active_from[instruction] = core::Seconds(time);
+            record(performer_set_.performers[p], list_of(p), core::Seconds(state.last), spans, active_from,
+                   options, simulation);
         }
         return simulation;
     }
@@ -118,16 +129,20 @@ public:
 private:
     // How far a stream has come.
     struct Cursor {
-        std::size_t chain = 0;  // in its queue
-        // What the chain waits for: an instruction of this performer, or another performer (`elsewhere`);
+        std::uint32_t place = 0;  // of its next chain in its queue
+        // What that waits for: an instruction of this performer, or another performer (`elsewhere`);
         // no_instruction: not known to wait.
         std::uint32_t waits_for = no_instruction;
         bool has_arrived = false;  // at the collective that is next
     };
     struct State {
+        // By stream the next chain; none where it waits, and at the end.
+        std::array<std::uint32_t, schedule::stream_count> ready;
         std::array<Cursor, schedule::stream_count> streams;
-        std::vector<schedule::Span> spans;
-        std::vector<core::Seconds> active_from;
+        unsigned waiting = 0;  // streams that wait for an instruction of this performer, a bit each
+        std::vector<double> starts, ends;
+        // Receives and collectives that move data later than from their start on.
+        std::vector<std::pair<std::uint32_t, double>> active_later;
         double last = 0;  // end
     };
     // What the event engine plays.
@@ -182,33 +197,65 @@ private:
         return true;
     }
 
+    static void make_ready(State& state, const Chains& chains, std::size_t stream) {
+        Cursor& cursor = state.streams[stream];
+        const std::vector<std::uint32_t>& queue = chains.queues[stream];
+        cursor.waits_for = no_instruction;
+        state.ready[stream] = cursor.place < queue.size() ? queue[cursor.place] : no_instruction;
+    }
+
+    // Streams whose instruction of this performer has ended wait no longer. Are there any?
+    static bool look_again(State& state, const Chains& chains) {
+        bool has_found = false;
+        for (std::size_t stream = 0; stream < schedule::stream_count; ++stream) {
+            const unsigned bit = 1U << stream;
+            if ((state.waiting & bit) == 0 || state.ends[state.streams[stream].waits_for] == not_yet)
+                continue;
+            state.waiting &= ~bit;
+            make_ready(state, chains, stream);
+            has_found = true;
+        }
+        return has_found;
+    }
+
     // Every stream as far as it goes, the chain that comes first in the list first: it is the one least
     // likely to wait. `woken`: the stream for which something elsewhere has ended.
     void proceed(std::size_t performer, std::size_t woken) {
         State& state = states_[performer];
-        const Chains& chains = chains_[class_of(performer)];
-        if (state.streams[woken].waits_for == elsewhere) state.streams[woken].waits_for = no_instruction;
+        const std::size_t class_index = class_of(performer);
+        const Chains& chains = chains_[class_index];
+        if (state.streams[woken].waits_for == elsewhere) make_ready(state, chains, woken);
         while (true) {
-            std::size_t first = schedule::stream_count;
-            std::uint32_t least = no_instruction;
-            for (std::size_t stream = 0; stream < state.streams.size(); ++stream) {
-                Cursor& cursor = state.streams[stream];
-                if (cursor.waits_for != no_instruction) {
-                    if (cursor.waits_for == elsewhere || state.spans[cursor.waits_for].end.value == not_yet)
-                        continue;
-                    cursor.waits_for = no_instruction;
-                }
-                const std::vector<std::uint32_t>& queue = chains.queues[stream];
-                if (cursor.chain < queue.size() && queue[cursor.chain] < least) {
-                    least = queue[cursor.chain];
-                    first = stream;
-                }
-            }
-            if (first == schedule::stream_count) return;
+            if (state.waiting != 0) look_again(state, chains);
+            std::size_t first = 0;
+            for (std::size_t stream = 1; stream < schedule::stream_count; ++stream)
+                if (state.ready[stream] < state.ready[first]) first = stream;
+            const std::uint32_t least = state.ready[first];
+            if (least == no_instruction) return;
+            fetch_ahead(class_index, state, least);
             Cursor& cursor = state.streams[first];
             cursor.waits_for = perform(performer, state, first, chains.chains[least]);
-            if (cursor.waits_for == no_instruction) ++cursor.chain;
+            if (cursor.waits_for == no_instruction) {
+                ++cursor.place;
+                make_ready(state, chains, first);
+                continue;
+            }
+            state.ready[first] = no_instruction;
+            if (cursor.waits_for != elsewhere) state.waiting |= 1U << first;
         }
+    }
+
+    // What a chain a little further on reads: lists are long, so that is seldom in the cache.
+    [[gnu::always_inline]] void fetch_ahead(std::size_t class_index, const State& state,
+                                            std::uint32_t chain) const {
+        const std::vector<Chains::Chain>& all = chains_[class_index].chains;
+        constexpr std::uint32_t distance = 4;
+        if (chain + distance >= all.size()) return;
+        const Chains::Chain& later = all[chain + distance];
+        __builtin_prefetch(&durations_.of[class_index][later.head]);
+        __builtin_prefetch(&state.starts[later.head], 1);
+        __builtin_prefetch(&state.ends[later.head], 1);
+        if (!later.may_grow) __builtin_prefetch(&program_.classes[class_index].instructions[later.head]);
     }
 
     // What the chain waits for, when that is not known yet.
@@ -217,13 +264,13 @@ private:
         const schedule::RankProgram& list = list_of(performer);
         double start = 0;
         if (chain.before != no_instruction) {
-            start = state.spans[chain.before].end.value;
+            start = state.ends[chain.before];
             if (start == not_yet) return chain.before;
         }
         const std::uint32_t* const after = list.after_pool.data() + chain.after_begin;
         for (std::uint32_t a = 0; a < chain.after_count; ++a) {
             const std::uint32_t before = after[a];
-            const double end = state.spans[before].end.value;
+            const double end = state.ends[before];
             if (end == not_yet) return before;
             start = std::max(start, end);
         }
@@ -240,12 +287,12 @@ private:
         for (std::uint32_t i = first; i != no_instruction; i = next[i]) {
             const double start = time;
             time += durations[i].value;
-            state.spans[i] = {i, core::Seconds(start), core::Seconds(time)};
-            state.active_from[i] = core::Seconds(start);
+            state.starts[i] = start;
+            state.ends[i] = time;
             if (!contention_) continue;
             const Communication* const communication = shared(performer, class_index, i);
             if (!communication || passes_alone(performer, i, time)) continue;
-            state.spans[i].end = core::Seconds(not_yet);
+            state.ends[i] = not_yet;
             begin({communication, core::narrow<std::int32_t>(performer), i, nullptr, {}, 0}, start,
                   durations[i].value);
             return;
@@ -307,8 +354,9 @@ private:
             case InstructionKind::update_norm:
                 throw core::InternalError("broken promise: it is part of a chain");
         }
-        state.spans[index] = {index, core::Seconds(start), core::Seconds(end)};
-        state.active_from[index] = core::Seconds(active_from);
+        state.starts[index] = start;
+        state.ends[index] = end;
+        if (active_from != start) state.active_later.emplace_back(index, active_from);
         state.last = std::max(state.last, end);
         return true;
     }
@@ -393,10 +441,11 @@ private:
         }
         const auto performer = std::size_t(*running.performer);
         State& state = states_[performer];
-        state.spans[running.instruction].end = core::Seconds(end);
+        state.ends[running.instruction] = end;
         lookahead_->pass(performer, running.instruction);
         go_along(performer, state, chains_[class_of(performer)].next[running.instruction], end);
-        if (is_awaited(state)) wake(stream_index(performer, 0));
+        if (state.waiting != 0 && look_again(state, chains_[class_of(performer)]))
+            wake(stream_index(performer, 0));
         if (running.transfer) {
             running.transfer->end = end;
             if (running.transfer->waiter) wake(*running.transfer->waiter);
@@ -404,19 +453,11 @@ private:
         return true;
     }
 
-    // Has a stream waited for what has ended?
-    static bool is_awaited(const State& state) {
-        return std::any_of(state.streams.begin(), state.streams.end(), [&](const Cursor& cursor) {
-            return cursor.waits_for != no_instruction && cursor.waits_for != elsewhere &&
-                   state.spans[cursor.waits_for].end.value != not_yet;
-        });
-    }
-
     void require_end() const {
         for (std::size_t p = 0; p < states_.size(); ++p)
             for (std::size_t stream = 0; stream < schedule::stream_count; ++stream) {
                 const Chains& chains = chains_[class_of(p)];
-                const std::size_t chain = states_[p].streams[stream].chain;
+                const std::size_t chain = states_[p].streams[stream].place;
                 if (chain == chains.queues[stream].size()) continue;
                 const std::uint32_t head = chains.chains[chains.queues[stream][chain]].head;
                 throw core::InternalError(
@@ -464,7 +505,7 @@ struct Simulator::Content {
     std::vector<std::int32_t> class_of;  // of each performer
     // Of a run in which no link was shared.
     Durations durations;
-    std::vector<std::vector<schedule::Span>> spans;
+    std::vector<std::vector<double>> starts;
 };
 
 Simulator::Simulator(const schedule::Program& program, const SimulateOptions& options)
@@ -491,10 +532,10 @@ Simulation Simulator::simulate(const Durations& durations, const SimulateOptions
         Interpreter alone(program, durations, set, content_->chains, nullptr, nullptr);
         alone.play();
         if (!shares_links) return alone.record_all(options);
-        content_->spans = alone.take_spans();
+        content_->starts = alone.take_starts();
         content_->durations = durations;
     }
-    Lookahead lookahead(*options.contention, content_->chains, content_->class_of, content_->spans);
+    Lookahead lookahead(*options.contention, content_->chains, content_->class_of, content_->starts);
     Interpreter shared(program, durations, set, content_->chains, options.contention, &lookahead);
     shared.play();
     return shared.record_all(options);
