@@ -820,6 +820,7 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
     judge_host_memory(evaluation, task, result->host_memory);
     evaluation.rate = cluster::price(cluster);
     evaluation.is_extrapolated = !extrapolation.empty();
+    evaluation.settles_late = settles_late && !evaluation.is_extrapolated;
     if (evaluation.is_extrapolated) evaluation.assumptions.push_back(extrapolation);
     add_assumptions(evaluation, task, *result);
     if (options.memory_only) return evaluation;

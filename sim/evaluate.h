@@ -74,6 +74,7 @@ struct Evaluation {
     core::DollarsPerSecond rate;
     std::size_t simulated_instructions = 0;  // of all classes and all runs that this took
     bool is_extrapolated = false;            // the step follows from shorter ones
+    bool settles_late = false;  // ... it did not: its schedule repeats itself, but no short step was steady
     std::vector<std::string> assumptions;
     schedule::Timeline timeline;  // empty unless asked for, like all below
     schedule::MemoryTimeline memory_timeline;

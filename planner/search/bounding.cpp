@@ -238,13 +238,13 @@ void Search::tighten_all(const std::vector<std::size_t>& loose) {
 // passes, at which hosts may catch up early, so hosts do not count where there may be copies, and at units:
 // one without parameters may then no longer wait for what one after it needs. Nothing where measured prices
 // bound no time, and where there is nothing to run beside.
-core::Seconds Search::time_alone(std::size_t target, schedule::Plan plan, bool may_offload) const {
+Search::TimedAlone Search::time_alone(std::size_t target, schedule::Plan plan, bool may_offload) const {
     const schedule::Plan& base = targets_[target].base;
     const cluster::Cluster& cluster = targets_[target].cluster;
     if (!has_priced_times(cluster) || plan.layout.ranks() == 1 ||
         (may_offload && has_bare_unit_ && plan.shards(schedule::Sharding::gradients)))
-        return core::Seconds(0);
-    sim::EvaluateOptions options = quick_options(plan, request_.constants);
+        return {};
+    sim::EvaluateOptions options = quickest_options(plan);
     options.shares_links = false;
     options.counts_hosts = !may_offload;
     if (may_offload) {
@@ -254,9 +254,15 @@ core::Seconds Search::time_alone(std::size_t target, schedule::Plan plan, bool m
     core::Diagnostics unpriced;
     const std::optional<sim::Evaluation> evaluation = sim::evaluate(graph_, cluster, plan, unpriced, options);
     work_.add(1, per_simulation);
-    if (!evaluation) return core::Seconds(0);
+    if (!evaluation) return {};
     work_.add(double(evaluation->simulated_instructions), per_instruction_alone);
-    return evaluation->step_time * (1 - rounding_of_steps);
+    return {evaluation->step_time * (1 - rounding_of_steps), evaluation->settles_late};
+}
+
+sim::EvaluateOptions Search::quickest_options(const schedule::Plan& plan) const {
+    sim::EvaluateOptions options = quick_options(plan, request_.constants);
+    if (late_orders_.contains({plan.order_key(), plan.micro_batches})) options.most_micro_batches.reset();
+    return options;
 }
 
 schedule::Plan Search::partitioned(const Entry& entry) const {
@@ -268,17 +274,23 @@ schedule::Plan Search::partitioned(const Entry& entry) const {
 
 void Search::time_all(const std::vector<std::size_t>& untimed) {
     for (const std::size_t i : untimed) leave_queue(i);
+    std::vector<char> settles_late(untimed.size(), 0);
     work_on(untimed.size(), [&](std::size_t u) {
         Entry& entry = entries_[untimed[u]];
         schedule::Plan plan = partitioned(entry);
         entry.is_timed = true;
         if (!is_run(targets_[entry.target], plan)) return;
         const bool may_offload = entry.stands_for > 1 || plan.offload != targets_[entry.target].base.offload;
-        entry.time_bound = std::max(entry.time_bound, time_alone(entry.target, std::move(plan), may_offload));
+        const TimedAlone timed = time_alone(entry.target, std::move(plan), may_offload);
+        settles_late[u] = timed.settles_late ? 1 : 0;
+        entry.time_bound = std::max(entry.time_bound, timed.bound);
         entry.bound = std::max(entry.bound, value_of(entry.target, entry.time_bound, entry.memory.peak));
         entry.rejection = constraint_violated(entry.target, entry.time_bound);
     });
-    for (const std::size_t i : untimed) enter(i);
+    for (std::size_t u = 0; u < untimed.size(); ++u) {
+        note_order(entries_[untimed[u]].plan, settles_late[u] != 0);
+        enter(untimed[u]);
+    }
 }
 
 }  // namespace planner

@@ -86,14 +86,14 @@ std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, 
                 return std::nullopt;
         }
         if (!is_run(target, plan)) return std::nullopt;
-        if (!is_hopeless) is_hopeless = time_alone(task.target, plan, may_offload) >= limit;
+        if (!is_hopeless) is_hopeless = time_alone(task.target, plan, may_offload).bound >= limit;
         if (*is_hopeless) return std::nullopt;
         RankedPlan ranked;
         ranked.candidate = task.target;
         ranked.plan = plan;
         core::Diagnostics unpriced;
         std::optional<sim::Evaluation> evaluation =
-            sim::evaluate(graph_, target.cluster, plan, unpriced, quick_options(plan, request_.constants));
+            sim::evaluate(graph_, target.cluster, plan, unpriced, quickest_options(plan));
         count_work(plan, evaluation);
         if (!evaluation || !evaluation->fits) return std::nullopt;
         settle(ranked, std::move(*evaluation));

@@ -218,7 +218,16 @@ private:
     void leave_queue(std::size_t i);
     void tighten_all(const std::vector<std::size_t>& loose);
     schedule::Plan partitioned(const Entry& entry) const;
-    core::Seconds time_alone(std::size_t target, schedule::Plan plan, bool may_offload) const;
+    struct TimedAlone {
+        core::Seconds bound;
+        bool settles_late = false;
+    };
+    TimedAlone time_alone(std::size_t target, schedule::Plan plan, bool may_offload) const;
+    // quick_options(), without short steps where these are known to be in vain.
+    sim::EvaluateOptions quickest_options(const schedule::Plan& plan) const;
+    void note_order(const schedule::Plan& plan, bool settles_late) {
+        if (settles_late) late_orders_.emplace(plan.order_key(), plan.micro_batches);
+    }
     void time_all(const std::vector<std::size_t>& untimed);
     void simulate(const std::vector<std::size_t>& taken, core::Diagnostics& diagnostics);
     bool pursue(core::Diagnostics& diagnostics);
@@ -279,6 +288,9 @@ private:
     void leave_open(double value) { open_ = open_ ? std::min(*open_, value) : value; }
     core::Seconds least_step(const cluster::Cluster& cluster) const;
     std::vector<std::optional<core::Seconds>> least_steps_;  // of the targets
+    // Orders of which a plan was found to settle late. Added to between waves only, so that answers do not
+    // depend on threads.
+    std::set<std::pair<schedule::Plan::OrderKey, int>> late_orders_;
     bool is_settled_ = true;                                 // no move of a cut makes a ranked plan better
     std::optional<double> first_unvisited_;               // bound of the best entry that the time limit left
     std::vector<std::unique_ptr<GuardedBounds>> bounds_;  // one a layout

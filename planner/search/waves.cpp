@@ -75,8 +75,8 @@ void Search::evaluate(std::size_t index, RankedPlan& ranked, std::optional<Rejec
         rejection = Rejection::not_run;
         return;
     }
-    std::optional<sim::Evaluation> evaluation = sim::evaluate(
-        graph_, target.cluster, ranked.plan, diagnostics, quick_options(entry.plan, request_.constants));
+    std::optional<sim::Evaluation> evaluation =
+        sim::evaluate(graph_, target.cluster, ranked.plan, diagnostics, quickest_options(entry.plan));
     count_work(entry.plan, evaluation);
     if (!evaluation) {
         rejection = Rejection::no_figure;
@@ -135,6 +135,7 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
             continue;
         }
         entries_[taken[i]].is_taken = true;
+        note_order(ranked[i].plan, ranked[i].evaluation.settles_late);
         if (std::optional<Entry> next = after_taking(entries_[taken[i]], rejections[i])) {
             add(std::move(*next));
             // A longer horizon needs more.
