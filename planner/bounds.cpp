@@ -756,37 +756,49 @@ core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const sched
     return *std::max_element(streams.begin(), streams.end());
 }
 
-core::Seconds Bounds::replayed(const schedule::Plan& plan, const schedule::Schedule& order,
-                               const std::vector<model::OperatorRange>& ranges, const PassesByStage& stages,
-                               core::Seconds transfer) {
-    const sim::ReplayOrder* whole = plan.layout.pipeline > 1 ? orders_.whole_order(plan) : nullptr;
-    if (!whole) return core::Seconds(0);
-    sim::ScheduleCosts costs;
-    costs.stages.clear();
+Bounds::OrderTiming Bounds::replay(const schedule::Plan& plan, const schedule::Schedule& order,
+                                   const std::vector<model::OperatorRange>& ranges,
+                                   const PassesByStage& stages, core::Seconds transfer, core::Seconds after) {
+    OrderTiming result;
+    if (plan.layout.pipeline == 1) return result;
+    result.plan_ = plan;
+    result.orders_ = &orders_;
+    result.after_ = after;
+    result.costs_.stages.clear();
     for (const StagePasses* stage : stages)
-        costs.stages.insert(costs.stages.end(), stage->replayed.begin(), stage->replayed.end());
-    costs.transfer = transfer;
-    std::vector<double> ends;
-    const core::Seconds passes = whole->replay(costs, ends).makespan;
-    if (plan.layout.data == 1) return passes;
-    std::vector<sim::ReplayOrder::StageMessages> messages;
+        result.costs_.stages.insert(result.costs_.stages.end(), stage->replayed.begin(),
+                                    stage->replayed.end());
+    result.costs_.transfer = transfer;
+    if (plan.layout.data == 1) return result;
     for (const std::int32_t s : core::indices(ranges)) {
         const Traffic& of_stage = traffic(plan, ranges[s], schedule::rank_of_stage(order, s));
-        messages.push_back({of_stage.gathered, of_stage.gathered, of_stage.scattered, of_stage.reduced});
+        result.messages_.push_back(
+            {of_stage.gathered, of_stage.gathered, of_stage.scattered, of_stage.reduced});
     }
-    return std::max(passes, whole->end_of_messages(costs, ends, messages));
+    return result;
 }
 
-core::Seconds Bounds::time_of_order(const schedule::Plan& plan) {
+core::Seconds Bounds::OrderTiming::time() const {
+    const sim::ReplayOrder* whole = plan_ ? orders_->whole_order(*plan_) : nullptr;
+    if (!whole) return known_;
+    std::vector<double> ends;
+    core::Seconds end = whole->replay(costs_, ends).makespan;
+    if (!messages_.empty()) end = std::max(end, whole->end_of_messages(costs_, ends, messages_));
+    return std::max(known_, (end + after_) * claimed_share);
+}
+
+Bounds::OrderTiming Bounds::order_timing(const schedule::Plan& plan) {
     const schedule::Schedule* order = timed_order(plan);
-    if (!order) return core::Seconds(0);
+    if (!order) return {};
     const std::vector<StagePasses> passes = all_passes(plan, *order);
     const PassesByStage stages = addresses_of(passes);
-    const core::Seconds bound = time(plan, *order, stages);
-    if (bound.value <= 0) return bound;
-    const core::Seconds end =
-        replayed(plan, *order, *stages_.stages(plan), stages, transfer_time(plan, *order));
-    return std::max(bound, (end + after_passes(plan, *order)) * claimed_share);
+    OrderTiming result;
+    const core::Seconds known = time(plan, *order, stages);
+    if (known.value > 0)
+        result = replay(plan, *order, *stages_.stages(plan), stages, transfer_time(plan, *order),
+                        after_passes(plan, *order));
+    result.known_ = known;
+    return result;
 }
 
 core::Seconds Bounds::time_of_order(const schedule::Plan& plan,
@@ -801,7 +813,7 @@ core::Seconds Bounds::time_of_order(const schedule::Plan& plan,
     if (plan.layout.data > 1) bound = std::max(bound, data_parallel_time(plan, *order, ranges, parameters));
     if (bound * claimed_share < limit) {
         const core::Seconds transfer = transfer_time(plan, *order, stages_.smallest_boundary(plan));
-        bound = std::max(bound, replayed(plan, *order, ranges, stages, transfer) + after);
+        return std::max(bound * claimed_share, replay(plan, *order, ranges, stages, transfer, after).time());
     }
     return bound * claimed_share;
 }

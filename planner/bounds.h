@@ -91,7 +91,23 @@ public:
     bool state_never_fits(const schedule::Plan& plan);
     // The same, at least the time of the plan's own compute order, and of the reductions that begin with the
     // last backward pass of each stage: tighter, and dearer by a replay of the order.
-    core::Seconds time_of_order(const schedule::Plan& plan);
+    core::Seconds time_of_order(const schedule::Plan& plan) { return order_timing(plan).time(); }
+    // What takes long of it, the replay, asks no cache of these bounds: it may be made while others use them.
+    class OrderTiming {
+    public:
+        core::Seconds time() const;
+
+    private:
+        friend class Bounds;
+        core::Seconds known_;  // without a replay
+        // Nothing: a replay would tell no more.
+        std::optional<schedule::Plan> plan_;
+        OrderCollection* orders_ = nullptr;
+        sim::ScheduleCosts costs_;
+        std::vector<sim::ReplayOrder::StageMessages> messages_;
+        core::Seconds after_;
+    };
+    OrderTiming order_timing(const schedule::Plan& plan);
     // Copies of offloaded activations of such a partition; zero where they stay.
     core::Seconds time_of_copies(const schedule::Plan& plan, const std::vector<model::OperatorRange>& ranges);
 
@@ -182,9 +198,10 @@ private:
     core::Seconds time_of_passes(const schedule::Plan& plan, const schedule::Schedule& order,
                                  const std::vector<model::OperatorRange>& ranges, const PassesByStage& stages,
                                  const std::vector<core::Seconds>& copies);
-    core::Seconds replayed(const schedule::Plan& plan, const schedule::Schedule& order,
-                           const std::vector<model::OperatorRange>& ranges, const PassesByStage& stages,
-                           core::Seconds transfer);
+    // `after`: all passes, and not counted here.
+    OrderTiming replay(const schedule::Plan& plan, const schedule::Schedule& order,
+                       const std::vector<model::OperatorRange>& ranges, const PassesByStage& stages,
+                       core::Seconds transfer, core::Seconds after);
     core::Seconds time(const schedule::Plan& plan, const schedule::Schedule& order,
                        const PassesByStage& stages);
     core::Seconds after_passes(const schedule::Plan& plan, const schedule::Schedule& order);

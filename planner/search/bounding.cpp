@@ -203,6 +203,7 @@ void Search::choose_horizon(Entry& entry) {
 }
 
 void Search::tighten(Entry& entry) {
+    Bounds::OrderTiming timing;
     {
         const std::lock_guard lock(bounds_[entry.layout]->guard);
         if (!entry.is_bounded) return bound(entry, bounds_[entry.layout]->bounds);
@@ -211,9 +212,9 @@ void Search::tighten(Entry& entry) {
         work_.add(1, per_tightened_plan);
         const double passes = 2.0 * entry.plan.stages() * entry.plan.micro_batches;
         work_.add(passes <= most_replayed_passes ? passes : 0, per_replayed_pass);
-        entry.time_bound =
-            std::max(entry.time_bound, bounds_[entry.layout]->bounds.time_of_order(entry.plan));
+        timing = bounds_[entry.layout]->bounds.order_timing(entry.plan);
     }
+    entry.time_bound = std::max(entry.time_bound, timing.time());
     entry.bound = std::max(entry.bound, value_of(entry.target, entry.time_bound, entry.memory.peak));
     entry.is_tight = true;
 }

@@ -291,7 +291,7 @@ private:
     // Orders of which a plan was found to settle late. Added to between waves only, so that answers do not
     // depend on threads.
     std::set<std::pair<schedule::Plan::OrderKey, int>> late_orders_;
-    bool is_settled_ = true;                                 // no move of a cut makes a ranked plan better
+    bool is_settled_ = true;                              // no move of a cut makes a ranked plan better
     std::optional<double> first_unvisited_;               // bound of the best entry that the time limit left
     std::vector<std::unique_ptr<GuardedBounds>> bounds_;  // one a layout
     mutable WorkMeter work_;
