@@ -68,6 +68,7 @@ int main() {
             core::Diagnostics unneeded;
             sim::EvaluateOptions options;
             options.verifies = false;
+            options.repetition = &stages.repetition();
             if (most) options.most_micro_batches = std::max(8, *most * plan.layout.pipeline);
             sim::evaluate(*graph, *cluster, plan, unneeded, options);
         });

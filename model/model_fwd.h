@@ -24,6 +24,7 @@ struct Parameter;
 struct Operator;
 struct Unit;
 struct ModelGraph;
+class Repetition;
 class SegmentGraphs;
 
 }  // namespace model

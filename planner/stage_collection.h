@@ -91,6 +91,7 @@ public:
     const Collectives& collectives(const schedule::Plan& plan, model::OperatorRange unit, int segment = 0);
     // The first run of operators of the model that costs what this one does.
     model::OperatorRange first_like(model::OperatorRange stage) { return repetition_.first_like(stage); }
+    model::Repetition& repetition() { return repetition_; }
     // Of the device; null where it has none for the model. They live as long as the collection.
     const sim::ComputeCost* prices(const schedule::Plan& plan, int segment = 0);
     // Bytes of the smallest tensor that any stage sends on; zero when there is one stage.

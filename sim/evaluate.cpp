@@ -257,7 +257,8 @@ std::shared_ptr<const schedule::Program> lowered_program(const Task& task, int m
         schedule::lower(task.plan, task.graph, *order,
                         {.micro_batches = micro_batches,
                          .has_optimizer = !order->is_forward_only,
-                         .hashes_model = task.options.verifies || task.options.keeps_timeline}));
+                         .hashes_model = task.options.verifies || task.options.keeps_timeline,
+                         .repetition = task.options.repetition}));
     if (known) known->entries.push_back({micro_batches, task.plan.partition, program, {}, {}, {}, {}});
     return program;
 }
@@ -265,10 +266,11 @@ std::shared_ptr<const schedule::Program> lowered_program(const Task& task, int m
 // The same whatever the times are, so kept with the Program.
 std::vector<ExtraMemory> memory_beside(const Task& task, int micro_batches,
                                        const schedule::Program& program) {
-    if (!task.options.lowered) return extra_memory(program, task.graph, task.framework);
+    if (!task.options.lowered)
+        return extra_memory(program, task.graph, task.framework, task.options.repetition);
     LoweredPrograms::Entry& entry = *find_lowered(*task.options.lowered, task, micro_batches);
     if (entry.framework != task.framework) {
-        entry.extra = extra_memory(program, task.graph, task.framework);
+        entry.extra = extra_memory(program, task.graph, task.framework, task.options.repetition);
         entry.framework = task.framework;
     }
     return entry.extra;

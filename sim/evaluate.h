@@ -132,6 +132,8 @@ struct EvaluateOptions {
     // Prove every lowered Program before it is simulated. A planner that has proven a schedule once may leave
     // it out.
     bool verifies = true;
+    // Of the graph: stages that are alike are looked at once. Null: each is.
+    model::Repetition* repetition = nullptr;
     // Of the same graph and plan; null: every evaluation lowers its own.
     LoweredPrograms* lowered = nullptr;
 };

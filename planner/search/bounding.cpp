@@ -245,7 +245,7 @@ Search::TimedAlone Search::time_alone(std::size_t target, schedule::Plan plan, b
     if (!has_priced_times(cluster) || plan.layout.ranks() == 1 ||
         (may_offload && has_bare_unit_ && plan.shards(schedule::Sharding::gradients)))
         return {};
-    sim::EvaluateOptions options = quickest_options(plan);
+    sim::EvaluateOptions options = quickest_options(target, plan);
     options.shares_links = false;
     options.counts_hosts = !may_offload;
     if (may_offload) {
@@ -260,8 +260,9 @@ Search::TimedAlone Search::time_alone(std::size_t target, schedule::Plan plan, b
     return {evaluation->step_time * (1 - rounding_of_steps), evaluation->settles_late};
 }
 
-sim::EvaluateOptions Search::quickest_options(const schedule::Plan& plan) const {
+sim::EvaluateOptions Search::quickest_options(std::size_t target, const schedule::Plan& plan) const {
     sim::EvaluateOptions options = quick_options(plan, request_.constants);
+    options.repetition = &stages_[target]->repetition();
     if (late_orders_.contains({plan.order_key(), plan.micro_batches})) options.most_micro_batches.reset();
     return options;
 }

@@ -93,7 +93,7 @@ std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, 
         ranked.plan = plan;
         core::Diagnostics unpriced;
         std::optional<sim::Evaluation> evaluation =
-            sim::evaluate(graph_, target.cluster, plan, unpriced, quickest_options(plan));
+            sim::evaluate(graph_, target.cluster, plan, unpriced, quickest_options(task.target, plan));
         count_work(plan, evaluation);
         if (!evaluation || !evaluation->fits) return std::nullopt;
         settle(ranked, std::move(*evaluation));

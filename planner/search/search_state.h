@@ -223,8 +223,8 @@ private:
         bool settles_late = false;
     };
     TimedAlone time_alone(std::size_t target, schedule::Plan plan, bool may_offload) const;
-    // quick_options(), without short steps where these are known to be in vain.
-    sim::EvaluateOptions quickest_options(const schedule::Plan& plan) const;
+    // quick_options(), with what the search knows: stages that are alike, short steps that are in vain.
+    sim::EvaluateOptions quickest_options(std::size_t target, const schedule::Plan& plan) const;
     void note_order(const schedule::Plan& plan, bool settles_late) {
         if (settles_late) late_orders_.emplace(plan.order_key(), plan.micro_batches);
     }

@@ -75,8 +75,8 @@ void Search::evaluate(std::size_t index, RankedPlan& ranked, std::optional<Rejec
         rejection = Rejection::not_run;
         return;
     }
-    std::optional<sim::Evaluation> evaluation =
-        sim::evaluate(graph_, target.cluster, ranked.plan, diagnostics, quickest_options(entry.plan));
+    std::optional<sim::Evaluation> evaluation = sim::evaluate(
+        graph_, target.cluster, ranked.plan, diagnostics, quickest_options(entry.target, entry.plan));
     count_work(entry.plan, evaluation);
     if (!evaluation) {
         rejection = Rejection::no_figure;

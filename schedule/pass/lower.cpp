@@ -159,10 +159,12 @@ Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& 
     // Parts of a sequence differ in what attention keeps and leaves, not in their tensors.
     const model::SegmentGraphs graphs = segment_graphs(program, graph);
     std::vector<std::vector<ActivationFootprint>> footprints(program.stages.size());
-    for (std::size_t s = 0; s < program.stages.size(); ++s)
-        for (const model::ModelGraph& segment : graphs)
-            footprints[s].push_back(
-                activation_footprint(segment, program.stages[s].operators, plan, order.is_forward_only));
+    for (const model::ModelGraph& segment : graphs) {
+        std::vector<ActivationFootprint> of_segment = activation_footprints(
+            segment, operators_of_stages(program), plan, nullptr, order.is_forward_only, options.repetition);
+        for (std::size_t s = 0; s < program.stages.size(); ++s)
+            footprints[s].push_back(std::move(of_segment[s]));
+    }
     for (int rank = 0; rank < order.ranks; ++rank) {
         RankLowering lowering(program, &graphs[0], order, options, footprints, rank);
         // Ranks differ little in the length of their lists.

@@ -18,6 +18,8 @@ struct LowerOptions {
     bool has_optimizer = true;  // false: forward-only evaluation
     // False: Program::model_hash stays empty, for Programs that nobody verifies, keeps or runs.
     bool hashes_model = true;
+    // Of the graph: stages that are alike are looked at once. Null: each is.
+    model::Repetition* repetition = nullptr;
 };
 
 // The schedule the plan names, for its shape. A violated constraint is a diagnostic.

@@ -1,5 +1,9 @@
 #include "schedule/plan/memory.h"
 
+#include <map>
+#include <utility>
+
+#include "model/repetition.h"
 #include "schedule/pass/liveness.h"
 
 namespace schedule {
@@ -13,6 +17,29 @@ ActivationFootprint activation_footprint(const model::ModelGraph& graph, model::
                                          const Plan& plan, const model::WorkspaceRules& workspace,
                                          bool is_forward_only) {
     return StageLiveness(graph, stage, plan, is_forward_only, &workspace).footprint();
+}
+
+std::vector<ActivationFootprint> activation_footprints(const model::ModelGraph& graph,
+                                                       const std::vector<model::OperatorRange>& stages,
+                                                       const Plan& plan,
+                                                       const model::WorkspaceRules* workspace,
+                                                       bool is_forward_only, model::Repetition* repetition) {
+    std::vector<ActivationFootprint> footprints;
+    std::map<std::pair<std::int32_t, std::int32_t>, std::size_t> first;  // of those alike
+    for (std::size_t s = 0; s < stages.size(); ++s) {
+        const model::OperatorRange like = repetition ? repetition->first_like(stages[s]) : stages[s];
+        const auto [known, is_new] = first.try_emplace({like.begin, like.end}, s);
+        if (is_new) {
+            footprints.push_back(
+                StageLiveness(graph, stages[s], plan, is_forward_only, workspace).footprint());
+            continue;
+        }
+        footprints.push_back(footprints[known->second]);
+        const std::int32_t further = stages[s].begin - stages[known->second].begin;
+        for (ActivationFootprint::UnitSaved& unit : footprints.back().offloadable)
+            unit.operators = {unit.operators.begin + further, unit.operators.end + further};
+    }
+    return footprints;
 }
 
 StateElements state_elements(const model::ModelGraph& graph, const std::vector<model::OperatorRange>& stages,

@@ -74,6 +74,13 @@ ActivationFootprint activation_footprint(const model::ModelGraph& graph, model::
 ActivationFootprint activation_footprint(const model::ModelGraph& graph, model::OperatorRange stage,
                                          const Plan& plan, const model::WorkspaceRules& workspace,
                                          bool is_forward_only = false);
+// Of several stages, in their order. Those that are alike are walked through once, where it is told which are
+// (null: none). `workspace`: null for none.
+std::vector<ActivationFootprint> activation_footprints(const model::ModelGraph& graph,
+                                                       const std::vector<model::OperatorRange>& stages,
+                                                       const Plan& plan,
+                                                       const model::WorkspaceRules* workspace,
+                                                       bool is_forward_only, model::Repetition* repetition);
 
 struct StateFootprint {
     core::Bytes parameters, gradients,

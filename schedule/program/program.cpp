@@ -154,6 +154,12 @@ model::SegmentGraphs segment_graphs(const Program& program, const model::ModelGr
     return {graph, program.passes_per_micro_batch()};
 }
 
+std::vector<model::OperatorRange> operators_of_stages(const Program& program) {
+    std::vector<model::OperatorRange> operators;
+    for (const StageInfo& stage : program.stages) operators.push_back(stage.operators);
+    return operators;
+}
+
 std::string micro_batch_text(const Program& program, std::int32_t micro_batch) {
     if (!program.cuts_sequences()) return std::to_string(micro_batch);
     return fmt::format("{}.{}", program.whole_micro_batch_of(micro_batch), program.segment_of(micro_batch));

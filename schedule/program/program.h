@@ -241,6 +241,9 @@ std::vector<int> members_of(const Program& program, int rank, const Instruction&
 // sequences pass whole. `graph` outlives them.
 model::SegmentGraphs segment_graphs(const Program& program, const model::ModelGraph& graph);
 
+// Of each virtual stage.
+std::vector<model::OperatorRange> operators_of_stages(const Program& program);
+
 // "3", or "3.1": segment 1 of micro-batch 3.
 std::string micro_batch_text(const Program& program, std::int32_t micro_batch);
 

@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "core/diagnostics.h"
+#include "model/repetition.h"
 #include "schedule/pass/lower.h"
 #include "schedule/plan/memory.h"
+#include "schedule/plan/partition.h"
 #include "tests/model/catalogue.h"
 
 using namespace schedule;
@@ -190,4 +192,43 @@ TEST_CASE("sharded parameters hold one gathered unit and the next, and give all 
         CHECK(held.persistent == all / 4);
         CHECK(played(list, MemoryKind::gradients).peak == *std::max_element(units.begin(), units.end()));
     }
+}
+
+TEST_CASE("a Program is the same where stages that are alike are looked at once") {
+    std::size_t alike = 0;
+    for (const char* name : {"gpt2", "bert-base", "llama-2-7b", "t5-base", "mixtral-8x7b", "resnet50"}) {
+        const model::ModelGraph graph = load_graph(name);
+        model::Repetition repetition(graph);
+        for (const char* schedule : {"1f1b", "zb-h1", "interleaved-1f1b"})
+            for (const Recompute recompute : {Recompute::none, Recompute::full})
+                for (const Offload offload : {Offload::none, Offload::host}) {
+                    Plan plan = fp32_plan();
+                    plan.schedule = schedule;
+                    plan.layout.pipeline = 4;
+                    plan.virtual_stages = plan.schedule == "interleaved-1f1b" ? 2 : 1;
+                    plan.micro_batches = 8;
+                    plan.recompute = recompute;
+                    plan.offload = offload;
+                    const std::optional<Partition> partition = complete_partition(plan, graph);
+                    REQUIRE(partition);
+                    plan.partition = *partition;
+                    core::Diagnostics diagnostics;
+                    const std::optional<Schedule> order = make_schedule(plan, diagnostics);
+                    INFO(name << " " << schedule << "\n" << core::format(diagnostics));
+                    REQUIRE(order);
+                    const Program each = lower(plan, graph, *order),
+                                  once = lower(plan, graph, *order, {.repetition = &repetition});
+                    CHECK(hash_of(each) == hash_of(once));
+                    for (std::size_t c = 0; c < each.classes.size(); ++c)
+                        CHECK(std::equal(each.classes[c].buffers.begin(), each.classes[c].buffers.end(),
+                                         once.classes[c].buffers.begin(), once.classes[c].buffers.end(),
+                                         [](const Buffer& a, const Buffer& b) {
+                                             return a.kind == b.kind && a.bytes == b.bytes &&
+                                                    a.is_persistent == b.is_persistent;
+                                         }));
+                    for (const StageInfo& stage : each.stages)
+                        alike += repetition.first_like(stage.operators) == stage.operators ? 0 : 1;
+                }
+    }
+    CHECK(alike >= 100);  // not in vain
 }

@@ -59,12 +59,14 @@ Extents extents_of(const schedule::RankProgram& list) {
         if (i.kind == InstructionKind::compute && i.phase == ComputePhase::backward_input)
             splits.insert(i.stage);
     Extents extents;
+    auto latest = extents.end();  // a pass is mostly done before another begins
     for (std::uint32_t n = 0; n < list.instructions.size(); ++n) {
         const Instruction& i = list.instructions[n];
         if (i.kind != InstructionKind::compute) continue;
-        const auto [entry, is_new] = extents.try_emplace(
-            {i.stage, i.micro_batch, pass_of(i.phase, splits.contains(i.stage))}, Extent{n, n});
-        entry->second.last = n;
+        const Extents::key_type key{i.stage, i.micro_batch, pass_of(i.phase, splits.contains(i.stage))};
+        if (latest == extents.end() || latest->first != key)
+            latest = extents.try_emplace(key, Extent{n, n}).first;
+        latest->second.last = n;
     }
     return extents;
 }
@@ -233,7 +235,7 @@ private:
 }  // namespace
 
 std::vector<ExtraMemory> extra_memory(const schedule::Program& program, const model::ModelGraph& graph,
-                                      const FrameworkMemory& framework) {
+                                      const FrameworkMemory& framework, model::Repetition* repetition) {
     const schedule::Plan& plan = program.plan;
     model::WorkspaceRules rules;
     // Sharded gradients have buffers of their own in the Program.
@@ -245,13 +247,20 @@ std::vector<ExtraMemory> extra_memory(const schedule::Program& program, const mo
     for (const schedule::RankProgram& list : program.classes)
         for (const Instruction& i : list.instructions)
             trains = trains || (i.kind == InstructionKind::compute && i.phase != ComputePhase::forward);
-    std::vector<schedule::ActivationFootprint> with, without;
+    const std::vector<model::OperatorRange> stages = schedule::operators_of_stages(program);
     const model::SegmentGraphs graphs = schedule::segment_graphs(program, graph);
-    for (const schedule::StageInfo& stage : program.stages)
-        for (const model::ModelGraph& segment : graphs) {
-            with.push_back(schedule::activation_footprint(segment, stage.operators, plan, rules, !trains));
-            without.push_back(schedule::activation_footprint(segment, stage.operators, plan, !trains));
+    // By stage, and in it by segment.
+    const auto footprints = [&](const model::WorkspaceRules* workspace) {
+        std::vector<schedule::ActivationFootprint> all(stages.size() * graphs.size());
+        for (std::size_t part = 0; part < graphs.size(); ++part) {
+            std::vector<schedule::ActivationFootprint> of_part =
+                schedule::activation_footprints(graphs[part], stages, plan, workspace, !trains, repetition);
+            for (std::size_t s = 0; s < stages.size(); ++s)
+                all[s * graphs.size() + part] = std::move(of_part[s]);
         }
+        return all;
+    };
+    const std::vector<schedule::ActivationFootprint> with = footprints(&rules), without = footprints(nullptr);
     std::vector<ExtraMemory> memory;
     for (const schedule::RankProgram& list : program.classes)
         memory.push_back(ClassMemoryWriter(program, graph, framework, list).write(with, without));

@@ -16,9 +16,9 @@ namespace sim {
 
 // Of every class. Workspace by pass; outputs of stages where the framework keeps them until their backward
 // pass; copies of gradients: buckets of data-parallel wrappers, accumulators of another type, temporaries of
-// the optimizer step.
+// the optimizer step. `repetition` as in schedule::activation_footprints.
 std::vector<ExtraMemory> extra_memory(const schedule::Program& program, const model::ModelGraph& graph,
-                                      const FrameworkMemory& framework);
+                                      const FrameworkMemory& framework, model::Repetition* repetition);
 
 // NCCL's buffers of one communicator, by the number of its channels: over NVLink as the device profile says;
 // between nodes two channels a network card that the group's ranks on a node have between them. Zero for a
