@@ -37,6 +37,23 @@ RankExchange::RoutedTokenCounts RankExchange::exchange_counts(model::OperatorId,
 std::vector<std::int64_t> OperatorKernels::expert_rows(model::OperatorId, const Operands&) const {
     return refused(), std::vector<std::int64_t>();
 }
+void OperatorKernels::forward_rows(model::OperatorId op, const Operands& operands,
+                                   const schedule::PieceRows& rows,
+                                   const MicroBatchPosition& position) const {
+    Operands some = operands;
+    for (int place = 0; place < rows.count; ++place) {
+        some.inputs[0] = operands.inputs[0].rows(rows.from + place * rows.stride, rows.rows);
+        some.output = operands.output.rows(rows.to + place * rows.rows, rows.rows);
+        forward(op, some, position);
+    }
+}
+void OperatorKernels::backward_input_rows(model::OperatorId op, const Operands& operands, ConstTensorView dy,
+                                          TensorView dx, const schedule::PieceRows& rows,
+                                          const MicroBatchPosition& position) const {
+    for (int place = 0; place < rows.count; ++place)
+        backward_input(op, operands, dy.rows(rows.from + place * rows.stride, rows.rows),
+                       {dx.rows(rows.to + place * rows.rows, rows.rows)}, position);
+}
 void OperatorKernels::choices(model::OperatorId, const Operands&, TensorView) const { refused(); }
 void OperatorKernels::pack_keys(model::OperatorId, ConstTensorView, TensorView) const { refused(); }
 void OperatorKernels::order_keys(model::OperatorId, ConstTensorView, TensorView) const { refused(); }

@@ -77,6 +77,10 @@ public:
     BasicTensorView part(std::int64_t first, std::int64_t count) const {
         return {octets() + bytes_of(type_, first), type_, count};
     }
+    // `count` rows from `first` on.
+    BasicTensorView rows(std::int64_t first, std::int64_t count) const {
+        return {octets() + bytes_of(type_, first * shape_.columns), type_, {count, shape_.columns}};
+    }
 
 private:
     template <class T>

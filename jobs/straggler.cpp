@@ -38,7 +38,7 @@ public:
         if (!device.has_concurrent_streams || program_.plan.layout.ranks() == 1) return;
         // As in sim::evaluate: compute pays for the collectives that run beside it, then links are shared.
         sim::Contention folded = sim::find_contention(program_, costs.communication, true);
-        if (constants.overlap_loss > 0 && sim::has_data_collectives(program_)) {
+        if (constants.overlap_loss > 0 && sim::has_collectives_beside_compute(program_)) {
             sim::SimulateOptions first = options_;
             first.is_folded = true;
             first.keeps_spans = true;

@@ -203,7 +203,7 @@ std::optional<OutOfMemory> find_overflow(const Task& task, const schedule::Progr
 OverlapLosses slow_overlapped(const Task& task, const schedule::Program& program, Simulator& simulator,
                               const SimulateOptions& options, const Contention& contention,
                               PricedProgram& priced) {
-    if (task.options.constants.overlap_loss <= 0 || !has_data_collectives(program)) return {};
+    if (task.options.constants.overlap_loss <= 0 || !has_collectives_beside_compute(program)) return {};
     SimulateOptions first = options;
     first.is_folded = true;
     first.tracks_memory = false;

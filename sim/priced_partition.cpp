@@ -323,10 +323,13 @@ std::vector<UnitPrice> unit_prices(const schedule::Plan& plan, const model::Mode
         const schedule::StageRecipes recipes(plan, graph, unit.operators);
         const auto add = [&](const schedule::Recipe& recipe, UnitPass& pass) {
             for (const schedule::Step& step : recipe) {
-                if (step.kind == schedule::Step::Kind::collective && !step.starts_early)
+                // Of pieces all but the last are exchanged beside products.
+                if (step.kind == schedule::Step::Kind::collective && !step.starts_early &&
+                    step.piece + 1 == step.pieces)
                     pass.device += costs.communication.collective(step.collective, step.group, step.bytes, 0);
                 if (step.kind != schedule::Step::Kind::compute) continue;
-                const ComputePrice price = costs.compute.price(step.operators, step.phase);
+                const ComputePrice price =
+                    costs.compute.price(step.operators, step.phase, step.piece, step.pieces);
                 pass.device += price.device + price.blocked;
                 pass.host += price.host + price.blocked;
             }

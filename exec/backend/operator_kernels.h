@@ -9,6 +9,7 @@
 
 #include "exec/tensor_view.h"
 #include "model/model_fwd.h"
+#include "schedule/program/pieces.h"
 
 namespace exec {
 
@@ -67,6 +68,14 @@ public:
     // Adds to the gradients of the parameters.
     virtual void backward_weight(model::OperatorId op, const Operands& operands, ConstTensorView dy,
                                  const std::vector<TensorView>& dparameters) const = 0;
+
+    // Of a linear layer some of its rows: of the result, or of the gradient of its input. Operands are those
+    // of all rows. By default a call of the above for each run of rows, with operands of these alone.
+    virtual void forward_rows(model::OperatorId op, const Operands& operands, const schedule::PieceRows& rows,
+                              const MicroBatchPosition& position) const;
+    virtual void backward_input_rows(model::OperatorId op, const Operands& operands, ConstTensorView dy,
+                                     TensorView dx, const schedule::PieceRows& rows,
+                                     const MicroBatchPosition& position) const;
 
     // Expert parallelism: how many routed tokens a rank has for each expert; the operands are those of
     // `dispatch`. Of backends whose arrays the host reads.

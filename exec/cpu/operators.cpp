@@ -191,18 +191,19 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
         }
         case OperatorKind::linear: {
             const std::int64_t inputs = parameter_rows(o.parameters[0], 1);
+            const std::int64_t rows = x.output.elements() / y.columns;  // all of them or a piece's
             const float* in = x.inputs[0].floats();
             if (o.attributes.input_scale != 1.0) {
-                k.scale(y.rows * inputs, static_cast<float>(o.attributes.input_scale), in, saved_context);
+                k.scale(rows * inputs, static_cast<float>(o.attributes.input_scale), in, saved_context);
                 in = saved_context;
             }
-            k.product(false, true, y.rows, y.columns, inputs, 1, in, inputs, x.parameters[0].floats(), inputs,
+            k.product(false, true, rows, y.columns, inputs, 1, in, inputs, x.parameters[0].floats(), inputs,
                       x.output.floats(), y.columns, false);
             // Partial sums: the bias counts once.
             const bool is_partial =
                 graph_.tensor(o.output).split == model::TensorSplit::partial && context_.tensor_parallel > 1;
             if (o.attributes.has_bias && (!is_partial || tensor_rank_ == 0))
-                k.add_row(y.rows, y.columns, x.parameters[1].floats(), x.output.floats());
+                k.add_row(rows, y.columns, x.parameters[1].floats(), x.output.floats());
             return;
         }
         case OperatorKind::layer_norm:
@@ -338,8 +339,9 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, ConstTen
         case OperatorKind::position_embedding: k.accumulate(count, dy, dx[0].floats()); return;
         case OperatorKind::linear: {
             const std::int64_t inputs = parameter_rows(o.parameters[0], 1);
-            k.product(false, false, y.rows, inputs, y.columns, static_cast<float>(o.attributes.input_scale),
-                      dy, y.columns, x.parameters[0].floats(), inputs, dx[0].floats(), inputs, true);
+            k.product(false, false, given.elements() / y.columns, inputs, y.columns,
+                      static_cast<float>(o.attributes.input_scale), dy, y.columns, x.parameters[0].floats(),
+                      inputs, dx[0].floats(), inputs, true);
             return;
         }
         case OperatorKind::layer_norm:

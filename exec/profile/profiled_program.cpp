@@ -20,6 +20,7 @@ schedule::Program profiled_program(const schedule::Plan& plan, int data, int ten
     single.layout.data = data;
     single.layout.tensor = tensor;
     if (tensor == 1) single.sequence_parallel = false;
+    single.tensor_overlap = 1;  // operators are timed whole
     single.virtual_stages = 1;
     if (schedule::passes_per_micro_batch(plan) == 1) {
         single.schedule = "1f1b";

@@ -363,10 +363,12 @@ void RankExecutor::compute(const Instruction& instruction) {
     MicroBatch& state = micro_batch(instruction.stage, instruction.micro_batch);
     if (instruction.phase == ComputePhase::forward || instruction.phase == ComputePhase::recompute) {
         take_over_activations(instruction.stage, instruction.micro_batch);
-        forward(state, instruction);
+        if (instruction.pieces > 1) forward_piece(state, instruction);
+        else forward(state, instruction);
     } else {
         take_over_gradients(instruction.stage, instruction.micro_batch);
-        backward(state, instruction);
+        if (instruction.pieces > 1) backward_piece(state, instruction);
+        else backward(state, instruction);
     }
 }
 

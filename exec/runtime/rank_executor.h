@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "exec/runtime/run.h"
 #include "exec/runtime/stage_plan.h"
 #include "exec/transport/collective.h"
+#include "schedule/program/pieces.h"
 
 namespace exec {
 
@@ -103,6 +105,20 @@ private:
     void tensor_collective(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
     void tensor_gradient_collective(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
     TensorView tensor_piece(const TensorView& whole) const;
+    // Of a product in pieces: where this one's rows lie; `exchanged` is its result, or its input whose
+    // gradient it computes.
+    schedule::PieceRows rows_of(const schedule::Instruction& instruction, model::TensorId exchanged) const;
+    void forward_piece(MicroBatch& state, const schedule::Instruction& instruction);
+    void backward_piece(MicroBatch& state, const schedule::Instruction& instruction);
+    void exchange_forward_piece(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
+    void exchange_backward_piece(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
+    void exchange_piece(const schedule::Instruction& instruction, const TensorView& whole,
+                        model::TensorId exchanged, Tag tag);
+    // Of every piece this rank's rows, where they were summed and where they belong.
+    void for_each_own_piece(
+        const schedule::Instruction& instruction, const TensorView& whole, const TensorView& share,
+        model::TensorId exchanged,
+        const std::function<void(const TensorView& from, const TensorView& to)>& visit) const;
     void bucket_collective(const schedule::Instruction& instruction);
     void exchange_routed_tokens(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
     // Keys and values of a context-parallel group, or the projection of a tensor-parallel one, and this

@@ -4,6 +4,7 @@
 #include "exec/runtime/rank_executor.h"
 #include "exec/transport/collective.h"
 #include "model/operators/rank_share.h"
+#include "schedule/program/pieces.h"
 
 namespace exec {
 
@@ -15,6 +16,7 @@ using schedule::GroupKind;
 using schedule::Instruction;
 using schedule::MemoryKind;
 using schedule::PayloadKind;
+using schedule::PieceRows;
 
 namespace {
 
@@ -114,6 +116,10 @@ void RankExecutor::activation_collective(const Instruction& instruction) {
         return instruction.collective == CollectiveKind::all_gather
                    ? gather_keys(instruction, state, tag)
                    : scatter_key_gradients(instruction, state, tag);
+    if (instruction.pieces > 1)
+        return instruction.payload == PayloadKind::activation
+                   ? exchange_forward_piece(instruction, state, tag)
+                   : exchange_backward_piece(instruction, state, tag);
     if (instruction.payload == PayloadKind::activation) tensor_collective(instruction, state, tag);
     else tensor_gradient_collective(instruction, state, tag);
 }
@@ -200,6 +206,127 @@ void RankExecutor::bucket_collective(const Instruction& instruction) {
     }
     reduce(instruction, instruction.on_shard ? bucket.piece_gradient() : bucket.whole_gradient(), tag);
     if (instruction.collective == CollectiveKind::reduce_scatter) bucket.finish_reduce_scatter();
+}
+
+// Products in pieces of their rows, and the exchanges of these pieces (schedule/program/pieces.h).
+
+PieceRows RankExecutor::rows_of(const Instruction& instruction, TensorId exchanged) const {
+    const int shares = context_.sequence_parallel ? context_.tensor_parallel : 1;
+    return schedule::piece_rows(shapes_[exchanged].rows, shares, instruction.piece, instruction.pieces);
+}
+
+void RankExecutor::forward_piece(MicroBatch& state, const Instruction& instruction) {
+    const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
+    const std::int32_t index = instruction.operators.begin;
+    const model::Operator& op = graph_.operators[index];
+    tensor(state, plan, op.output);
+    Operands x = operands(state, instruction.stage, index);
+    for (const model::ParameterId id : op.parameters) x.parameters.push_back(parameter(state, id));
+    backend_.begin_operators(state.position.segment);
+    backend_.operators().forward_rows(model::OperatorId(index), x, rows_of(instruction, op.output),
+                                      state.position);
+    backend_.end_operator(index, model::Phase::forward);
+    if (schedule::is_last_piece(instruction))
+        finish_forward(state, plan, index, instruction.phase == ComputePhase::recompute);
+}
+
+void RankExecutor::backward_piece(MicroBatch& state, const Instruction& instruction) {
+    const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
+    const std::int32_t index = instruction.operators.begin;
+    const model::Operator& op = graph_.operators[index];
+    const BufferPointer& dy = state.gradients[plan.gradient_storage[op.output]];
+    core::require(dy != nullptr, "a gradient is there before the product in pieces that reads it");
+    const TensorView gradient_of_output = view_of(state, op, op.output, dy);
+    backend_.begin_operators(state.position.segment);
+    if (schedule::is_of_weights(instruction)) {
+        const Operands x = operands(state, instruction.stage, index);
+        std::vector<TensorView> dparameters;
+        for (const model::ParameterId id : op.parameters) dparameters.push_back(parameter_gradient(id));
+        backend_.operators().backward_weight(model::OperatorId(index), x, gradient_of_output, dparameters);
+        backend_.end_operator(index, model::Phase::backward_weight);
+        finish_backward(state, plan, index, instruction.phase);
+        return;
+    }
+    Operands x;
+    x.place = &state.position;
+    x.inputs.resize(op.inputs.size());  // no input gradient of a linear layer reads its input
+    for (const model::ParameterId id : op.parameters) x.parameters.push_back(parameter(state, id));
+    const TensorId storage = plan.gradient_storage[op.inputs[0]];
+    BufferPointer& gradient = state.gradients[storage];
+    core::require((gradient == nullptr) == (instruction.piece == 0),
+                  "no other gradient is added to one that is computed in pieces");
+    if (!gradient) gradient = make_buffer(account_, MemoryKind::workspace, bytes(storage));
+    const TensorView dx = view_of(state, op, op.inputs[0], gradient);
+    const PieceRows rows = rows_of(instruction, op.inputs[0]);
+    const TensorView own = dx.rows(rows.to, rows.size());
+    backend_.fill_zero(own.data(), own.bytes());
+    backend_.operators().backward_input_rows(model::OperatorId(index), x, gradient_of_output, dx, rows,
+                                             state.position);
+    backend_.end_operator(index, model::Phase::backward_input);
+    if (instruction.phase != ComputePhase::backward_input || !schedule::is_last_piece(instruction)) return;
+    state.kept_gradients[index - plan.operators.begin] = dy;
+    finish_backward(state, plan, index, instruction.phase);
+}
+
+// Rows of a piece lie together. A rank's own share of them is brought to its place with the last piece, of
+// all pieces at once: until then nothing reads it.
+void RankExecutor::exchange_piece(const Instruction& instruction, const TensorView& whole, TensorId exchanged,
+                                  Tag tag) {
+    const PieceRows rows = rows_of(instruction, exchanged);
+    // A piece's rounds must not meet those of the next on their way: half of a collective's tags each.
+    const Tag half = instruction.piece % 2 == 0 ? 0 : 1 << 11;
+    reduce(instruction, whole.rows(rows.to, rows.size()), tag + half);
+}
+
+void RankExecutor::for_each_own_piece(
+    const Instruction& instruction, const TensorView& whole, const TensorView& share, TensorId exchanged,
+    const std::function<void(const TensorView& from, const TensorView& to)>& visit) const {
+    Instruction one = instruction;
+    for (int piece = 0; piece < instruction.pieces; ++piece) {
+        one.piece = static_cast<std::uint8_t>(piece);
+        const PieceRows rows = rows_of(one, exchanged);
+        visit(whole.rows(rows.to + coordinates_.tensor * rows.rows, rows.rows),
+              share.rows(rows.from, rows.rows));
+    }
+}
+
+void RankExecutor::exchange_forward_piece(const Instruction& instruction, MicroBatch& state, Tag tag) {
+    const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
+    const std::int32_t index = instruction.operators.begin;
+    const model::Operator& op = graph_.operators[index];
+    const BufferPointer kept = state.tensors[plan.storage[op.inputs[0]]];
+    const TensorView whole = view_of(state, op, op.inputs[0], kept);
+    exchange_piece(instruction, whole, op.inputs[0], tag);
+    if (!schedule::is_last_piece(instruction)) return;
+    if (instruction.collective == CollectiveKind::reduce_scatter) {
+        const TensorView share = view_of(state, op, op.output, tensor(state, plan, op.output));
+        for_each_own_piece(instruction, whole, share, op.inputs[0],
+                           [&](const TensorView& from, const TensorView& to) {
+                               backend_.copy(to.data(), from.data(), from.bytes());
+                           });
+    }
+    finish_forward(state, plan, index, instruction.phase == ComputePhase::recompute);
+}
+
+void RankExecutor::exchange_backward_piece(const Instruction& instruction, MicroBatch& state, Tag tag) {
+    const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
+    const std::int32_t index = instruction.operators.begin;
+    const model::Operator& op = graph_.operators[index];
+    const TensorId output = plan.gradient_storage[op.output], input = plan.gradient_storage[op.inputs[0]];
+    const BufferPointer dy = state.gradients[output];
+    core::require(dy != nullptr, "a gradient is there before its collective");
+    const TensorView whole = view_of(state, op, op.output, dy);
+    exchange_piece(instruction, whole, op.output, tag);
+    if (!schedule::is_last_piece(instruction)) return;
+    if (input != output) {
+        const TensorView sum = view_of(state, op, op.inputs[0], gradient(state, plan, op.inputs[0]));
+        if (instruction.collective == CollectiveKind::reduce_scatter)
+            for_each_own_piece(
+                instruction, whole, sum, op.output,
+                [&](const TensorView& from, const TensorView& to) { backend_.accumulate(from, to); });
+        else backend_.accumulate(whole, sum);
+    }
+    finish_backward(state, plan, index, instruction.phase);
 }
 
 }  // namespace exec

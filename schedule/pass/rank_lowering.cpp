@@ -296,11 +296,17 @@ void RankLowering::append(const Step& step, const StagePass& pass) {
     instruction.stage = pass.stage.index;
     instruction.micro_batch = pass.micro_batch;
     instruction.operators = step.operators;
+    instruction.piece = step.piece;
+    instruction.pieces = step.pieces;
     if (step.kind == Step::Kind::compute) {
-        for (const std::uint32_t index : frontier.pending) list.wait_for(index);
-        frontier.pending.clear();
+        // Pieces go on beside the exchanges of those before them.
+        const bool waits = step.pieces == 1 || step.piece == 0;
+        for (const std::uint32_t index : frontier.pending)
+            if (waits) list.wait_for(index);
+        if (waits) frontier.pending.clear();
         before_last_compute_ = frontier.last_step;
         frontier.last_step = list.append(instruction);
+        if (step.pieces > 1 && step.piece < step.pieces) last_piece_ = frontier.last_step;
         return;
     }
     instruction.kind = InstructionKind::collective;
@@ -312,6 +318,15 @@ void RankLowering::append(const Step& step, const StagePass& pass) {
     if (step.starts_early) {
         list.wait_for(before_last_compute_);
         frontier.pending.push_back(list.append(instruction));
+        return;
+    }
+    if (step.pieces > 1) {
+        list.wait_for(last_piece_);
+        const std::uint32_t exchange = list.append(instruction);
+        // Those before it are on the same stream.
+        if (!is_last_piece(instruction)) return;
+        frontier.last_step = exchange;
+        frontier.pending.push_back(exchange);
         return;
     }
     for (const std::uint32_t index : frontier.pending) list.wait_for(index);

@@ -80,6 +80,7 @@ private:
 
     std::vector<std::uint32_t> takes_;                    // buffers that the next receive or first step takes
     std::uint32_t before_last_compute_ = no_instruction;  // the step before the latest compute
+    std::uint32_t last_piece_ = no_instruction;           // the latest product of some rows
 };
 
 }  // namespace schedule

@@ -79,6 +79,9 @@ void OperatorCuts::append_to(Recipe& recipe) {
             case Place::after: append(cut.op, true); break;
         }
         recipe.push_back(std::move(cut.step));
+        // What it computes instead is the operator's own work.
+        if (recipe.back().kind == Step::Kind::compute && cut.place == Place::instead)
+            for (Hook& hook : std::exchange(hooks, {})) recipe.back().hooks.push_back(std::move(hook));
     }
     if (left.size() > 0) recipe.push_back(compute_step(left, phase_, std::move(hooks)));
 }

@@ -33,9 +33,10 @@ struct Step {
     GroupKind group = GroupKind::tensor;
     PayloadKind payload = PayloadKind::none;
     core::Bytes bytes;
-    bool starts_early = false;  // collective: may run beside the compute before it
-    bool takes = false;         // the first that works: takes the buffers of the pass through the stage
-    std::vector<Hook> hooks;    // performed before its instruction is appended
+    std::uint8_t piece = 0, pieces = 1;  // as in Instruction
+    bool starts_early = false;           // collective: may run beside the compute before it
+    bool takes = false;       // the first that works: takes the buffers of the pass through the stage
+    std::vector<Hook> hooks;  // performed before its instruction is appended
 };
 
 Step compute_step(model::OperatorRange operators, ComputePhase phase, std::vector<Hook> hooks = {});

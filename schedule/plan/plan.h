@@ -89,6 +89,9 @@ struct Plan {
     int shard_degree =
         0;  // ranks over which state is divided; 0 = the data-parallel degree; less = hybrid (MiCS)
     bool sequence_parallel = false;
+    // Pieces in which products of tensor-parallel layers run beside their all-reduce or reduce-scatter
+    // (schedule/program/pieces.h); 1: the exchange waits for the whole product.
+    int tensor_overlap = 1;
     Recompute recompute = Recompute::none;
     Offload offload = Offload::none;
     // Offloaded tensors are loaded this many tasks of their rank before their backward, a task being one pass

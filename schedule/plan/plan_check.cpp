@@ -14,6 +14,7 @@
 #include "schedule/plan/explicit_order.h"
 #include "schedule/plan/plan_file.h"
 #include "schedule/plan/sequence_cut.h"
+#include "schedule/program/pieces.h"
 
 namespace schedule {
 
@@ -142,6 +143,24 @@ private:
         }
     }
 
+    void check_tensor_overlap() {
+        const int pieces = plan_.tensor_overlap;
+        if (pieces == 1) return;
+        if (pieces < 1 || pieces > most_pieces)
+            error("tensor_overlap", fmt::format("tensor_overlap = {} is no number of pieces", pieces),
+                  fmt::format("use 1 to {}", most_pieces));
+        else if (plan_.precision.compute == core::DataType::fp8)
+            error("tensor_overlap",
+                  fmt::format(
+                      "tensor_overlap = {} and compute = \"fp8\" contradict each other: operands in fp8 "
+                      "are scaled as a whole",
+                      pieces),
+                  "set tensor_overlap = 1, or compute in bf16");
+        else if (plan_.layout.tensor == 1)
+            warning("tensor_overlap",
+                    fmt::format("tensor_overlap = {} has no effect with tensor_parallel = 1", pieces));
+    }
+
     void check_tensor() {
         const int degree = plan_.layout.tensor;
         if (const auto unsupported = model::tensor_parallel_unsupported(graph_, degree)) {
@@ -162,6 +181,7 @@ private:
                             graph_.vocabulary, graph_.name, padded, degree));
         }
         check_shared_heads();
+        check_tensor_overlap();
         if (!plan_.sequence_parallel) return;
         if (degree == 1) {
             warning("sequence_parallel", "sequence_parallel = true has no effect with tensor_parallel = 1");

@@ -16,6 +16,7 @@
 #include "schedule/pass/lower.h"
 #include "schedule/plan/plan_sagemaker.h"
 #include "schedule/plan/schedule_parameters.h"
+#include "schedule/program/pieces.h"
 
 namespace schedule {
 
@@ -52,8 +53,7 @@ void read_precision(core::TableReader& reader, Precision& precision) {
     }
     core::TableReader table(*value, reader.path_of("precision"), reader.diagnostics());
     const auto compute = table.required_choice("compute", {"fp32", "tf32", "fp16", "bf16", "fp8"});
-    const core::DataType type = core::data_type_named(compute).value_or(core::DataType::bf16);
-    precision = precision_named(type);
+    precision = precision_named(core::data_type_named(compute).value_or(core::DataType::bf16));
     const std::vector<std::string> stored = {"fp32", "fp16", "bf16"};
     if (const auto name = table.optional_choice("parameters", stored))
         precision.parameters = *core::data_type_named(*name);
@@ -146,8 +146,7 @@ void read_offload(core::TableReader& reader, Plan& plan) {
 void read_optimizer(core::TableReader& reader, Optimizer& optimizer) {
     if (const auto kind = read_name(reader, "optimizer", all_optimizers)) {
         optimizer.kind = *kind;
-        // PyTorch's defaults: weight decay 1e-2 for AdamW would be a surprise in a comparison, so it is zero
-        // unless given.
+        // Not the weight decay of PyTorch's AdamW, 1e-2: a surprise in comparisons.
         if (*kind == OptimizerKind::lamb) optimizer.epsilon = 1e-6;  // arXiv 1904.00962, section 4
     }
     constexpr core::RealRange fraction{.least = 0, .greatest = 1};
@@ -245,6 +244,8 @@ std::optional<Plan> read_plan(const core::Value& plan_table, const core::Value* 
     plan.sharding = read_name(reader, "sharding", all_shardings).value_or(plan.sharding);
     plan.shard_degree = core::narrow<int>(reader.integer("shard_degree", 0, not_negative));
     plan.sequence_parallel = reader.boolean("sequence_parallel", plan.sequence_parallel);
+    plan.tensor_overlap = core::narrow<int>(
+        reader.integer("tensor_overlap", plan.tensor_overlap, {.least = 1, .greatest = most_pieces}));
     plan.recompute = read_name(reader, "recompute", all_recomputes).value_or(plan.recompute);
     read_precision(reader, plan.precision);
     if (const auto name = reader.optional_choice("attention", attention_names))
@@ -309,6 +310,7 @@ core::Value to_value(const Plan& plan) {
     table["sharding"] = name_of(plan.sharding);
     if (plan.shard_degree > 0) table["shard_degree"] = plan.shard_degree;
     table["sequence_parallel"] = plan.sequence_parallel;
+    if (plan.tensor_overlap > 1) table["tensor_overlap"] = plan.tensor_overlap;
     table["recompute"] = name_of(plan.recompute);
     if (plan.offload != Offload::none) {
         table["offload"] = name_of(plan.offload);
@@ -358,8 +360,7 @@ std::optional<PlanFile> read_plan_file(const core::Value& document, const std::s
     const core::Value* training = reader.optional_table("training");
     const core::Value* plan_table = reader.required_table("plan");
     if (plan_table) {
-        // How many instances SageMaker's processes_per_host counts for; whether `nodes` is sound is for the
-        // reader of [cluster] to say.
+        // Instances that processes_per_host counts for; the reader of [cluster] says whether they are sound.
         const core::Value* nodes = file.cluster.find("nodes");
         const bool has_nodes = nodes && nodes->kind() == core::Value::Kind::integer && nodes->integer() > 0 &&
                                nodes->integer() <= positive.greatest;

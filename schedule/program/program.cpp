@@ -144,8 +144,11 @@ char letter_of(ComputePhase phase) {
 }
 
 std::string operators_text(const Instruction& i) {
-    return i.operators.size() > 0 ? fmt::format(" ops [{}, {})", i.operators.begin, i.operators.end)
-                                  : std::string();
+    if (i.operators.size() == 0) return {};
+    const std::string text = fmt::format(" ops [{}, {})", i.operators.begin, i.operators.end);
+    if (i.pieces == 1) return text;
+    return text + (is_of_weights(i) ? std::string(" weights")
+                                    : fmt::format(" piece {} of {}", i.piece + 1, i.pieces));
 }
 
 }  // namespace
@@ -227,7 +230,8 @@ void add_instruction(Hash& hash, const RankProgram& list, const Instruction& i) 
              std::uint64_t{core::position_of(i.phase)} << 16 |
              std::uint64_t{core::position_of(i.collective)} << 24 |
              static_cast<std::uint64_t>(i.group) << 32 | std::uint64_t{core::position_of(i.payload)} << 40 |
-             std::uint64_t{i.on_shard} << 48 | std::uint64_t{i.loads} << 49);
+             std::uint64_t{i.on_shard} << 48 | std::uint64_t{i.loads} << 49 |
+             (i.pieces > 1 ? std::uint64_t{i.piece} << 50 | std::uint64_t{i.pieces} << 57 : 0));
     const auto pair = [](std::int32_t a, std::int32_t b) {
         return static_cast<std::uint64_t>(static_cast<std::uint32_t>(a)) << 32 |
                static_cast<std::uint32_t>(b);
@@ -266,6 +270,7 @@ std::string hash_of(const Program& program) {
                              core::position_of(plan.sharding),
                              plan.effective_shard_degree(),
                              int{plan.sequence_parallel},
+                             plan.tensor_overlap,
                              core::position_of(plan.recompute),
                              core::position_of(plan.precision.compute),
                              core::position_of(plan.precision.parameters),

@@ -108,6 +108,9 @@ struct Instruction {
     CollectiveKind collective = CollectiveKind::all_reduce;
     GroupKind group = GroupKind::world;
     PayloadKind payload = PayloadKind::none;
+    // Which share of the rows of a product, or of its exchange, this is (pieces.h); of a backward pass the
+    // product's share `pieces` is the gradient of its weights, of all rows.
+    std::uint8_t piece = 0, pieces = 1;
     std::int32_t stage = -1;  // virtual stage
     std::int32_t micro_batch = -1;
     model::OperatorRange operators;  // compute
@@ -129,6 +132,10 @@ struct Instruction {
 
 // Lists of large plans have millions of them.
 static_assert(sizeof(Instruction) <= 80);
+
+// Of a product in pieces, what a backward pass computes after all of them.
+inline bool is_of_weights(const Instruction& i) { return i.pieces > 1 && i.piece == i.pieces; }
+inline bool is_last_piece(const Instruction& i) { return i.piece + 1 == i.pieces; }
 
 struct RankProgram {
     int pipeline = 0;  // coordinate of the class

@@ -35,6 +35,12 @@ private:
         std::int32_t receive = -1, receive_gradient = -1;
     };
 
+    // A product in pieces and its exchange, until the last of them.
+    struct Pieces {
+        std::vector<std::int32_t> products;  // instructions
+        std::int32_t exchanges = 0, last_exchange = -1, weights = -1;
+    };
+
     const RankProgram& list(std::int32_t c) const { return program_.classes[c]; }
     Progress& progress(std::int32_t stage, std::int32_t micro_batch) {
         return progress_[stage * program_.micro_batches + micro_batch];
@@ -62,6 +68,10 @@ private:
     void need(std::int32_t c, std::int32_t before, std::int32_t after, const char* what);
     void step_forward(std::int32_t c, std::int32_t i);
     void step_backward(std::int32_t c, std::int32_t i);
+    void step_again(std::int32_t c, std::int32_t i, Progress& progress);  // recompute
+    // A step of a product in pieces, of which `expected` is the next operator of the pass and `latest` its
+    // latest step; both are left as they are until the last.
+    void step_piece(std::int32_t c, std::int32_t i, std::int32_t& expected, std::int32_t& latest);
     std::vector<std::int32_t> tied_ranks(std::int32_t c, const Instruction& i) const;
     // Does the micro-batch pass through the stage? In a bidirectional schedule each goes one way.
     bool passes(std::int32_t stage, std::int32_t micro_batch) const {
@@ -90,6 +100,7 @@ private:
     std::vector<Violation> violations_;
     bool trains_ = false;
     std::vector<Progress> progress_;
+    std::map<std::pair<std::int32_t, std::int32_t>, Pieces> pieces_;  // by stage and micro-batch
     // clocks_[i][s]: one more than the greatest index on stream s that has ended when instruction i of the
     // current class starts.
     std::vector<std::array<std::uint32_t, stream_count>> clocks_;

@@ -122,6 +122,8 @@ void ProgramChecker::check_instruction(std::int32_t c, std::int32_t n) {
             if (b >= l.buffers.size()) report("structure", c, n, fmt::format("buffer {} does not exist", b));
     const bool has_stage = within(i.stage, program_.stages.size()),
                has_micro_batch = within(i.micro_batch, program_.micro_batches);
+    if (i.pieces < 1 || (i.piece >= i.pieces && !is_of_weights(i)))
+        report("structure", c, n, fmt::format("is piece {} of {}", i.piece + 1, i.pieces));
     const bool is_on_activations =
         i.kind == InstructionKind::collective &&
         (i.payload == PayloadKind::activation || i.payload == PayloadKind::activation_gradient);

@@ -42,6 +42,46 @@ void ProgramChecker::need(std::int32_t c, std::int32_t before, std::int32_t afte
                fmt::format("does not wait for {}: {}", what, describe(program_, c, before)));
 }
 
+void ProgramChecker::step_piece(std::int32_t c, std::int32_t n, std::int32_t& expected,
+                                std::int32_t& latest) {
+    const Instruction& i = list(c).instructions[n];
+    const bool is_forward = i.phase == ComputePhase::forward || i.phase == ComputePhase::recompute;
+    Pieces& open = pieces_[{i.stage, i.micro_batch}];
+    const auto wrong = [&](const std::string& what) { report("completeness", c, n, what); };
+    const std::int32_t made = core::count_of(open.products);
+    if (i.operators.size() != 1) wrong("a piece is of one operator");
+    if (i.kind == InstructionKind::compute && is_of_weights(i)) {
+        if (made != i.pieces || i.phase != ComputePhase::backward || open.weights >= 0)
+            wrong("the gradient of weights comes once, behind all pieces of a backward pass");
+        else need(c, open.products.back(), n, "the piece before");
+        open.weights = n;
+        return;
+    }
+    if (i.kind == InstructionKind::compute) {
+        if (i.piece != made) wrong(fmt::format("{} pieces of it come before", made));
+        if (made == 0 && latest >= 0) need(c, latest, n, "the step before");
+        if (made > 0) need(c, open.products.back(), n, "the piece before");
+        if (made == 0 && has_operators() && (is_forward ? i.operators.begin : i.operators.end) != expected)
+            wrong(fmt::format("the pass has come to operator {}", expected));
+        open.products.push_back(n);
+        return;
+    }
+    if (i.piece != open.exchanges++ || i.piece >= made) return wrong("is exchanged before it is computed");
+    need(c, open.products[i.piece], n, "its product");
+    if (open.last_exchange >= 0) need(c, open.last_exchange, n, "the exchange of the piece before");
+    open.last_exchange = n;
+    const Instruction& product = list(c).instructions[open.products[i.piece]];
+    if (product.phase != i.phase || product.pieces != i.pieces ||
+        (is_forward ? product.operators.end != i.operators.begin
+                    : product.operators.begin != i.operators.end))
+        wrong("is not the exchange of the product before it");
+    if (!is_last_piece(i)) return;
+    if (i.phase == ComputePhase::backward && open.weights < 0) wrong("no gradient of weights comes before");
+    expected = is_forward ? i.operators.end : i.operators.begin;
+    latest = n;
+    pieces_.erase({i.stage, i.micro_batch});
+}
+
 void ProgramChecker::step_forward(std::int32_t c, std::int32_t n) {
     const Instruction& i = list(c).instructions[n];
     Progress& p = progress(i.stage, i.micro_batch);
@@ -52,9 +92,10 @@ void ProgramChecker::step_forward(std::int32_t c, std::int32_t n) {
         if (program_.segment_of(i.micro_batch) > 0)
             need(c, progress(i.stage, i.micro_batch - 1).last_forward, n,
                  "the forward of the segment before");
-    } else {
+    } else if (i.pieces == 1) {
         need(c, p.last_forward, n, "the step before");
     }
+    if (i.pieces > 1) return step_piece(c, n, p.forward, p.last_forward);
     // The loss statistics are computed, then combined: their collective repeats the operator.
     // So do the exchanges of routed tokens; keys of a context-parallel group are gathered before the
     // attention that reads them.
@@ -103,24 +144,30 @@ void ProgramChecker::need_loaded(std::int32_t c, std::int32_t n) {
     }
 }
 
+void ProgramChecker::step_again(std::int32_t c, std::int32_t n, Progress& p) {
+    const Instruction& i = list(c).instructions[n];
+    // Gathers for weights' gradients may run beside the steps before them; the instruction that needs them
+    // waits for them, as for every latest step.
+    need(c, p.last_forward, n, "its forward");
+    const bool is_for_weights = p.input_steps > 0 && p.input == program_.stages[i.stage].operators.begin;
+    std::int32_t& latest = is_for_weights ? p.last_weight : p.last_backward;
+    if (i.pieces > 1) {
+        std::int32_t operators = i.operators.begin;  // run again in any order
+        return step_piece(c, n, operators, latest);
+    }
+    if (i.kind == InstructionKind::compute && p.last_backward >= 0)
+        need(c, p.last_backward, n, "the step before");
+    latest = n;
+}
+
 void ProgramChecker::step_backward(std::int32_t c, std::int32_t n) {
     const Instruction& i = list(c).instructions[n];
     if (!copies_.empty() && i.kind == InstructionKind::compute) need_loaded(c, n);
     Progress& p = progress(i.stage, i.micro_batch);
     const bool is_weight = i.phase == ComputePhase::backward_weight,
                is_input = i.phase == ComputePhase::backward_input;
-    const bool is_recomputed = i.phase == ComputePhase::recompute;
     const auto stage_end = program_.stages[i.stage].operators.end;
-    if (is_recomputed) {
-        // Gathers for weights' gradients may run beside the steps before them; the instruction that needs
-        // them waits for them (below, as for every latest step).
-        need(c, p.last_forward, n, "its forward");
-        if (i.kind == InstructionKind::compute && p.last_backward >= 0)
-            need(c, p.last_backward, n, "the step before");
-        (p.input_steps > 0 && p.input == program_.stages[i.stage].operators.begin ? p.last_weight
-                                                                                  : p.last_backward) = n;
-        return;
-    }
+    if (i.phase == ComputePhase::recompute) return step_again(c, n, p);
     std::int32_t& steps = is_weight ? p.weight_steps : is_input ? p.input_steps : p.backward_steps;
     if (steps++ == 0) {
         if (is_weight) need(c, p.last_backward, n, "its backward for input");
@@ -138,6 +185,7 @@ void ProgramChecker::step_backward(std::int32_t c, std::int32_t n) {
             }
         }
     }
+    if (i.pieces > 1) return step_piece(c, n, is_input ? p.input : p.backward, p.last_backward);
     const std::int32_t latest = is_weight ? p.last_weight : p.last_backward;
     if (latest >= 0) need(c, latest, n, "the step before");
     (is_weight ? p.last_weight : p.last_backward) = n;

@@ -13,6 +13,7 @@
 #include "model/operators/rank_share.h"
 #include "model/operators/signature.h"
 #include "schedule/pass/recompute.h"
+#include "schedule/program/pieces.h"
 #include "sim/cost/framework/framework_lookup.h"
 #include "sim/cost/kernel/attention.h"
 #include "sim/cost/kernel/convolution.h"
@@ -266,7 +267,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
     context.fused_add_activation = traits.fuses_pointwise;
     context.adds_in_convolution = traits.has_fused_norm_relu;
 
-    std::map<std::string_view, const cluster::MeasuredOperator*> measured;
+    MeasuredTimes measured;
     for (const cluster::MeasuredOperator& entry : device.measured_operators)
         measured[entry.signature] = &entry;
 
@@ -385,6 +386,8 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
         append(backward_input, of_phase[1]);
         append(backward_weight, of_phase[2]);
     }
+    if (plan.tensor_overlap > 1 && plan.layout.tensor > 1)
+        cost.price_pieces(graph, context, measured, first_like);
     if (traits.recomputes_alternate_products) cost.recompute_alternate_products(graph, context, columns);
     for (std::size_t column = 0; column < columns.size(); ++column)
         cost.prices_[column] =
@@ -450,8 +453,83 @@ void ComputeCost::recompute_alternate_products(const model::ModelGraph& graph,
     }
 }
 
-ComputePrice ComputeCost::price(model::OperatorRange range, schedule::ComputePhase phase) const {
+// A product of some of its rows reads all of its weights, and is launched as the whole is. Of a scattered
+// result every rank's share has as many rows of a piece: as many products in one launch.
+std::array<ComputePrice, 2> ComputeCost::piece_prices(const std::vector<model::Kernel>& kernels,
+                                                      model::Phase phase, const PiecePrices& pieces,
+                                                      const core::Seconds* measured) const {
+    const int shares = plan_->has_sequence_parallelism() ? plan_->layout.tensor : 1;
+    std::array<ComputePrice, 2> prices;
+    for (const int more : {0, 1}) {
+        const std::int64_t rows = pieces.fewer + more;
+        const double share = static_cast<double>(rows) / static_cast<double>(pieces.rows);
+        ComputePrice& price = prices[std::size_t(more)];
+        if (measured) price.device = *measured * share;
+        for (model::Kernel kernel : kernels) {
+            kernel.flops = kernel.flops * share;
+            if (kernel.kind == model::KernelKind::matrix_product) {
+                const double element = kernel.written.value / (double(kernel.m) * double(kernel.n));
+                const double left_out = double(kernel.m) * (1 - share);
+                kernel.read -= core::Bytes(left_out * double(kernel.k) * element);
+                kernel.batch = shares;
+                kernel.m = rows;
+            } else {
+                kernel.read = kernel.read * share;
+            }
+            kernel.written = kernel.written * share;
+            price.flops += kernel.flops;
+            if (measured) continue;
+            price.device +=
+                kernel_time(kernel, phase, *device_, plan_->precision.activations(), traits_, constants_);
+            price.host += dispatch_;
+        }
+    }
+    return prices;
+}
+
+void ComputeCost::price_pieces(const model::ModelGraph& graph, const model::CostContext& context,
+                               const MeasuredTimes& measured, const std::vector<std::int32_t>* first_like) {
+    const model::CostContext plain = plan_->cost_context();
+    for (const std::int32_t o : core::indices(graph.operators)) {
+        const model::Operator& op = graph.operators[o];
+        if (op.kind != model::OperatorKind::linear) continue;
+        if (first_like && (*first_like)[o] < o) {
+            if (const auto like = pieces_.find((*first_like)[o]); like != pieces_.end())
+                pieces_[o] = like->second;
+            continue;
+        }
+        const model::OperatorId id(o);
+        PiecePrices pieces;
+        pieces.rows = model::rank_matrix(graph, op.output, plain).rows;
+        if (plan_->has_sequence_parallelism()) pieces.rows /= plan_->layout.tensor;
+        if (pieces.rows < 2) continue;
+        pieces.fewer = pieces.rows / schedule::pieces_of(plan_->tensor_overlap, pieces.rows);
+        const cluster::MeasuredOperator* entry = nullptr;
+        if (!measured.empty())
+            if (const auto found = measured.find(model::signature(graph, id, plain)); found != measured.end())
+                entry = found->second;
+        const auto prices = [&](model::Phase phase, const core::Seconds* time) {
+            return piece_prices(model::kernels(graph, id, phase, context), phase, pieces, time);
+        };
+        pieces.forward = prices(model::Phase::forward, entry ? &entry->forward : nullptr);
+        pieces.backward_input =
+            prices(model::Phase::backward_input, entry ? &entry->backward_input : nullptr);
+        pieces_[o] = pieces;
+    }
+}
+
+ComputePrice ComputeCost::price(model::OperatorRange range, schedule::ComputePhase phase, int piece,
+                                int pieces) const {
     using schedule::ComputePhase;
+    if (pieces > 1) {
+        if (piece == pieces) return between(backward_weight, range);
+        const bool is_forward = phase == ComputePhase::forward || phase == ComputePhase::recompute;
+        // What a framework does not run again it does not run in pieces either.
+        if (is_forward && price(range, phase).device.value <= 0) return {};
+        const PiecePrices& of = pieces_.at(range.begin);
+        const std::int64_t more = schedule::rows_of_piece(of.rows, piece, pieces).size() - of.fewer;
+        return (is_forward ? of.forward : of.backward_input)[std::size_t(more)];
+    }
     switch (phase) {
         case ComputePhase::forward: return between(forward, range);
         case ComputePhase::recompute:
@@ -540,6 +618,7 @@ core::Seconds ComputeCost::exposed(const TensorCollective& collective, core::Sec
     if (collective.operators.end <= core::count_of(gathers_projection_) &&
         gathers_projection_[collective.operators.begin])
         return time;
+    if (collective.pieces > 1) return time;
     if (plan_->sequence_parallel) time = beside_product(time, collective);
     if (is_gradient && collective.phase == schedule::ComputePhase::backward)
         time = beside_weight_gradient(time, collective.operators);

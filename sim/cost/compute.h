@@ -4,8 +4,10 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cluster/device.h"
@@ -34,6 +36,7 @@ struct TensorCollective {
     schedule::PayloadKind payload;
     schedule::ComputePhase phase;
     model::OperatorRange operators;  // the one that it performs
+    int pieces = 1;                  // of which it is one (schedule::Instruction::pieces)
 };
 
 // Prices of every operator of a model under a plan, ready to be summed over ranges.
@@ -48,7 +51,9 @@ public:
                                            const CostConstants& constants = {}, int ranks_a_node = 1,
                                            const std::vector<std::int32_t>* first_like = nullptr);
 
-    ComputePrice price(model::OperatorRange range, schedule::ComputePhase phase) const;
+    // Of a product in pieces, one of them, or the gradient of its weights (schedule::Instruction::piece).
+    ComputePrice price(model::OperatorRange range, schedule::ComputePhase phase, int piece = 0,
+                       int pieces = 1) const;
     // The update of `elements` parameters: every state read and written once, no gradient clipping. Where
     // norms come first (update_norm), what is left beside them.
     ComputePrice optimizer_step(std::int64_t elements, std::int64_t tensors) const;
@@ -58,7 +63,8 @@ public:
     ComputePrice zero(core::Bytes bytes) const;
     // What is left of a collective of the tensor stream that takes `time` alone, where the framework computes
     // meanwhile: the weight gradient beside a reduction of input gradients, or the product at its side beside
-    // tokens that are gathered or scattered in parts (Transformer Engine's user buffers).
+    // tokens that are gathered or scattered in parts (Transformer Engine's user buffers). All of one in
+    // pieces: what runs beside it the Program says.
     core::Seconds exposed(const TensorCollective& collective, core::Seconds time) const;
 
     // Lines for the reader of a prediction: which operators were measured, which rates were carried
@@ -81,6 +87,17 @@ private:
     core::Bytes bytes_before_norms() const;  // per parameter
     core::Seconds beside_weight_gradient(core::Seconds reduction, model::OperatorRange enter) const;
     core::Seconds beside_product(core::Seconds time, const TensorCollective& collective) const;
+    // Some rows of a product, and as many and one more: pieces differ by a row at most.
+    struct PiecePrices {
+        std::int64_t rows = 0;  // shared among the pieces
+        std::int64_t fewer = 0;
+        std::array<ComputePrice, 2> forward, backward_input;  // of `fewer` rows, and of one more
+    };
+    using MeasuredTimes = std::map<std::string_view, const cluster::MeasuredOperator*>;
+    void price_pieces(const model::ModelGraph& graph, const model::CostContext& context,
+                      const MeasuredTimes& measured, const std::vector<std::int32_t>* first_like);
+    std::array<ComputePrice, 2> piece_prices(const std::vector<model::Kernel>& kernels, model::Phase phase,
+                                             const PiecePrices& pieces, const core::Seconds* measured) const;
     void recompute_alternate_products(const model::ModelGraph& graph, const model::CostContext& context,
                                       Columns& columns) const;
 
@@ -91,6 +108,7 @@ private:
     core::Seconds dispatch_;
     std::vector<bool> gathers_projection_;  // by operator: nothing runs beside its collectives
     std::array<OperatorPrices, column_count> prices_;
+    std::map<std::int32_t, PiecePrices> pieces_;  // by operator
     std::vector<std::string> assumptions_;
 };
 

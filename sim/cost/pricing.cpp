@@ -96,7 +96,9 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
             ComputePrice work;
             switch (instruction.kind) {
                 case InstructionKind::compute:
-                    work = costs.of(program, instruction).price(instruction.operators, instruction.phase);
+                    work = costs.of(program, instruction)
+                               .price(instruction.operators, instruction.phase, instruction.piece,
+                                      instruction.pieces);
                     if (instruction.phase == schedule::ComputePhase::recompute) recompute_flops += work.flops;
                     break;
                 case InstructionKind::update_norm:
@@ -135,9 +137,10 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
                     if (instruction.stream == schedule::Stream::tensor) {
                         time = costs.of(program, instruction)
                                    .exposed({instruction.collective, instruction.group, instruction.payload,
-                                             instruction.phase, instruction.operators},
+                                             instruction.phase, instruction.operators, instruction.pieces},
                                             time);
-                        clocks.pass(time);
+                        // Of pieces all but the last run beside products.
+                        if (is_last_piece(instruction)) clocks.pass(time);
                     }
                     break;
             }

@@ -12,20 +12,29 @@ namespace {
 struct Busy {
     double start, end;
     double share;  // of the multiprocessors that NCCL's rings take
-    bool gathers;
+    core::Seconds OverlapLoss::* to;
     bool operator<(const Busy& other) const {
         return start != other.start ? start < other.start : end < other.end;
     }
 };
 
+bool runs_beside_compute(const schedule::Instruction& instruction) {
+    return instruction.kind == schedule::InstructionKind::collective &&
+           (instruction.stream == schedule::Stream::data || instruction.pieces > 1);
+}
+
+core::Seconds OverlapLoss::* loss_to(const schedule::Instruction& collective) {
+    if (collective.stream != schedule::Stream::data) return &OverlapLoss::to_tensor;
+    return collective.payload == schedule::PayloadKind::parameter ? &OverlapLoss::to_gathers
+                                                                  : &OverlapLoss::to_reductions;
+}
+
 }  // namespace
 
-bool has_data_collectives(const schedule::Program& program) {
+bool has_collectives_beside_compute(const schedule::Program& program) {
     for (const schedule::RankProgram& list : program.classes)
         for (const schedule::Instruction& instruction : list.instructions)
-            if (instruction.kind == schedule::InstructionKind::collective &&
-                instruction.stream == schedule::Stream::data)
-                return true;
+            if (runs_beside_compute(instruction)) return true;
     return false;
 }
 
@@ -40,12 +49,10 @@ OverlapLosses slow_overlapped_compute(const schedule::Program& program, const Si
         if (seen[c]) continue;
         seen[c] = true;
         const std::vector<schedule::Instruction>& list = program.classes[c].instructions;
-        std::vector<Busy> busy;  // of the data stream, in order of time
+        std::vector<Busy> busy;  // in order of time
         for (const schedule::Span& span : simulation.timeline.spans[p]) {
             const schedule::Instruction& instruction = list[span.instruction];
-            if (instruction.kind != schedule::InstructionKind::collective ||
-                instruction.stream != schedule::Stream::data || span.end <= span.start)
-                continue;
+            if (!runs_beside_compute(instruction) || span.end <= span.start) continue;
             double share = 1;
             if (has_nccl(device) && costs.group_size(instruction.group, program.classes[c].pipeline) > 1)
                 share = costs
@@ -54,7 +61,7 @@ OverlapLosses slow_overlapped_compute(const schedule::Program& program, const Si
                             .multiprocessors /
                         nccl_multiprocessors(device);
             busy.push_back({simulation.active_from[p][span.instruction].value, span.end.value, share,
-                            instruction.payload == schedule::PayloadKind::parameter});
+                            loss_to(instruction)});
         }
         if (busy.empty()) continue;
         std::sort(busy.begin(), busy.end());
@@ -66,10 +73,9 @@ OverlapLosses slow_overlapped_compute(const schedule::Program& program, const Si
             for (std::size_t b = first; b < busy.size() && busy[b].start < span.end.value; ++b) {
                 const double beside =
                     std::min(busy[b].end, span.end.value) - std::max(busy[b].start, span.start.value);
-                (busy[b].gathers ? lost.to_gathers : lost.to_reductions) +=
-                    core::Seconds(loss * busy[b].share * std::max(0.0, beside));
+                lost.*busy[b].to += core::Seconds(loss * busy[b].share * std::max(0.0, beside));
             }
-            durations.of[c][span.instruction] += lost.to_gathers + lost.to_reductions;
+            durations.of[c][span.instruction] += lost.all();
         }
     }
     return losses;

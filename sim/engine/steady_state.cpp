@@ -106,7 +106,8 @@ private:
         const auto here = std::find_if(all.begin() + std::ptrdiff_t(middle), all.end(), is_compute);
         const auto later = std::find_if(here, all.end(), [&](const Instruction& i) {
             return is_compute(i) && i.stage == here->stage && i.phase == here->phase &&
-                   i.micro_batch == here->micro_batch + passes_ && i.operators.begin == here->operators.begin;
+                   i.piece == here->piece && i.micro_batch == here->micro_batch + passes_ &&
+                   i.operators.begin == here->operators.begin;
         });
         return later == all.end() ? 0 : std::size_t(later - here);
     }
@@ -137,6 +138,7 @@ private:
         const Instruction &here = list_.instructions[i], &later = list_.instructions[i + length_];
         const bool is_alike = here.kind == later.kind && here.stream == later.stream &&
                               here.phase == later.phase && here.stage == later.stage &&
+                              here.piece == later.piece && here.pieces == later.pieces &&
                               here.collective == later.collective && here.group == later.group &&
                               here.payload == later.payload && here.peer == later.peer &&
                               here.bytes == later.bytes && here.after_count == later.after_count;

@@ -91,9 +91,11 @@ Breakdown break_down(const schedule::Program& program, const Simulation& simulat
                 OverlapLoss lost;
                 if (!losses.empty()) lost = losses[class_index][span.instruction];
                 const core::Seconds reduces_from = std::max(span.start, on_device - lost.to_reductions),
-                                    gathers_from = std::max(span.start, reduces_from - lost.to_gathers);
-                add(span.start, gathers_from,
+                                    gathers_from = std::max(span.start, reduces_from - lost.to_gathers),
+                                    pieces_from = std::max(span.start, gathers_from - lost.to_tensor);
+                add(span.start, pieces_from,
                     instruction.phase == schedule::ComputePhase::recompute ? recompute : compute);
+                add(pieces_from, gathers_from, tensor_parallel);
                 add(gathers_from, reduces_from, sharding);
                 add(reduces_from, on_device, data_parallel);
                 add(on_device, span.end, host);

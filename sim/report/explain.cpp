@@ -35,11 +35,12 @@ public:
 
     void explain_compute(const CostModels& costs, Explanation& result) const {
         // Equal ranges are priced once, however many micro-batches run them.
-        std::map<std::tuple<std::int32_t, std::int32_t, ComputePhase, int>, std::int64_t> times;
+        std::map<std::tuple<std::int32_t, std::int32_t, ComputePhase, int, int, int>, std::int64_t> times;
         for (const schedule::Span& span : spans()) {
             const Instruction& i = instruction(span);
             if (i.kind == InstructionKind::compute) {
-                ++times[{i.operators.begin, i.operators.end, i.phase, program_.segment_of(i.micro_batch)}];
+                ++times[{i.operators.begin, i.operators.end, i.phase, program_.segment_of(i.micro_batch),
+                         i.piece, i.pieces}];
                 result.compute_busy += span.end - span.start;
             } else if (i.stream == schedule::Stream::compute) {
                 result.update += span.end - span.start;
@@ -47,16 +48,17 @@ public:
         }
         std::map<std::string, OperatorTime> by_kind;
         for (const auto& [range, count] : times) {
-            const auto& [begin, end, phase, segment] = range;
+            const auto& [begin, end, phase, segment, piece, pieces] = range;
             for (std::int32_t o = begin; o < end; ++o) {
                 const core::Seconds device =
-                    costs.of_segment(segment).price({o, o + 1}, phase).device * static_cast<double>(count);
+                    costs.of_segment(segment).price({o, o + 1}, phase, piece, pieces).device *
+                    static_cast<double>(count);
                 if (device.value <= 0) continue;
                 OperatorTime& time = by_kind[std::string(model::name_of(graph_.operators[o].kind))];
                 (phase == ComputePhase::forward     ? time.forward
                  : phase == ComputePhase::recompute ? time.recompute
                                                     : time.backward) += device;
-                time.operators += count;
+                if (piece == 0) time.operators += count;
             }
         }
         for (auto& [kind, time] : by_kind) {
