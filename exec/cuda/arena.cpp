@@ -87,14 +87,16 @@ void ArenaPlanner::begin_step() {
     ++steps_;
 }
 
-void ArenaPlanner::use(const void* address, bool writes) {
+void ArenaPlanner::use(const void* address, bool writes, std::size_t bytes) {
     const auto value = (reinterpret_cast<std::uintptr_t>(address));
     auto after = by_address_.upper_bound(value);
     if (!address || after == by_address_.begin()) return;
     Array& array = arrays_[std::prev(after)->second];
     if (value >= array.address + room_of(array.bytes)) return;
     array.last = std::max(array.last, moment_++);
-    if (steps_ == 2) array.uses.push_back({instruction_, writes});
+    const std::size_t begin = bytes > 0 ? value - array.address : 0;
+    if (steps_ == 2)
+        array.uses.push_back({instruction_, writes, begin, bytes > 0 ? begin + bytes : room_of(array.bytes)});
 }
 
 ArenaPlan ArenaPlanner::plan() const {
@@ -234,19 +236,30 @@ void ArenaPlanner::order_reuse(ArenaPlan& plan, const std::vector<std::size_t>& 
     }
 }
 
+// Arrays of which instructions use parts are several: what lies between two places where a use begins or
+// ends.
 void ArenaPlanner::order_data(ArenaPlan& plan, const std::vector<std::size_t>& planned) const {
     struct Access {
-        std::size_t array;
+        std::size_t part;
         bool writes;
     };
     std::vector<std::vector<Access>> accesses(list_.instructions.size());
-    for (std::size_t i = 0; i < planned.size(); ++i)
-        for (const Use& use : arrays_[planned[i]].uses) accesses[use.instruction].push_back({i, use.writes});
+    std::size_t parts = 0;
+    for (const std::size_t i : planned) {
+        std::set<std::size_t> places;
+        for (const Use& use : arrays_[i].uses) places.insert({use.begin, use.end});
+        const std::vector<std::size_t> cuts(places.begin(), places.end());
+        for (const Use& use : arrays_[i].uses)
+            for (std::size_t part = 0; part + 1 < cuts.size(); ++part)
+                if (use.begin <= cuts[part] && cuts[part] < use.end)
+                    accesses[use.instruction].push_back({parts + part, use.writes});
+        parts += cuts.size();
+    }
     struct History {
         std::optional<std::uint32_t> last_write;
         std::vector<std::optional<std::uint32_t>> last_read;  // by lane
     };
-    std::vector<History> histories(planned.size());
+    std::vector<History> histories(parts);
     for (History& history : histories) history.last_read.resize(lanes_.count);
     Order order_of(list_, lanes_, has_channels_);
     for (std::uint32_t i = 0; i < accesses.size(); ++i) {
@@ -259,13 +272,13 @@ void ArenaPlanner::order_data(ArenaPlan& plan, const std::vector<std::size_t>& p
             order_of.add(i, plan.waits[i]);
         };
         for (const Access& access : accesses[i]) {
-            History& history = histories[access.array];
+            History& history = histories[access.part];
             demand(history.last_write);
             if (access.writes)
                 for (const std::optional<std::uint32_t> read : history.last_read) demand(read);
         }
         for (const Access& access : accesses[i]) {
-            History& history = histories[access.array];
+            History& history = histories[access.part];
             if (access.writes) {
                 history.last_write = i;
                 std::fill(history.last_read.begin(), history.last_read.end(), std::nullopt);

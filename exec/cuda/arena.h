@@ -50,8 +50,10 @@ public:
     void begin(std::uint32_t instruction) { instruction_ = instruction; }
     // The array that `address` lies in is read or written by the instruction begun last. Null and foreign
     // addresses are ignored.
-    void read(const void* address) { use(address, false); }
-    void write(const void* address) { use(address, true); }
+    void read(const void* address) { use(address, false, 0); }
+    void write(const void* address) { use(address, true, 0); }
+    // So many bytes of it alone: other instructions may touch the rest meanwhile.
+    void write_part(const void* address, std::size_t bytes) { use(address, true, bytes); }
 
     ArenaPlan plan() const;
 
@@ -59,6 +61,7 @@ private:
     struct Use {
         std::uint32_t instruction;
         bool writes;
+        std::size_t begin, end;  // of its bytes
     };
     struct Array {
         std::size_t bytes = 0;
@@ -68,7 +71,7 @@ private:
         bool is_given_back = false;
         std::vector<Use> uses;  // of the planned step
     };
-    void use(const void* address, bool writes);
+    void use(const void* address, bool writes, std::size_t bytes);
     void lay_out(ArenaPlan& plan, const std::vector<std::size_t>& planned) const;
     void order_reuse(ArenaPlan& plan, const std::vector<std::size_t>& planned) const;
     void order_data(ArenaPlan& plan, const std::vector<std::size_t>& planned) const;

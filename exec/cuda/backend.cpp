@@ -214,6 +214,10 @@ void CudaBackend::writes(void* address) {
     if (plans()) planner_->write(address);
 }
 
+void CudaBackend::writes_part(void* address, std::size_t bytes) {
+    if (plans()) planner_->write_part(address, bytes);
+}
+
 void CudaBackend::overwrites(void* data, std::size_t bytes) {
     for (PendingZeros* zeros : {&pending_zeros_, &gradient_zeros_}) zeros->cut(data, bytes);
 }
@@ -460,8 +464,12 @@ void CudaBackend::end_operator(std::int32_t op, model::Phase phase) {
 }
 
 void CudaBackend::fill_zero(void* data, std::size_t bytes) {
-    writes(data);
-    if (!has_begun_) return machine_.fill_zero(machine_.stream(schedule::Stream::compute), data, bytes);
+    if (!has_begun_) {
+        writes(data);
+        return machine_.fill_zero(machine_.stream(schedule::Stream::compute), data, bytes);
+    }
+    if (instruction().pieces > 1) writes_part(data, bytes);
+    else writes(data);
     operators_at_work().fusion().forget(data, bytes);
     (instruction().kind == InstructionKind::zero_gradients ? gradient_zeros_ : pending_zeros_)
         .add(data, bytes);

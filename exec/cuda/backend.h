@@ -134,6 +134,7 @@ public:
     void clear_zeros(void* data, std::size_t bytes) override;
     void reads(const void* data) override;
     void writes(void* data) override;
+    void writes_part(void* data, std::size_t bytes) override;
     void overwrites(void* data, std::size_t bytes) override;
     void clear_rest(void* data) override { clear(pending_zeros_.cut_around(data)); }
     const schedule::Instruction& instruction() const override { return list_.instructions[instruction_]; }

@@ -48,6 +48,9 @@ struct Product {
     // Not 0: one size changes from call to call, m, or k where a is transposed; up to this, as far as
     // planning knows. The algorithm is that of a size near by.
     std::int64_t ragged_limit = 0;
+    // Not 0: some rows of a product of so many, whose algorithm is taken: another one may add in another
+    // order.
+    std::int64_t whole_rows = 0;
     // `batch` problems at these distances, in elements.
     std::int64_t batch = 1, stride_a = 0, stride_b = 0, stride_c = 0;
     // a and b are octets in fp8, of these formats (not both e5m2), with k contiguous in both; `in` is what

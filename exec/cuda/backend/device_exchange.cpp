@@ -47,7 +47,8 @@ void DeviceExchange::collective(const Instruction& instruction, const std::vecto
     void* const data = view.data();
     const core::DataType type = view.type();
     const std::size_t count = view.elements();
-    work_.writes(data);
+    if (instruction.pieces > 1) work_.writes_part(data, view.bytes());
+    else work_.writes(data);
     work_.clear_zeros(data, view.bytes());
     const int group = groups_.of(members);
     const std::size_t piece = count / members.size();

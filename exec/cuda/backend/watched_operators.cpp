@@ -42,6 +42,24 @@ void WatchedOperators::backward_weight(model::OperatorId op, const Operands& x, 
     work_.operators_at_work().backward_weight(op, x, dy, dparameters);
 }
 
+void WatchedOperators::forward_rows(model::OperatorId op, const Operands& x, const schedule::PieceRows& rows,
+                                    const MicroBatchPosition& position) const {
+    note(x);
+    const TensorView own = x.output.rows(rows.to, rows.size());
+    work_.writes_part(own.data(), own.bytes());
+    work_.operators_at_work().forward_rows(op, x, rows, position);
+}
+
+void WatchedOperators::backward_input_rows(model::OperatorId op, const Operands& x, ConstTensorView dy,
+                                           TensorView dx, const schedule::PieceRows& rows,
+                                           const MicroBatchPosition& position) const {
+    note(x);
+    work_.reads(dy.data());
+    const TensorView own = dx.rows(rows.to, rows.size());
+    work_.writes_part(own.data(), own.bytes());
+    work_.operators_at_work().backward_input_rows(op, x, dy, dx, rows, position);
+}
+
 void WatchedOperators::choices(model::OperatorId router, const Operands& x, TensorView all) const {
     work_.reads(x.output.data());
     work_.writes(all.data());

@@ -17,6 +17,11 @@ public:
                         const std::vector<TensorView>& dx, const MicroBatchPosition& position) const override;
     void backward_weight(model::OperatorId op, const Operands& x, ConstTensorView dy,
                          const std::vector<TensorView>& dparameters) const override;
+    void forward_rows(model::OperatorId op, const Operands& x, const schedule::PieceRows& rows,
+                      const MicroBatchPosition& position) const override;
+    void backward_input_rows(model::OperatorId op, const Operands& x, ConstTensorView dy, TensorView dx,
+                             const schedule::PieceRows& rows,
+                             const MicroBatchPosition& position) const override;
     void choices(model::OperatorId router, const Operands& x, TensorView all) const override;
     void pack_keys(model::OperatorId attention, ConstTensorView packed, TensorView piece) const override;
     void order_keys(model::OperatorId attention, ConstTensorView pieces, TensorView keys) const override;

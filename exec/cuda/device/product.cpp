@@ -211,7 +211,7 @@ Products::Prepared Products::make(const Product& p, const Key& key) {
     });
     if (result.status == CUBLAS_STATUS_SUCCESS && found.empty()) result.status = CUBLAS_STATUS_NOT_SUPPORTED;
     if (result.status != CUBLAS_STATUS_SUCCESS) return result;
-    if (take_known(p, key, result)) return result;
+    if (take_from_whole(p, result) || take_known(p, key, result)) return result;
     result.algorithm = found[0].algo;
     result.workspace = found[0].workspaceSize;
     if (measures_ || p.has_epilogue() || p.in_fp8 || p.ragged_limit > 0) try_out(p, result, found);
@@ -235,6 +235,24 @@ bool Products::take_known(const Product& p, const Key& key, Prepared& prepared) 
     prepared.algorithm = known->algorithm;
     prepared.workspace = checked.workspaceSize;
     prepared.milliseconds = known->milliseconds;
+    return true;
+}
+
+bool Products::take_from_whole(const Product& p, Prepared& prepared) {
+    if (p.whole_rows == 0) return false;
+    Product whole = p;
+    whole.m = p.whole_rows;
+    whole.whole_rows = whole.stride_a = whole.stride_c = 0;
+    whole.batch = 1;
+    const Prepared& of_whole = find(whole);
+    cublasLtMatmulHeuristicResult_t checked{};
+    if (of_whole.status != CUBLAS_STATUS_SUCCESS ||
+        cublasLtMatmulAlgoCheck(handle_, prepared.operation, prepared.a, prepared.b, prepared.c, prepared.c,
+                                &of_whole.algorithm, &checked) != CUBLAS_STATUS_SUCCESS ||
+        checked.workspaceSize > workspace_bytes_)
+        return false;
+    prepared.algorithm = of_whole.algorithm;
+    prepared.workspace = checked.workspaceSize;
     return true;
 }
 

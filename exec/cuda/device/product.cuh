@@ -50,6 +50,8 @@ private:
         float milliseconds = 0;
     };
     static std::string name_of(const Key& key);
+    // Of a piece: the algorithm of the whole product, where it takes fewer rows.
+    bool take_from_whole(const Product& product, Prepared& prepared);
     bool take_known(const Product& product, const Key& key, Prepared& prepared) const;
     template <class Measure>
     bool pays(const char* what, const Product& product, const Measure& measure);

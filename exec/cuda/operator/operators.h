@@ -101,6 +101,12 @@ public:
                         const std::vector<TensorView>& dx, const MicroBatchPosition& position) const override;
     void backward_weight(model::OperatorId op, const Operands& operands, ConstTensorView dy,
                          const std::vector<TensorView>& dparameters) const override;
+    // One launch for all runs of rows.
+    void forward_rows(model::OperatorId op, const Operands& operands, const schedule::PieceRows& rows,
+                      const MicroBatchPosition& position) const override;
+    void backward_input_rows(model::OperatorId op, const Operands& operands, ConstTensorView dy,
+                             TensorView dx, const schedule::PieceRows& rows,
+                             const MicroBatchPosition& position) const override;
     void pack_keys(model::OperatorId attention, ConstTensorView packed, TensorView piece) const override;
     void order_keys(model::OperatorId attention, ConstTensorView pieces, TensorView keys) const override;
     void split_key_gradients(model::OperatorId attention, ConstTensorView dkeys,

@@ -164,6 +164,53 @@ bool Operators::gelu_backward_with_product(const model::Operator& o, const Opera
     return true;
 }
 
+void Operators::forward_rows(model::OperatorId id, const Operands& x, const schedule::PieceRows& rows,
+                             const MicroBatchPosition&) const {
+    const model::Operator& o = op(id);
+    const Sizes y = sizes_of(o.output);
+    Product p = product();
+    p.transpose_b = true;
+    p.whole_rows = y.rows;
+    p.m = rows.rows;
+    p.n = y.columns;
+    p.k = extent(o.parameters[0], 1);
+    p.a = x.inputs[0].rows(rows.from, rows.rows).data();
+    p.b = weight(x.parameters[0], weight_slot);
+    p.lda = p.ldb = p.k;
+    p.c = x.output.rows(rows.to, rows.rows).data();
+    p.ldc = p.n;
+    p.batch = rows.count;
+    p.stride_a = rows.stride * p.k;
+    p.stride_c = rows.rows * p.n;
+    // Partial sums: the bias counts once.
+    if (o.attributes.has_bias && tensor_rank_ == 0) p.bias = weight(x.parameters[1], bias_slot);
+    machine_.product(execution_.stream(), p);
+}
+
+void Operators::backward_input_rows(model::OperatorId id, const Operands& x, ConstTensorView dy,
+                                    TensorView dx, const schedule::PieceRows& rows,
+                                    const MicroBatchPosition&) const {
+    const model::Operator& o = op(id);
+    const Sizes y = sizes_of(o.output);
+    const TensorView own = dx.rows(rows.to, rows.size());
+    Product p = product();
+    p.whole_rows = y.rows;
+    p.m = rows.rows;
+    p.n = extent(o.parameters[0], 1);
+    p.k = y.columns;
+    p.a = dy.rows(rows.from, rows.rows).data();
+    p.b = weight(x.parameters[0], weight_slot);
+    p.lda = y.columns;
+    p.ldb = p.n;
+    p.c = own.data();
+    p.ldc = p.n;
+    p.batch = rows.count;
+    p.stride_a = rows.stride * y.columns;
+    p.stride_c = rows.rows * p.n;
+    p.accumulates = !execution_.takes_over_zeros(own.data(), own.bytes());
+    machine_.product(execution_.stream(), p);
+}
+
 void Operators::linear_weights(model::OperatorId id, const Operands& x, const void* dy,
                                const std::vector<TensorView>& dparameters) const {
     const model::Operator& o = op(id);
