@@ -116,7 +116,7 @@ Bounds::~Bounds() = default;
 
 Bounds::Caches& Bounds::caches_of(const schedule::Plan& plan) {
     std::unique_ptr<Caches>& caches = caches_[{plan.layout.tensor, plan.layout.pipeline, plan.layout.data,
-                                               plan.layout.context, plan.layout.expert}];
+                                               plan.layout.context, plan.layout.expert, plan.tensor_overlap}];
     if (!caches) caches = std::make_unique<Caches>();
     return *caches;
 }

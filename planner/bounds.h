@@ -222,8 +222,8 @@ private:
     StageCollection& stages_;
     std::unique_ptr<sim::KnownCandidates> own_known_;
     sim::KnownCandidates& known_;
-    std::map<std::tuple<int, int, int, int, int>, std::unique_ptr<Caches>>
-        caches_;  // by the degrees of the layout
+    std::map<std::tuple<int, int, int, int, int, int>, std::unique_ptr<Caches>>
+        caches_;  // by the degrees of the layout and the pieces of products
     std::map<const schedule::Schedule*, std::vector<double>> micro_batches_kept_;
 };
 

@@ -61,6 +61,7 @@ std::string describe(const schedule::Plan& plan) {
     if (plan.sharding != schedule::Sharding::none)
         text += fmt::format(", {} sharded over {}", schedule::name_of(plan.sharding),
                             plan.effective_shard_degree());
+    if (plan.tensor_overlap > 1) text += fmt::format(", products in {} pieces", plan.tensor_overlap);
     text += fmt::format(", micro-batch {} x {}", plan.micro_batch, plan.micro_batches);
     if (plan.recompute != schedule::Recompute::none)
         text += fmt::format(", {} recomputation", schedule::name_of(plan.recompute));

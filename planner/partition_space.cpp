@@ -46,6 +46,7 @@ std::vector<model::OperatorRange> ranges_of(const model::ModelGraph& graph,
 // from before and from behind.
 StageTable::Key StageTable::key(const schedule::Plan& plan, bool splits, int rank, int place) const {
     return {plan.micro_batch,
+            plan.tensor_overlap,
             core::position_of(plan.recompute),
             plan.sequence_parallel,
             GradientHandling(plan),

@@ -48,7 +48,7 @@ public:
     const model::ModelGraph& graph() const { return graph_; }
 
 private:
-    using Key = std::tuple<int, int, bool, GradientHandling, int, bool, int, int>;
+    using Key = std::tuple<int, int, int, bool, GradientHandling, int, bool, int, int>;
     Key key(const schedule::Plan& plan, bool splits, int rank, int place) const;
     model::OperatorRange operators(std::size_t begin, std::size_t end) const {
         return {graph_.units[begin].operators.begin, graph_.units[end - 1].operators.end};

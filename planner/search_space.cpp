@@ -124,6 +124,36 @@ std::vector<int> segment_counts(const model::ModelGraph& graph, const schedule::
     return counts;
 }
 
+template <class T>
+bool takes(const std::vector<T>& values, const T& value) {
+    return values.empty() || std::find(values.begin(), values.end(), value) != values.end();
+}
+
+// Products in fp8 run as a whole, those of one rank alone have no exchange.
+std::vector<int> overlap_choices(const SpaceRequest& request, const schedule::ParallelLayout& layout) {
+    if (layout.tensor == 1 || request.base.precision.compute == core::DataType::fp8) return {1};
+    if (request.limits.tensor_overlap.empty()) return {request.base.tensor_overlap};
+    return request.limits.tensor_overlap;
+}
+
+// How a micro-batch passes through a layer.
+struct PassChoice {
+    int tensor_overlap;
+    schedule::Recompute recompute;
+};
+
+std::vector<PassChoice> pass_choices(const SpaceRequest& request, const schedule::ParallelLayout& layout,
+                                     bool has_recomputable_attention) {
+    using schedule::Recompute;
+    std::vector<PassChoice> choices;
+    for (const int overlap : overlap_choices(request, layout))
+        for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+            if (recompute == Recompute::selective && !has_recomputable_attention) continue;
+            if (takes(request.limits.recompute, recompute)) choices.push_back({overlap, recompute});
+        }
+    return choices;
+}
+
 // Where stages may be divided in one way only: false where there is none.
 bool give_only_partition(const RunnablePlans& runnable, const schedule::Plan& base, schedule::Plan& plan) {
     plan.partition = base.partition;
@@ -131,11 +161,6 @@ bool give_only_partition(const RunnablePlans& runnable, const schedule::Plan& ba
     const std::optional<schedule::Partition> only = runnable.partition(plan.stages());
     if (only) plan.partition = *only;
     return !only || !only->first_units.empty();
-}
-
-template <class T>
-bool takes(const std::vector<T>& values, const T& value) {
-    return values.empty() || std::find(values.begin(), values.end(), value) != values.end();
 }
 
 }  // namespace
@@ -152,6 +177,7 @@ bool PlanLimits::allows(const schedule::ParallelLayout& layout) const {
 
 bool PlanLimits::allows(const schedule::Plan& plan) const {
     return allows(plan.layout) && takes(micro_batch, plan.micro_batch) && takes(schedules, plan.schedule) &&
+           (plan.layout.tensor == 1 || takes(tensor_overlap, plan.tensor_overlap)) &&
            takes(recompute, plan.recompute) && takes(sharding, plan.sharding);
 }
 
@@ -161,6 +187,7 @@ void PlanLimits::keep_to_shape(const schedule::Plan& plan) {
     context = {plan.layout.context};
     expert = {plan.layout.expert};
     micro_batch = {plan.micro_batch};
+    tensor_overlap = {plan.tensor_overlap};
     recompute = {plan.recompute};
 }
 
@@ -240,11 +267,9 @@ void for_each_legal_plan(const model::ModelGraph& graph, const cluster::Cluster&
                                      divides_tokens(graph, layout, micro_batch);
             const std::vector<int> segments =
                 layout.pipeline > 1 ? segment_counts(graph, plan, cuts) : std::vector<int>();
-            for (schedule::Recompute recompute :
-                 {schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full}) {
-                if (recompute == schedule::Recompute::selective && !has_recomputable_attention) continue;
-                if (!takes(request.limits.recompute, recompute)) continue;
-                plan.recompute = recompute;
+            for (const PassChoice& pass : pass_choices(request, layout, has_recomputable_attention)) {
+                plan.tensor_overlap = pass.tensor_overlap;
+                plan.recompute = pass.recompute;
                 for (const ScheduleChoice& choice : schedule_choices(
                          graph, layout.pipeline, plan.micro_batches, request.most_virtual_stages, segments)) {
                     plan.schedule = choice.name;
@@ -327,6 +352,7 @@ std::span<const SearchStep> search_steps() {
         {"context_parallel", [](const Plan& plan) { return plan.layout.context; }},
         {"expert_parallel", [](const Plan& plan) { return plan.layout.expert; }},
         {"micro_batch", [](const Plan& plan) { return plan.micro_batch; }},
+        {"tensor_overlap", [](const Plan& plan) { return plan.tensor_overlap; }},
     };
     return steps;
 }
@@ -354,6 +380,7 @@ std::vector<std::pair<std::string, std::string>> fixed_axes(bool covers_partitio
         {"shard_degree", "all replicas, or those of one node"},
         {"offload", "only what does not fit, with the longest activation_loading_horizon that does"},
         {"sequence_parallel", "wherever tokens divide"},
+        {"tensor_overlap", "of the base plan, or the values that are asked for"},
         {"gradient_bucket", "of the base plan"},
         {"overlaps_gradient_reduction", "of the base plan"},
         {"overlaps_parameter_gathering", "of the base plan"},

@@ -24,14 +24,15 @@ bool is_searched(const schedule::PipelineSchedule& schedule);
 // Values that plans are kept to, by axis; without any, an axis is free.
 struct PlanLimits {
     std::vector<int> tensor = {}, pipeline = {}, context = {}, expert = {}, micro_batch = {};
-    std::vector<int> replicas = {};           // that work on different samples
+    std::vector<int> tensor_overlap = {};  // of plans with tensor parallelism; without any: that of the base
+    std::vector<int> replicas = {};        // that work on different samples
     std::vector<std::string> schedules = {};  // registered names
     std::vector<schedule::Recompute> recompute = {};
     std::vector<schedule::Sharding> sharding = {};
 
     bool allows(const schedule::ParallelLayout& layout) const;
     bool allows(const schedule::Plan& plan) const;
-    // To the degrees, micro-batch and recomputation of a plan that they allow; the rest as it was.
+    // To the degrees, pieces, micro-batch and recomputation of a plan that they allow; the rest as it was.
     void keep_to_shape(const schedule::Plan& plan);
     bool operator==(const PlanLimits&) const = default;
 };
@@ -55,8 +56,8 @@ struct SpaceRequest {
     std::shared_ptr<const RunnablePlans> runnable = {};  // none: everything runs
 };
 
-// In a fixed order: tensor, pipeline, context, expert, micro-batch, recompute, schedule, virtual stages,
-// sharding. All devices of the cluster are used. Axes:
+// In a fixed order: tensor, pipeline, context, expert, micro-batch, pieces of products, recompute, schedule,
+// virtual stages, sharding. All devices of the cluster are used. Axes:
 //   tensor * pipeline * data = devices; tensor a degree that splits the model; replicas (data / context) *
 //   micro_batch divides the global batch; context, a divisor of data, where samples have 8,192 tokens or more
 //   or the batch is no multiple of data: parts of at least 1,024 tokens; expert, a divisor of data that

@@ -72,7 +72,7 @@ StageCollection::Shape& StageCollection::shape_of(const schedule::Plan& plan) {
     const std::lock_guard lock(guard_);
     std::unique_ptr<Shape>& shape =
         shapes_[{plan.layout.tensor, plan.layout.context, plan.layout.expert, plan.micro_batch,
-                 core::position_of(plan.recompute), plan.sequence_parallel}];
+                 core::position_of(plan.recompute), plan.sequence_parallel, plan.tensor_overlap}];
     if (!shape) shape = std::make_unique<Shape>();
     return *shape;
 }
@@ -217,16 +217,22 @@ const StageCollection::Passes& StageCollection::passes(Shape& shape, const sched
     const schedule::StageRecipes recipes(plan, graph_of(plan, segment), like);
     const sim::ComputeCost* compute = compute_cost(shape, plan, segment);
     const auto collective_of = [](const schedule::Step& step) {
-        return Collective{{step.collective, step.group, step.payload, step.phase, step.operators},
-                          step.bytes};
+        return Collective{
+            {step.collective, step.group, step.payload, step.phase, step.operators, step.pieces}, step.bytes};
+    };
+    // A bound: of pieces the last one forward alone is waited for whatever the times are.
+    const auto is_waited_for = [](const schedule::Step& step) {
+        const bool is_forward = step.payload == schedule::PayloadKind::activation;
+        return step.kind == schedule::Step::Kind::collective && !step.starts_early &&
+               (step.pieces == 1 || (is_forward && step.piece + 1 == step.pieces));
     };
     const auto add = [&](const schedule::Recipe& recipe, PassCost& cost,
                          std::vector<Collective>& collectives) {
         for (const schedule::Step& step : recipe) {
-            if (step.kind == schedule::Step::Kind::collective && !step.starts_early)
-                collectives.push_back(collective_of(step));
+            if (is_waited_for(step)) collectives.push_back(collective_of(step));
             if (step.kind != schedule::Step::Kind::compute || !compute) continue;
-            const sim::ComputePrice price = compute->price(step.operators, step.phase);
+            const sim::ComputePrice price =
+                compute->price(step.operators, step.phase, step.piece, step.pieces);
             cost.device += price.device + price.blocked;
             cost.host += price.host + price.blocked;
         }
@@ -236,7 +242,7 @@ const StageCollection::Passes& StageCollection::passes(Shape& shape, const sched
     const schedule::Recipe backward = recipes.of(schedule::ComputePhase::backward);
     add(backward, made.cost.backward, made.collectives.backward);
     for (const schedule::Step& step : backward)
-        if (step.kind == schedule::Step::Kind::collective && step.starts_early)
+        if (step.kind == schedule::Step::Kind::collective && !is_waited_for(step))
             made.collectives.beside_backward.push_back(collective_of(step));
     add(recipes.of(schedule::ComputePhase::backward_input), made.cost.backward_input,
         made.collectives.backward_input);

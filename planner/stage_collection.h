@@ -181,7 +181,7 @@ private:
     // By tensor and expert degree, sequence parallelism, whether parameters are sharded, and operators.
     std::map<std::tuple<int, int, bool, bool, std::int32_t, std::int32_t>, std::vector<Bucket>> buckets_;
     // tensor, context, expert, micro_batch, recompute, sequence_parallel
-    using ShapeKey = std::tuple<int, int, int, int, int, bool>;
+    using ShapeKey = std::tuple<int, int, int, int, int, bool, int>;
     std::map<ShapeKey, std::unique_ptr<Shape>> shapes_;
 };
 

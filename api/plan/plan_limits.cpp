@@ -13,6 +13,7 @@
 #include "core/index/integers.h"
 #include "planner/explain.h"
 #include "schedule/pipeline/registry.h"
+#include "schedule/program/pieces.h"
 
 namespace api {
 
@@ -28,17 +29,16 @@ void refuse(Options& options, const std::string& name, const std::string& text,
                               fmt::join(names, ", ")));
 }
 
-std::vector<int> numbers(Options& options, const std::string& name) {
+std::vector<int> numbers(Options& options, const std::string& name, long long most = most_of_a_degree) {
     std::vector<int> values;
     for (const std::string& text : options.list(name)) {
         const std::optional<long long> number = core::parse_integer(text);
-        if (number && *number >= 1 && *number <= most_of_a_degree)
-            values.push_back(core::narrow<int>(*number));
+        if (number && *number >= 1 && *number <= most) values.push_back(core::narrow<int>(*number));
         else
-            options.error(name,
-                          fmt::format("{} = {} is not a whole number from 1 to {}", name,
-                                      core::in_quotes(text), most_of_a_degree),
-                          fmt::format("one value or several: {} 4,8", name));
+            options.error(
+                name,
+                fmt::format("{} = {} is not a whole number from 1 to {}", name, core::in_quotes(text), most),
+                fmt::format("one value or several: {} 4,8", name));
     }
     return values;
 }
@@ -78,9 +78,17 @@ void read_schedules(Options& options, LimitOptions& limits) {
 }  // namespace
 
 const std::vector<std::string>& limit_option_names() {
-    static const std::vector<std::string> names = {"--tp",       "--pp",         "--dp",        "--cp",
-                                                   "--ep",       "--schedule",   "--precision", "--recompute",
-                                                   "--sharding", "--micro-batch"};
+    static const std::vector<std::string> names = {"--tp",
+                                                   "--pp",
+                                                   "--dp",
+                                                   "--cp",
+                                                   "--ep",
+                                                   "--schedule",
+                                                   "--precision",
+                                                   "--recompute",
+                                                   "--sharding",
+                                                   "--micro-batch",
+                                                   "--tensor-overlap"};
     return names;
 }
 
@@ -108,6 +116,7 @@ LimitOptions read_limits(Options& options) {
     plans.context = numbers(options, "--cp");
     plans.expert = numbers(options, "--ep");
     plans.micro_batch = numbers(options, "--micro-batch");
+    plans.tensor_overlap = numbers(options, "--tensor-overlap", schedule::most_pieces);
     plans.recompute = words(options, "--recompute", recomputes);
     plans.sharding = words(options, "--sharding", shardings);
     read_schedules(options, limits);

@@ -74,9 +74,9 @@ private:
     }
     bool takes_layout(const schedule::Plan& plan) {
         const schedule::ParallelLayout& l = plan.layout;
-        const auto [entry, is_new] =
-            layouts_.try_emplace({l.tensor, l.pipeline, l.context, l.expert, plan.effective_shard_degree(),
-                                  core::position_of(plan.sharding), plan.has_sequence_parallelism()});
+        const auto [entry, is_new] = layouts_.try_emplace(
+            {l.tensor, l.pipeline, l.context, l.expert, plan.effective_shard_degree(),
+             core::position_of(plan.sharding), plan.has_sequence_parallelism(), plan.tensor_overlap > 1});
         if (!is_new) return entry->second;
         schedule::Plan probe = plan;
         probe.schedule = schedule::Plan().schedule;
@@ -98,7 +98,8 @@ private:
         const schedule::ParallelLayout& l = plan.layout;
         const auto [entry, is_new] = passes_.try_emplace(
             {plan.schedule, core::position_of(plan.recompute), core::position_of(plan.sharding),
-             plan.virtual_stages > 1, l.tensor > 1, l.pipeline > 1, l.data > 1, l.context > 1, l.expert > 1});
+             plan.virtual_stages > 1, l.tensor > 1, l.pipeline > 1, l.data > 1, l.context > 1, l.expert > 1,
+             plan.tensor_overlap > 1});
         if (!is_new) return entry->second;
         Keys keys = refused_keys(divided(plan));
         keys.erase("plan.partition");
@@ -109,9 +110,10 @@ private:
     Runner runner_;
     interop::ExportSource source_;
     std::map<int, std::optional<schedule::Partition>> only_;
-    std::map<std::tuple<int, int, int, int, int, std::size_t, bool>, bool> layouts_;
+    std::map<std::tuple<int, int, int, int, int, std::size_t, bool, bool>, bool> layouts_;
     std::map<schedule::Plan::OrderKey, bool> schedules_;
-    std::map<std::tuple<std::string, std::size_t, std::size_t, bool, bool, bool, bool, bool, bool>, bool>
+    std::map<std::tuple<std::string, std::size_t, std::size_t, bool, bool, bool, bool, bool, bool, bool>,
+             bool>
         passes_;
 };
 

@@ -60,7 +60,10 @@ void add_duration(const schedule::Instruction& instruction, core::Seconds durati
     }
     if (instruction.stage < 0) return;
     sim::StageCost& cost = problem.stages[instruction.stage];
+    // Of pieces all but the last are exchanged beside products.
+    const bool runs_beside = instruction.pieces > 1 && !is_last_piece(instruction);
     if (instruction.kind == InstructionKind::collective && instruction.group == schedule::GroupKind::tensor) {
+        if (runs_beside) return;
         (instruction.phase == ComputePhase::forward ? cost.forward : cost.backward_input) += duration;
     } else if (instruction.kind == InstructionKind::compute) {
         (instruction.phase == ComputePhase::forward           ? cost.forward
