@@ -70,7 +70,12 @@ Expression::Expression(const ExportSource& source, std::string target, core::Dia
       source(source),
       target_(std::move(target)),
       diagnostics_(diagnostics),
-      errors_before_(diagnostics.error_count()) {}
+      errors_before_(diagnostics.error_count()) {
+    if (plan.tensor_overlap > 1 && plan.layout.tensor > 1)
+        refuse("tensor_overlap", std::to_string(plan.tensor_overlap),
+               "none of its keys says into how many pieces products run beside their exchange",
+               "set tensor_overlap = 1");
+}
 
 void Expression::refuse_parts_of_data_axis() {
     if (plan.layout.context > 1)
