@@ -59,10 +59,10 @@ struct PlanFile {
 // warning. `nodes` are the instances that `processes_per_host` counts for. Keys (defaults in plan.h):
 // tensor_parallel, pipeline_parallel, data_parallel, virtual_stages, order or placement, schedule,
 // what schedule_parameters.cpp reads, partition (first unit of each
-// stage), micro_batch, micro_batches or global_batch, sharding, shard_degree, sequence_parallel, recompute,
-// precision (a name, or a table {compute, parameters, gradients, master_parameters}), attention,
-// fused_cross_entropy, gradient_bucket, overlaps_gradient_reduction, overlaps_parameter_gathering,
-// collective, framework.
+// stage), micro_batch, micro_batches or global_batch, sharding, shard_degree, sequence_parallel,
+// tensor_overlap, recompute, precision (a name, or a table {compute, parameters, gradients,
+// master_parameters}), attention, fused_cross_entropy, gradient_bucket, overlaps_gradient_reduction,
+// overlaps_parameter_gathering, collective, framework.
 std::optional<Plan> read_plan(const core::Value& plan_table, const core::Value* training_table,
                               core::Diagnostics& diagnostics, int nodes = 1);
 // Keys: optimizer, learning_rate, momentum, beta1, beta2, epsilon, weight_decay (all into plan.optimizer),
