@@ -35,6 +35,7 @@ core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const pl
     row["expert_parallel"] = plan.layout.expert;
     row["context_parallel"] = plan.layout.context;
     row["sequence_parallel"] = plan.has_sequence_parallelism();
+    if (plan.tensor_overlap > 1) row["tensor_overlap"] = plan.tensor_overlap;
     row["micro_batch"] = plan.micro_batch;
     row["micro_batches"] = plan.micro_batches;
     row["precision"] = core::name_of(plan.precision.compute);
@@ -140,7 +141,7 @@ std::string offload_text(const schedule::Plan& plan) {
 
 // Axes that a plan of the list uses.
 struct Shown {
-    bool context = false, experts = false, offload = false, precision = false;
+    bool context = false, experts = false, pieces = false, offload = false, precision = false;
 };
 
 Shown shown_of(const std::vector<TableRow>& rows, const Request& request) {
@@ -150,6 +151,7 @@ Shown shown_of(const std::vector<TableRow>& rows, const Request& request) {
         const schedule::Plan& plan = row.ranked->plan;
         shown.context = shown.context || plan.layout.context > 1;
         shown.experts = shown.experts || plan.layout.expert > 1;
+        shown.pieces = shown.pieces || plan.tensor_overlap > 1;
         shown.offload = shown.offload || plan.offload != schedule::Offload::none;
         shown.precision = shown.precision || plan.precision.compute != first.compute;
     }
@@ -172,6 +174,7 @@ std::vector<std::string> cells_of(const TableRow& row, const Shown& shown) {
             fmt::format("{}", layout.replicas()),
             when(shown.context, layout.context),
             when(shown.experts, layout.expert),
+            when(shown.pieces, plan.tensor_overlap),
             schedule_text(plan),
             fmt::format("{} x {}", plan.micro_batch, plan.micro_batches),
             core::format(evaluation.step_time),
@@ -198,6 +201,7 @@ std::string table_of(const std::vector<TableRow>& rows, const Request& request) 
                            "DP",
                            "CP",
                            "EP",
+                           "pieces",
                            "schedule",
                            "batch",
                            "step",

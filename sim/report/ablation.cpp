@@ -159,6 +159,7 @@ std::vector<Optimisation> optimisations_of(const schedule::Plan& plan) {
         "communication", "nccl", "nccl");
     add(has_data && plan.collective != "auto", "collective algorithm", "collective", Value(),
         "the library's");
+    add(plan.tensor_overlap > 1 && plan.layout.tensor > 1, "products in pieces", "tensor_overlap", 1, "1");
     add(plan.has_sequence_parallelism(), "sequence parallelism", "sequence_parallel", false, "false");
     add_schedule(plan, found);
     add(plan.recompute != schedule::Recompute::none, "recomputation", "recompute", "none", "none");
