@@ -83,6 +83,9 @@ std::string label(const schedule::Program& program, const Instruction& instructi
         case InstructionKind::update_norm: text = "update norms"; break;
     }
     if (!full) return text;
+    if (is_of_weights(instruction)) text += " weights";
+    else if (instruction.pieces > 1)
+        text += fmt::format(" piece {} of {}", instruction.piece + 1, instruction.pieces);
     if (instruction.stage >= 0 && program.stages.size() > 1)
         text += fmt::format(" stage {}", instruction.stage);
     if (instruction.kind == InstructionKind::collective)

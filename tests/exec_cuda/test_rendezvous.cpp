@@ -153,6 +153,11 @@ TEST_CASE(
                 plan.layout.tensor = 2;
                 plan.sequence_parallel = true;
             });
+            check("products in pieces", graph, [](schedule::Plan& plan) {
+                plan.layout.tensor = 2;
+                plan.tensor_overlap = 3;
+                plan.sequence_parallel = plan.layout.pipeline > 2;
+            });
             for (const schedule::Sharding sharding :
                  {schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::gradients,
                   schedule::Sharding::parameters})

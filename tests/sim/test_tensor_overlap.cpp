@@ -1,12 +1,16 @@
 // Products in pieces beside their exchange on the clock: closed forms with durations by hand, and prices.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+#include <set>
+
 #include "core/diagnostics.h"
 #include "schedule/pass/lower.h"
 #include "schedule/plan/partition.h"
 #include "sim/cost/pricing.h"
 #include "sim/engine/overlapped_compute.h"
 #include "sim/engine/simulate.h"
+#include "sim/report/trace.h"
 #include "tests/cluster/instances.h"
 #include "tests/model/catalogue.h"
 
@@ -158,6 +162,21 @@ TEST_CASE("a framework's own overlap hides nothing of an exchange that the Progr
     CHECK(costs->compute.exposed(scatter, alone) < alone);
     scatter.pieces = 4;
     CHECK(costs->compute.exposed(scatter, alone) == alone);
+}
+
+TEST_CASE("a trace names the piece of a product, of its exchange, and the gradient of weights behind them") {
+    schedule::Plan plan;
+    plan.layout.tensor = 2;
+    plan.tensor_overlap = 3;
+    const schedule::Program program = program_of(plan, load_graph("gpt-tiny"));
+    std::set<std::string> labels;
+    for (const Instruction& i : program.classes[0].instructions)
+        if (i.pieces > 1) labels.insert(sim::label(program, i, true));
+    for (const char* text : {"F0 piece 1 of 3", "F0 piece 3 of 3", "B0 piece 2 of 3", "B0 weights"})
+        CHECK(labels.contains(text));
+    CHECK(std::any_of(labels.begin(), labels.end(), [](const std::string& label) {
+        return label.starts_with("all_reduce activation 0 piece 2 of 3 over tensor");
+    }));
 }
 
 TEST_CASE("products lose time to the exchanges of pieces that run beside them, to none of whole ones") {
