@@ -35,7 +35,8 @@ struct CostModels {
     }
     // What belongs to no micro-batch (gradients summed over the tensor group) is of the whole.
     const ComputeCost& of(const schedule::Program& program, const schedule::Instruction& instruction) const {
-        return instruction.micro_batch < 0 ? compute : of_segment(program.segment_of(instruction.micro_batch));
+        return instruction.micro_batch < 0 ? compute
+                                           : of_segment(program.segment_of(instruction.micro_batch));
     }
 };
 std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster,
