@@ -190,8 +190,19 @@ private:
         const core::OptionalIndex index = contention_->communication_of[*kind][performer];
         return index ? &contention_->communications[*index] : nullptr;
     }
+    // When the event engine ends it where nothing meets it, to the last bit: a rank's own communication need
+    // not take what its class's is priced at, and where links are shared what rounds otherwise soon is no
+    // longer small.
+    static double end_alone(const Communication& communication, double start, double duration) {
+        const double share =
+            duration < communication.priced.value ? duration / communication.priced.value : 1;
+        const double first_byte = start + communication.latency.value * share +
+                                  std::max(0.0, duration - communication.priced.value);
+        return first_byte + communication.streaming.value * share;
+    }
     // Is what shares links over before another can meet it? It then is, as far as others are concerned.
     bool passes_alone(std::size_t performer, std::uint32_t instruction, double end) {
+        if (!lookahead_) return true;
         if (!lookahead_->is_alone(performer, instruction, end)) return false;
         lookahead_->pass(performer, instruction);
         return true;
@@ -286,11 +297,11 @@ private:
         const core::Seconds* const durations = durations_.of[class_index].data();
         for (std::uint32_t i = first; i != no_instruction; i = next[i]) {
             const double start = time;
-            time += durations[i].value;
+            const Communication* const communication = shared(performer, class_index, i);
+            time = communication ? end_alone(*communication, start, durations[i].value)
+                                 : start + durations[i].value;
             state.starts[i] = start;
             state.ends[i] = time;
-            if (!contention_) continue;
-            const Communication* const communication = shared(performer, class_index, i);
             if (!communication || passes_alone(performer, i, time)) continue;
             state.ends[i] = not_yet;
             begin({communication, core::narrow<std::int32_t>(performer), i, nullptr, {}, 0}, start,
@@ -315,6 +326,7 @@ private:
                 core::require(transfer.start == not_yet, "every transfer is sent once");
                 transfer.start = start;
                 const Communication* const communication = shared(performer, class_index, index);
+                if (communication) end = end_alone(*communication, start, duration);
                 if (communication && !passes_alone(performer, index, end)) {
                     begin({communication, core::narrow<std::int32_t>(performer), index, &transfer, {}, 0},
                           start, duration);
@@ -338,8 +350,9 @@ private:
             case InstructionKind::collective:
                 if (const core::OptionalIndex group = self.group[PerformerSet::slot_of(instruction)]) {
                     if (!meet(performer, stream, *group, index, start, active_from, end)) return false;
-                } else if (const Communication* const communication = shared(performer, class_index, index);
-                           communication && !passes_alone(performer, index, end)) {
+                } else if (const Communication* const communication = shared(performer, class_index, index)) {
+                    end = end_alone(*communication, start, duration);
+                    if (passes_alone(performer, index, end)) break;
                     // All members behave as this performer does, though others of its class meet.
                     begin({communication, core::narrow<std::int32_t>(performer), index, nullptr, {}, 0},
                           start, duration);
@@ -378,7 +391,10 @@ private:
             rendezvous.from = std::max(rendezvous.from, start);
             rendezvous.duration = std::max(rendezvous.duration, durations_.of[class_index][index].value);
             if (rendezvous.arrived == core::count_of(performer_set_.groups[group])) {
-                if (communication) {
+                if (communication && !lookahead_) {
+                    rendezvous.end = end_alone(*communication, rendezvous.from, rendezvous.duration);
+                    wake_all(rendezvous);
+                } else if (communication) {
                     begin({communication, std::nullopt, 0, nullptr, group, number}, rendezvous.from,
                           rendezvous.duration);
                 } else {
@@ -390,7 +406,7 @@ private:
         }
         if (rendezvous.end == not_yet) return false;
         has_arrived = false;
-        if (communication) lookahead_->pass(performer, index);
+        if (communication && lookahead_) lookahead_->pass(performer, index);
         active_from = rendezvous.from;
         end = rendezvous.end;
         return true;
@@ -528,8 +544,9 @@ Simulation Simulator::simulate(const Durations& durations, const SimulateOptions
     const PerformerSet& set = content_->set;
     const bool shares_links = options.contention && !options.contention->is_empty();
     // Nothing begins earlier where nothing takes less.
-    if (!shares_links || !are_no_shorter(durations, content_->durations)) {
-        Interpreter alone(program, durations, set, content_->chains, nullptr, nullptr);
+    if (!shares_links || !options.is_folded || !are_no_shorter(durations, content_->durations)) {
+        Interpreter alone(program, durations, set, content_->chains,
+                          shares_links ? options.contention : nullptr, nullptr);
         alone.play();
         if (!shares_links) return alone.record_all(options);
         content_->starts = alone.take_starts();

@@ -111,3 +111,43 @@ TEST_CASE("instructions start when what they wait for has ended, whatever chain 
     CHECK(slower >= simulated / 4);
     CHECK(instructions >= 100 * simulated);
 }
+
+TEST_CASE("a rank's transfer takes as long as its own way, not as that of its class") {
+    core::Diagnostics diagnostics;
+    core::Value model_table, cluster_table;
+    model_table["name"] = "gpt2";
+    cluster_table["instance"] = "p4d.24xlarge";
+    cluster_table["nodes"] = 2;
+    const auto graph = model::load_model(model_table, {}, diagnostics);
+    const auto cluster = cluster::load_cluster(cluster_table, diagnostics);
+    REQUIRE(graph);
+    REQUIRE(cluster);
+    // Ranks 0 to 5 are the first stage. Of the second 6 and 7 are on their node, 8 to 11 on the other.
+    schedule::Plan plan;
+    plan.schedule = "1f1b";
+    plan.layout.pipeline = 2;
+    plan.layout.data = 6;
+    plan.micro_batches = 8;
+    plan.precision = {.compute = core::DataType::bf16,
+                      .parameters = core::DataType::bf16,
+                      .gradients = core::DataType::bf16,
+                      .has_master_parameters = true};
+    sim::EvaluateOptions options;
+    options.keeps_timeline = true;
+    options.is_folded = false;
+    const auto evaluation = sim::evaluate(*graph, *cluster, plan, diagnostics, options);
+    INFO(core::format(diagnostics));
+    REQUIRE(evaluation);
+    const schedule::Timeline& timeline = evaluation->timeline;
+    std::vector<double> longest(timeline.spans.size(), 0), shortest(timeline.spans.size(), 1);
+    for (std::size_t p = 0; p < timeline.spans.size(); ++p)
+        for (const schedule::Span& span : timeline.spans[p]) {
+            const auto& list = evaluation->program->classes[std::size_t(timeline.class_of[p])];
+            if (list.instructions[span.instruction].kind != InstructionKind::send) continue;
+            longest[p] = std::max(longest[p], (span.end - span.start).value);
+            shortest[p] = std::min(shortest[p], (span.end - span.start).value);
+        }
+    // NVSwitch carries 300 GB/s of a GPU, its share of the network cards 12.5 GB/s.
+    for (const std::size_t near : {0, 1})
+        for (const std::size_t far : {2, 3, 4, 5}) CHECK(longest[near] < shortest[far] / 2);
+}
