@@ -118,6 +118,10 @@ std::vector<char> PartitionSearch::improve(std::vector<RankedPlan>& plans,
             if (!better || is_better(*results[i], *better)) better = std::move(*results[i]);
         }
     }
+    // What was found of moves that not all were looked at.
+    for (Improvement& improvement : improvements)
+        if (improvement.better && is_better(*improvement.better, *improvement.plan))
+            *improvement.plan = std::move(*improvement.better);
     std::vector<char> is_done;
     for (const Improvement& improvement : improvements) is_done.push_back(improvement.is_done);
     return is_done;

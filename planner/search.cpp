@@ -163,7 +163,13 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     if (request_.uses_bounds) search_partitions();
     // The plans kept are the best of those simulated, and none that was excluded is better than the last.
     wanted_ = request_.keep;
+    const std::optional<RankedPlan> first =
+        result_.plans.empty() ? std::nullopt : std::optional(result_.plans.front());
     search_waves(diagnostics, 1);
+    // Cuts of one that comes before the first now were not moved.
+    if (first &&
+        (first->candidate != result_.plans.front().candidate || !(first->plan == result_.plans.front().plan)))
+        is_settled_ = false;
     // Every plan of the space is in exactly one part of the account.
     close_queue();
     if (result_.plans.empty()) look_for_shortfall();
