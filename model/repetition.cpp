@@ -1,5 +1,6 @@
 #include "model/repetition.h"
 
+#include "core/errors.h"
 #include "core/index/integers.h"
 
 #include <algorithm>
@@ -41,13 +42,31 @@ std::vector<std::int32_t> classes_of(const std::vector<Element>& elements) {
     return classes;
 }
 
+// Of a table, which then takes 8 MB.
+constexpr std::size_t most_units = 1024;
+
+// A range as one number; that of an empty one.
+constexpr std::uint64_t nothing_yet = 0;
+std::uint64_t packed(OperatorRange range) {
+    return std::uint64_t(std::uint32_t(range.begin)) << 32 | std::uint32_t(range.end);
+}
+OperatorRange unpacked(std::uint64_t number) {
+    return {std::int32_t(number >> 32), std::int32_t(number & 0xffffffff)};
+}
+
 }  // namespace
 
 Repetition::Repetition(const ModelGraph& graph)
     : graph_(graph),
       operator_class_(classes_of(graph.operators)),
       tensor_class_(classes_of(graph.tensors)),
-      parameter_class_(classes_of(graph.parameters)) {
+      parameter_class_(classes_of(graph.parameters)),
+      unit_from_(graph.operators.size() + 1, -1) {
+    for (const std::int32_t u : core::indices(graph.units))
+        unit_from_[std::size_t(graph.units[u].operators.begin)] = u;
+    unit_from_[std::size_t(graph.units.back().operators.end)] = core::count_of(graph.units);
+    const std::size_t boundaries = graph.units.size() + 1;
+    if (boundaries <= most_units) table_ = std::vector<std::atomic<std::uint64_t>>(boundaries * boundaries);
     for (const Unit& unit : graph.units)
         crossing_[unit.operators.begin] = tensors_crossing(graph, unit.operators.begin);
     crossing_[graph.units.back().operators.end] = {};
@@ -97,15 +116,30 @@ Repetition::Signature Repetition::signature(OperatorRange range) const {
     return text;
 }
 
+OperatorRange Repetition::find(OperatorRange range) {
+    const auto [like, is_first] = first_.try_emplace(signature(range), range);
+    if (is_first) like->second = first_of_model(range, like->first);
+    return like->second;
+}
+
 OperatorRange Repetition::first_like(OperatorRange range) {
-    const std::lock_guard lock(guard_);
-    const auto [entry, is_new] = known_.try_emplace({range.begin, range.end}, range);
-    if (is_new) {
-        const auto [like, is_first] = first_.try_emplace(signature(range), range);
-        if (is_first) like->second = first_of_model(range, like->first);
-        entry->second = like->second;
+    const std::int32_t first = unit_from_[std::size_t(range.begin)],
+                       last = unit_from_[std::size_t(range.end)];
+    core::require(first >= 0 && last >= 0, "a range begins and ends where units do");
+    if (table_.empty()) {
+        const std::lock_guard lock(guard_);
+        const auto [known, is_new] = known_.try_emplace({first, last}, range);
+        if (is_new) known->second = find(range);
+        return known->second;
     }
-    return entry->second;
+    std::atomic<std::uint64_t>& known =
+        table_[std::size_t(first) * (graph_.units.size() + 1) + std::size_t(last)];
+    if (const std::uint64_t answer = known.load(std::memory_order_relaxed); answer != nothing_yet)
+        return unpacked(answer);
+    const std::lock_guard lock(guard_);
+    const OperatorRange like = find(range);
+    known.store(packed(like), std::memory_order_relaxed);
+    return like;
 }
 
 OperatorRange Repetition::first_of_model(OperatorRange range, const Signature& wanted) const {

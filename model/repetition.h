@@ -2,6 +2,7 @@
 // it is cut into: what one of them costs, all do.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -28,13 +29,19 @@ private:
     using Signature = std::vector<std::int32_t>;
     Signature signature(OperatorRange range) const;
     OperatorRange first_of_model(OperatorRange range, const Signature& wanted) const;
+    OperatorRange find(OperatorRange range);
 
     const ModelGraph& graph_;
     std::vector<std::int32_t> operator_class_, tensor_class_,
         parameter_class_;                                     // equal numbers: equal but for names and places
     std::map<std::int32_t, std::vector<TensorId>> crossing_;  // by boundary between units
-    std::mutex guard_;
-    std::map<std::pair<std::int32_t, std::int32_t>, OperatorRange> known_;
+    std::vector<std::int32_t> unit_from_;  // by operator: the unit that begins there, or -1
+    // Answers by the unit that a range begins with and the one it ends before; zero: none yet. All threads of
+    // a search ask millions of times, so they take no lock for what is known. Empty where units are so many
+    // that it would be large.
+    std::vector<std::atomic<std::uint64_t>> table_;
+    std::mutex guard_;                                                      // of what follows
+    std::map<std::pair<std::int32_t, std::int32_t>, OperatorRange> known_;  // where there is no table
     std::map<Signature, OperatorRange> first_;
 };
 

@@ -80,7 +80,6 @@ struct Bounds::Caches {
         after_passes;  // by order, micro-batch, recomputation and sharding
     std::map<std::tuple<const schedule::Schedule*, int, bool>, core::Seconds>
         transfers;  // by order, micro-batch and sequence parallelism
-    std::map<std::pair<int, int>, core::Bytes> outside_memory;  // by shard degree and pipeline rank
     std::map<std::tuple<std::int32_t, std::int32_t, int, bool, int, int>, Traffic>
         traffic;  // by operators, pipeline rank, sequence parallelism and sharding
     std::map<std::tuple<int, int, bool, GradientHandling, int>, Whole>
@@ -114,9 +113,13 @@ Bounds::Bounds(const cluster::Cluster& cluster, OrderCollection& orders, StageCo
       known_(known ? *known : *own_known_) {}
 Bounds::~Bounds() = default;
 
+Bounds::LayoutKey Bounds::layout_key(const schedule::Plan& plan) {
+    return {plan.layout.tensor,  plan.layout.pipeline, plan.layout.data,
+            plan.layout.context, plan.layout.expert,   plan.tensor_overlap};
+}
+
 Bounds::Caches& Bounds::caches_of(const schedule::Plan& plan) {
-    std::unique_ptr<Caches>& caches = caches_[{plan.layout.tensor, plan.layout.pipeline, plan.layout.data,
-                                               plan.layout.context, plan.layout.expert, plan.tensor_overlap}];
+    std::unique_ptr<Caches>& caches = caches_[layout_key(plan)];
     if (!caches) caches = std::make_unique<Caches>();
     return *caches;
 }
@@ -235,7 +238,8 @@ core::Bytes Bounds::room(const schedule::Plan& plan, int pipeline_rank) {
     const cluster::DeviceSpec& device = cluster_.instance.device;
     if (!device.has_concurrent_streams) return device.memory;
     const int degree = plan.sharding == schedule::Sharding::none ? 0 : plan.effective_shard_degree();
-    const auto [entry, is_new] = caches_of(plan).outside_memory.try_emplace({degree, pipeline_rank});
+    const std::lock_guard lock(outside_guard_);
+    const auto [entry, is_new] = outside_memory_.try_emplace({layout_key(plan), degree, pipeline_rank});
     if (is_new) entry->second = sim::least_outside_memory(plan, pipeline_rank, cluster_);
     return device.memory - entry->second;
 }
@@ -540,10 +544,19 @@ Bounds::StagePasses Bounds::stage_passes(const schedule::Plan& plan, const sched
 std::vector<Bounds::StagePasses> Bounds::all_passes(const schedule::Plan& plan,
                                                     const schedule::Schedule& order) {
     const bool splits = splits_backward(order);
+    const bool is_alike = places_alike(plan);
     const std::vector<model::OperatorRange>& ranges = *stages_.stages(plan);
     std::vector<StagePasses> stages;
-    for (const std::int32_t s : core::indices(ranges))
-        stages.push_back(stage_passes(plan, order, splits, s, ranges[s]));
+    // Of stages that are alike, at places that are: what the model has in its middle is most of it.
+    std::map<std::tuple<std::int32_t, std::int32_t, int, bool, bool>, std::size_t> first;
+    for (const std::int32_t s : core::indices(ranges)) {
+        const model::OperatorRange like = stages_.first_like(ranges[s]);
+        const auto [known, is_new] =
+            first.try_emplace({like.begin, like.end, is_alike ? 0 : schedule::rank_of_stage(order, s), s == 0,
+                               s + 1 == order.stages},
+                              stages.size());
+        stages.push_back(is_new ? stage_passes(plan, order, splits, s, ranges[s]) : stages[known->second]);
+    }
     return stages;
 }
 

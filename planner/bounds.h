@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -55,8 +56,8 @@ private:
 // Does a backward pass come in two parts, of inputs and of weights?
 bool splits_backward(const schedule::Schedule& order);
 
-// Not thread-safe: one object a thread. All collections must outlive it. Plans whose schedule cuts sequences
-// say how often a micro-batch passes.
+// Not thread-safe but for what says so: one object a thread. All collections must outlive it. Plans whose
+// schedule cuts sequences say how often a micro-batch passes.
 class Bounds {
 public:
     // `known`: of plans of one base on this cluster; null: one of its own.
@@ -66,12 +67,12 @@ public:
 
     // Least memory of the tightest rank: exact state, the schedule's micro-batches in flight times what each
     // keeps, and the peak of one operator. Where activations are offloaded, they are on the device only while
-    // a pass works on them. Nothing when the model has fewer units than stages.
+    // a pass works on them. Nothing when the model has fewer units than stages. Thread-safe.
     std::optional<MemoryBound> memory(const schedule::Plan& plan);
-    // The same of a partition that is not the collection's.
+    // The same of a partition that is not the collection's. Thread-safe.
     std::optional<MemoryBound> memory_of(const schedule::Plan& plan,
                                          const std::vector<model::OperatorRange>& ranges);
-    // Does anything leave the device under the plan's loading horizon?
+    // Does anything leave the device under the plan's loading horizon? Thread-safe.
     bool offloads_anything(const schedule::Plan& plan);
     // Least step time: every rank waits for the first micro-batch to reach it, computes all of its own with
     // the tensor-parallel collectives in between, and the last micro-batch still has to go back to the first
@@ -88,6 +89,7 @@ public:
     // before it make of one micro-batch. It makes no compute order.
     core::Seconds time_of_any_partition(const schedule::Plan& plan);
     // Is there too little memory on all ranks together for the state of the model? It makes no compute order.
+    // Thread-safe.
     bool state_never_fits(const schedule::Plan& plan);
     // The same, at least the time of the plan's own compute order, and of the reductions that begin with the
     // last backward pass of each stage: tighter, and dearer by a replay of the order.
@@ -222,8 +224,12 @@ private:
     StageCollection& stages_;
     std::unique_ptr<sim::KnownCandidates> own_known_;
     sim::KnownCandidates& known_;
-    std::map<std::tuple<int, int, int, int, int, int>, std::unique_ptr<Caches>>
-        caches_;  // by the degrees of the layout and the pieces of products
+    using LayoutKey = std::tuple<int, int, int, int, int, int>;  // degrees, and the pieces of products
+    static LayoutKey layout_key(const schedule::Plan& plan);
+    std::map<LayoutKey, std::unique_ptr<Caches>> caches_;
+    std::mutex outside_guard_;
+    std::map<std::tuple<LayoutKey, int, int>, core::Bytes>
+        outside_memory_;  // by shard degree and pipeline rank too
     std::map<const schedule::Schedule*, std::vector<double>> micro_batches_kept_;
 };
 

@@ -218,13 +218,20 @@ void PartitionSearch::for_each_of(const Tasks& tasks, const std::vector<std::siz
         if (i == 0 || tasks[wave[i]].family != tasks[wave[i - 1]].family) runs.emplace_back(i, i);
         runs.back().second = i + 1;
     }
-    core::for_each_in_parallel(runs.size(), means_.threads, [&](std::size_t r, int thread) {
-        if (thread == 0) means_.tell_progress();
-        const PartitionMeans::Layout layout = means_.layout(tasks[wave[runs[r].first]].layout);
+    // Those of one layout would wait for each other.
+    std::map<std::size_t, std::vector<std::size_t>> by_layout;
+    for (std::size_t r = 0; r < runs.size(); ++r) by_layout[tasks[wave[runs[r].first]].layout].push_back(r);
+    const std::vector<std::pair<std::size_t, std::vector<std::size_t>>> pieces(by_layout.begin(),
+                                                                               by_layout.end());
+    core::for_each_in_parallel(pieces.size(), means_.threads, [&](std::size_t piece, int thread) {
+        const PartitionMeans::Layout layout = means_.layout(pieces[piece].first);
         const std::lock_guard lock(*layout.guard);
-        StageTable table(graph_, *layout.bounds);
-        for (std::size_t i = runs[r].first; i < runs[r].second; ++i) look(table, i);
-        means_.work->add(table.entries(), per_table_entry);
+        for (const std::size_t r : pieces[piece].second) {
+            if (thread == 0) means_.tell_progress();
+            StageTable table(graph_, *layout.bounds);
+            for (std::size_t i = runs[r].first; i < runs[r].second; ++i) look(table, i);
+            means_.work->add(table.entries(), per_table_entry);
+        }
     });
 }
 

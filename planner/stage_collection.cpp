@@ -31,16 +31,23 @@ struct StageCollection::Division {
     std::vector<model::OperatorRange> ranges;  // of its stages
 };
 
+// Made once, by whoever asks first, and without the lock of its shape: it takes long.
+template <class Made>
+struct MadeOnce {
+    std::once_flag is_made;
+    Made made;
+};
+
 struct StageCollection::Shape {
     std::mutex guard;  // of everything below
     schedule::PartitionProblem balance;
     std::map<int, std::optional<Division>> divisions;  // by the number of stages
     std::map<std::tuple<std::int32_t, std::int32_t, bool, SegmentKey>, schedule::ActivationFootprint>
         footprints;  // by operators, with offload or without
-    std::map<std::pair<const schedule::Schedule*, int>, std::vector<RankActivations>>
+    std::map<std::pair<const schedule::Schedule*, int>, MadeOnce<std::vector<RankActivations>>>
         activations;  // by order and loading horizon, 0: without offload
-    std::map<const schedule::Schedule*, std::vector<schedule::StateElements>> state_elements;
-    std::map<const schedule::Schedule*, std::vector<RankParameters>> rank_parameters;
+    std::map<const schedule::Schedule*, MadeOnce<std::vector<schedule::StateElements>>> state_elements;
+    std::map<const schedule::Schedule*, MadeOnce<std::vector<RankParameters>>> rank_parameters;
     std::map<GradientHandling, Prices> prices;
     std::map<std::pair<int, int>, core::Bytes> smallest_transfers;  // by stages and passes of a micro-batch
     std::map<int, core::Bytes> smallest_boundaries;                 // by passes
@@ -67,6 +74,21 @@ StageCollection::StageCollection(const model::ModelGraph& graph, const cluster::
     }
 }
 StageCollection::~StageCollection() = default;
+
+namespace {
+
+template <class Shape, class Map, class Key, class Make>
+const auto& made_once(Shape& shape, Map& map, const Key& key, Make make) {
+    typename Map::mapped_type* entry = nullptr;
+    {
+        const std::lock_guard lock(shape.guard);
+        entry = &map[key];
+    }
+    std::call_once(entry->is_made, [&] { entry->made = make(); });
+    return entry->made;
+}
+
+}  // namespace
 
 StageCollection::Shape& StageCollection::shape_of(const schedule::Plan& plan) {
     const std::lock_guard lock(guard_);
@@ -391,20 +413,16 @@ private:
 const std::vector<RankActivations>& StageCollection::activations(const schedule::Plan& plan,
                                                                  const schedule::Schedule& order) {
     Shape& shape = shape_of(plan);
-    const std::lock_guard lock(shape.guard);
     const bool offloads = plan.offload != schedule::Offload::none;
-    const auto [entry, is_new] =
-        shape.activations.try_emplace({&order, offloads ? plan.activation_loading_horizon : 0});
-    if (is_new) entry->second = activations(shape, plan, order, *stages(shape, plan));
-    return entry->second;
+    return made_once(shape, shape.activations,
+                     std::pair(&order, offloads ? plan.activation_loading_horizon : 0),
+                     [&] { return activations(shape, plan, order, *stages(plan)); });
 }
 
 std::vector<RankActivations> StageCollection::activations(const schedule::Plan& plan,
                                                           const schedule::Schedule& order,
                                                           const std::vector<model::OperatorRange>& ranges) {
-    Shape& shape = shape_of(plan);
-    const std::lock_guard lock(shape.guard);
-    return activations(shape, plan, order, ranges);
+    return activations(shape_of(plan), plan, order, ranges);
 }
 
 std::vector<RankActivations> StageCollection::activations(Shape& shape, const schedule::Plan& plan,
@@ -415,11 +433,13 @@ std::vector<RankActivations> StageCollection::activations(Shape& shape, const sc
     const int passes = plan.passes_per_micro_batch(), last = passes - 1;
     std::vector<const schedule::ActivationFootprint*> by_stage;  // and segment
     std::vector<std::vector<Leaving>> leaving;
-    for (const model::OperatorRange range : ranges) {
-        for (int segment = 0; segment < passes; ++segment)
-            by_stage.push_back(&footprint(shape, plan, range, segment));
-        leaving.push_back(leaving_of(*by_stage.back()));
+    {
+        const std::lock_guard lock(shape.guard);
+        for (const model::OperatorRange range : ranges)
+            for (int segment = 0; segment < passes; ++segment)
+                by_stage.push_back(&footprint(shape, plan, range, segment));
     }
+    for (std::size_t s = 1; s <= ranges.size(); ++s) leaving.push_back(leaving_of(*by_stage[s * passes - 1]));
     for (int rank = 0; rank < order.ranks; ++rank) {
         std::optional<UnitsLeaving> units;
         if (offloads) units.emplace(order, rank, plan.activation_loading_horizon, leaving);
@@ -478,10 +498,8 @@ std::vector<RankActivations> StageCollection::activations(Shape& shape, const sc
 const std::vector<schedule::StateElements>& StageCollection::state_elements(const schedule::Plan& plan,
                                                                             const schedule::Schedule& order) {
     Shape& shape = shape_of(plan);
-    const std::lock_guard lock(shape.guard);
-    const auto [entry, is_new] = shape.state_elements.try_emplace(&order);
-    if (is_new) entry->second = state_elements(plan, order, *stages(shape, plan));
-    return entry->second;
+    return made_once(shape, shape.state_elements, &order,
+                     [&] { return state_elements(plan, order, *stages(plan)); });
 }
 
 std::vector<schedule::StateElements> StageCollection::state_elements(
@@ -562,10 +580,8 @@ double StageCollection::tied_elements(const schedule::Plan& plan) const {
 const std::vector<RankParameters>& StageCollection::rank_parameters(const schedule::Plan& plan,
                                                                     const schedule::Schedule& order) {
     Shape& shape = shape_of(plan);
-    const std::lock_guard lock(shape.guard);
-    const auto [entry, is_new] = shape.rank_parameters.try_emplace(&order);
-    if (is_new) entry->second = rank_parameters(plan, order, *stages(shape, plan));
-    return entry->second;
+    return made_once(shape, shape.rank_parameters, &order,
+                     [&] { return rank_parameters(plan, order, *stages(plan)); });
 }
 
 std::vector<RankParameters> StageCollection::rank_parameters(

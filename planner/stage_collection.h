@@ -159,6 +159,7 @@ private:
     const Passes& passes(Shape& shape, const schedule::Plan& plan, model::OperatorRange unit, int segment);
     // The model of one segment of a sequence.
     const model::ModelGraph& graph_of(const schedule::Plan& plan, int segment);
+    // It takes the lock of the shape, as those before do not.
     std::vector<RankActivations> activations(Shape& shape, const schedule::Plan& plan,
                                              const schedule::Schedule& order,
                                              const std::vector<model::OperatorRange>& ranges);

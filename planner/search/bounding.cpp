@@ -22,7 +22,8 @@ constexpr std::size_t opened_at_once = 16;
 
 }  // namespace
 
-void Search::bound(Entry& entry, Bounds& bounds) const {
+void Search::bound(Entry& entry, GuardedBounds& guarded) const {
+    Bounds& bounds = guarded.bounds;
     const cluster::DeviceSpec& device = targets_[entry.target].cluster.instance.device;
     entry.is_bounded = true;
     work_.add(1, per_bounded_plan);
@@ -41,7 +42,10 @@ void Search::bound(Entry& entry, Bounds& bounds) const {
     if (memory->state + device.context_memory > device.memory) entry.rejection = Rejection::state;
     else if (memory->peak > device.memory) entry.rejection = Rejection::activations;
     if (entry.rejection == Rejection::state || (entry.rejection && entry.stands_for == 1)) return;
-    entry.time_bound = std::max(entry.time_bound, bounds.time(entry.plan));
+    {
+        const std::lock_guard lock(guarded.guard);
+        entry.time_bound = std::max(entry.time_bound, bounds.time(entry.plan));
+    }
     entry.bound = value_of(entry.target, entry.time_bound, memory->peak);
     if (!entry.rejection) entry.rejection = constraint_violated(entry.target, entry.time_bound);
 }
@@ -127,15 +131,15 @@ void Search::open_families(const std::vector<std::size_t>& opened) {
                                                                               by_layout.end());
     const bool bounds_time_first = request_.uses_bounds && request_.objective != Objective::memory;
     work_on(tasks.size(), [&](std::size_t t) {
-        Bounds& bounds = bounds_[tasks[t].first]->bounds;
+        GuardedBounds& guarded = *bounds_[tasks[t].first];
         for (const std::size_t i : tasks[t].second) {
             Entry& entry = entries_[i];
             if (!bounds_time_first) {
-                bound(entry, bounds);
+                bound(entry, guarded);
                 continue;
             }
             work_.add(1, per_opened_plan);
-            entry.time_bound = std::max(entry.time_bound, bounds.time_of_any_partition(entry.plan));
+            entry.time_bound = std::max(entry.time_bound, guarded.bounds.time_of_any_partition(entry.plan));
             entry.bound = value_of(entry.target, entry.time_bound, core::Bytes(0));
             entry.rejection = constraint_violated(entry.target, entry.time_bound);
         }
@@ -203,16 +207,17 @@ void Search::choose_horizon(Entry& entry) {
 }
 
 void Search::tighten(Entry& entry) {
+    GuardedBounds& guarded = *bounds_[entry.layout];
+    if (!entry.is_bounded) return bound(entry, guarded);
+    if (entry.is_open) choose_horizon(entry);
+    if (entry.rejection) return;
+    work_.add(1, per_tightened_plan);
+    const double passes = 2.0 * entry.plan.stages() * entry.plan.micro_batches;
+    work_.add(passes <= most_replayed_passes ? passes : 0, per_replayed_pass);
     Bounds::OrderTiming timing;
     {
-        const std::lock_guard lock(bounds_[entry.layout]->guard);
-        if (!entry.is_bounded) return bound(entry, bounds_[entry.layout]->bounds);
-        if (entry.is_open) choose_horizon(entry);
-        if (entry.rejection) return;
-        work_.add(1, per_tightened_plan);
-        const double passes = 2.0 * entry.plan.stages() * entry.plan.micro_batches;
-        work_.add(passes <= most_replayed_passes ? passes : 0, per_replayed_pass);
-        timing = bounds_[entry.layout]->bounds.order_timing(entry.plan);
+        const std::lock_guard lock(guarded.guard);
+        timing = guarded.bounds.order_timing(entry.plan);
     }
     entry.time_bound = std::max(entry.time_bound, timing.time());
     entry.bound = std::max(entry.bound, value_of(entry.target, entry.time_bound, entry.memory.peak));

@@ -206,8 +206,15 @@ private:
     void explain_plans();
     void judge_bounds(double registered);
 
+    struct GuardedBounds {
+        GuardedBounds(const cluster::Cluster& cluster, OrderCollection& orders, StageCollection& stages,
+                      sim::KnownCandidates& known)
+            : bounds(cluster, orders, stages, &known) {}
+        std::mutex guard;  // for what is not thread-safe
+        Bounds bounds;
+    };
     // Parts of bound_families and search_waves.
-    void bound(Entry& entry, Bounds& bounds) const;
+    void bound(Entry& entry, GuardedBounds& guarded) const;
     std::optional<double> least_bound() const;
     std::vector<std::size_t> next_families() const;
     void open_families(const std::vector<std::size_t>& opened);
@@ -265,13 +272,6 @@ private:
     const model::ModelGraph& graph_;
     const std::vector<Target>& targets_;
     const SearchRequest& request_;
-    struct GuardedBounds {
-        GuardedBounds(const cluster::Cluster& cluster, OrderCollection& orders, StageCollection& stages,
-                      sim::KnownCandidates& known)
-            : bounds(cluster, orders, stages, &known) {}
-        std::mutex guard;
-        Bounds bounds;
-    };
     std::deque<Entry> entries_;   // of the groups that were looked into, which no growth copies
     std::size_t enumerated_ = 0;  // plans of the space, and entries made beside them
     std::vector<Family> families_;

@@ -6,7 +6,7 @@
 // end weights take what is free.
 #include <algorithm>
 #include <array>
-#include <limits>
+#include <numeric>
 
 #include "core/index/integers.h"
 #include "schedule/pipeline/generators.h"
@@ -27,23 +27,32 @@ using Slots = std::vector<std::vector<int>>;
 
 struct Start {
     int slot = 0, rank = 0, pass = 0, micro_batch = 0;
-    auto operator<=>(const Start&) const = default;
 };
-
-std::vector<Start> starts_of(const std::vector<Slots>& ranks) {
-    std::vector<Start> starts;
-    for (const std::int32_t r : core::indices(ranks))
-        for (const std::int32_t pass : core::indices(ranks[r]))
-            for (const std::int32_t k : core::indices(ranks[r][pass]))
-                starts.push_back({ranks[r][pass][k], r, pass, k});
-    std::sort(starts.begin(), starts.end());
-    return starts;
-}
 
 int last_slot(const Slots& rank) {
     int last = 0;
     for (const std::vector<int>& pass : rank) last = std::max(last, pass.empty() ? 0 : pass.back());
     return last;
+}
+
+// By slot, then rank, pass and micro-batch. Slots are few and close together, so they are counted.
+std::vector<Start> starts_of(const std::vector<Slots>& ranks) {
+    std::vector<std::size_t> next;  // by slot: where its next start goes
+    for (const Slots& rank : ranks)
+        for (const std::vector<int>& pass : rank)
+            for (const int slot : pass) {
+                const std::size_t after = std::size_t(slot) + 1;
+                if (after >= next.size()) next.resize(after + 1, 0);
+                ++next[after];
+            }
+    if (next.empty()) return {};
+    std::partial_sum(next.begin(), next.end(), next.begin());
+    std::vector<Start> starts(next.back());
+    for (const std::int32_t r : core::indices(ranks))
+        for (const std::int32_t pass : core::indices(ranks[r]))
+            for (const std::int32_t k : core::indices(ranks[r][pass]))
+                starts[next[std::size_t(ranks[r][pass][k])]++] = {ranks[r][pass][k], r, pass, k};
+    return starts;
 }
 
 // The pass in each slot; -1: the slot is free.
