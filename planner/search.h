@@ -55,8 +55,9 @@ struct SearchRequest {
     bool uses_bounds = true;                  // false: simulate everything that may fit (the tests' oracle)
     int most_virtual_stages = 8;
     // Where activations may go when they do not fit: with the longest loading horizon that does, as shorter
-    // ones copy more and wait longer (for the objective memory every horizon counts). none: they stay.
-    // Targets whose base plan offloads keep its setting.
+    // ones copy more and mostly wait longer, or with a shorter one where that is the best plan of all (for
+    // the objective memory every horizon counts). none: they stay. Targets whose base plan offloads keep its
+    // setting.
     schedule::Offload offload = schedule::Offload::host;
     sim::CostConstants constants = {};
     // Clusters that might be trained on as well, of whose plans only a bound is known: the arithmetic at the

@@ -75,14 +75,14 @@ PartitionTask Search::task_of(const RankedPlan& ranked) const {
     return task;
 }
 
-// In the memory of the device if it can be, else with the longest horizon of offload with which it fits.
-// `limit`: steps that are as long are of no use.
+// In the memory of the device if it can be, else with the longest horizon of offload with which it fits, or a
+// shorter one that is better than the best. `limit`: steps that are as long are of no use.
 std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, core::Seconds limit) const {
     const Target& target = targets_[task.target];
     const std::vector<model::OperatorRange> ranges = ranges_of(graph_, task.plan.partition.first_units);
     const bool may_offload =
         request_.offload != schedule::Offload::none && task.plan.offload == schedule::Offload::none;
-    std::optional<bool> is_hopeless;  // whatever the horizon
+    std::optional<core::Seconds> alone;  // whatever the horizon
     const auto try_plan = [&](const schedule::Plan& plan) -> std::optional<RankedPlan> {
         {
             const std::lock_guard lock(bounds_[task.layout]->guard);
@@ -93,8 +93,8 @@ std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, 
                 return std::nullopt;
         }
         if (!is_run(target, plan)) return std::nullopt;
-        if (!is_hopeless) is_hopeless = time_alone(task.target, plan, may_offload).bound >= limit;
-        if (*is_hopeless) return std::nullopt;
+        if (!alone) alone = time_alone(task.target, plan, may_offload).bound;
+        if (*alone >= limit) return std::nullopt;
         RankedPlan ranked;
         ranked.candidate = task.target;
         ranked.plan = plan;
@@ -111,10 +111,13 @@ std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, 
         const std::vector<int> horizons = loading_horizons(graph_, target.cluster.instance.device, task.plan);
         schedule::Plan away = task.plan;
         away.offload = request_.offload;
-        for (auto horizon = horizons.rbegin();
-             horizon != horizons.rend() && !ranked && !is_hopeless.value_or(false); ++horizon) {
+        for (auto horizon = horizons.rbegin(); horizon != horizons.rend(); ++horizon) {
             away.activation_loading_horizon = *horizon;
-            ranked = try_plan(away);
+            std::optional<RankedPlan> tried = try_plan(away);
+            if (tried && (!ranked || is_better(*tried, *ranked))) ranked = std::move(tried);
+            if (ranked)
+                limit = std::min(limit, step_limit(task.target, std::min(ranked->value, best_value())));
+            if (alone && *alone >= limit) break;
         }
     }
     if (ranked && constraint_violated(task.target, ranked->evaluation.step_time)) return std::nullopt;

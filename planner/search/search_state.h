@@ -57,9 +57,10 @@ struct Entry {
     // Offload: of the target's loading horizons those from `first` to before `end` are in question, and while
     // none is chosen the bounds are those of any.
     bool is_open = false;
+    bool is_shorter = false;  // it fits with a longer horizon
     std::size_t first = 0, end = 0;
     std::size_t stands_for =
-        1;  // plans of the space: this one, and those that are looked at only if it is rejected
+        1;  // plans of the space: this one, and those that are looked at after it, if at all
     std::size_t skipped = 0;  // of the last choice of a horizon: plans that cannot fit
 };
 
@@ -128,8 +129,8 @@ private:
         if (request_.budget && cluster::price(cluster) * total > *request_.budget) return Rejection::budget;
         return std::nullopt;
     }
-    // Of one plan's horizons the longest that fits is the fastest; what needs least memory is known of each
-    // apart.
+    // Where memory decides, one after the other; else the longest that fits, and then those that may be
+    // better than everything.
     bool looks_at_every_horizon() const { return request_.objective == Objective::memory; }
     // Where time decides, longest paths exclude most of what compute orders do not, for half of a simulation.
     bool times_plans() const { return request_.uses_bounds && request_.objective != Objective::memory; }
@@ -238,6 +239,7 @@ private:
     void time_all(const std::vector<std::size_t>& untimed);
     void simulate(const std::vector<std::size_t>& taken, core::Diagnostics& diagnostics);
     bool pursue(core::Diagnostics& diagnostics);
+    void exclude_shorter();
 
     // Parts of probe_usual_plans.
     double best_value() const;
@@ -281,6 +283,7 @@ private:
     std::set<HurryKey> hurried_;  // the queue once more, from when a search is late without a plan
     bool is_hurried_ = false;
     std::vector<std::size_t> pursued_;  // entries in the place of ones that needed too much memory
+    std::vector<std::size_t> shorter_;  // entries in the queue of plans that fit with a longer horizon
     std::size_t wanted_ = 1;
     SearchResult result_;
     // The least value that something not looked at may have.

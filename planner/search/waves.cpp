@@ -101,16 +101,21 @@ void Search::settle(RankedPlan& ranked, sim::Evaluation evaluation) const {
     ranked.training_cost = ranked.evaluation.rate * *ranked.training_time;
 }
 
-// What comes into question once an entry has been simulated: where memory was exceeded, offload, or a shorter
-// horizon than the one that was tried.
+// What comes into question once an entry has been simulated: where memory was exceeded, offload; and shorter
+// horizons than the one that was tried. Mostly they take longer, but where copies share links with other
+// communication they need not.
 std::optional<Entry> Search::after_taking(Entry& entry, std::optional<Rejection> rejection) const {
     const bool is_first = entry.plan.offload == schedule::Offload::none;
-    if (!request_.uses_bounds || entry.stands_for == 1 ||
-        (!looks_at_every_horizon() && rejection != Rejection::simulated_peak))
-        return std::nullopt;
+    const bool is_too_large = rejection == Rejection::simulated_peak;
+    const bool is_too_slow = rejection == Rejection::deadline || rejection == Rejection::budget;
+    const bool goes_on =
+        looks_at_every_horizon() || is_too_large || (!is_first && (!rejection || is_too_slow));
+    if (!request_.uses_bounds || entry.stands_for == 1 || !goes_on) return std::nullopt;
     Entry next = is_first ? offloaded(entry) : entry;
+    next.is_taken = false;
     if (!is_first) {
         next.is_open = true;
+        next.is_shorter = !looks_at_every_horizon() && (entry.is_shorter || !rejection);
         next.is_tight = false;
         next.stands_for = entry.stands_for - 1;
         if (looks_at_every_horizon()) ++next.first;
@@ -137,9 +142,11 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
         entries_[taken[i]].is_taken = true;
         note_order(ranked[i].plan, ranked[i].evaluation.settles_late);
         if (std::optional<Entry> next = after_taking(entries_[taken[i]], rejections[i])) {
+            const bool is_shorter = next->is_shorter;
             add(std::move(*next));
             // A longer horizon needs more.
-            if (rejections[i] == Rejection::simulated_peak && !looks_at_every_horizon())
+            if (is_shorter) shorter_.push_back(entries_.size() - 1);
+            else if (rejections[i] == Rejection::simulated_peak && !looks_at_every_horizon())
                 pursued_.push_back(entries_.size() - 1);
         }
         const Entry& entry = entries_[taken[i]];
@@ -148,7 +155,8 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
             account.pruned += entry.stands_for - 1;
             if (request_.keeps_front) add_to_front(result_.front, ranked[i]);
             result_.near_ties.add(ranked[i], targets_[ranked[i].candidate].cluster.nodes);
-            result_.plans.push_back(std::move(ranked[i]));
+            if (entry.is_shorter) keep_plan(std::move(ranked[i]));
+            else result_.plans.push_back(std::move(ranked[i]));
             continue;
         }
         if (!account.rejected.contains(*rejections[i]) && problems[i].has_errors())
@@ -161,6 +169,18 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
     }
     std::stable_sort(result_.plans.begin(), result_.plans.end(), is_better);
     if (result_.plans.size() > request_.keep) result_.plans.resize(request_.keep);
+    exclude_shorter();
+}
+
+// Of a plan that fits with a longer horizon, shorter ones are of interest only as the very best.
+void Search::exclude_shorter() {
+    std::erase_if(shorter_, [&](std::size_t i) {
+        if (entries_[i].is_taken || entries_[i].rejection) return true;
+        if (entries_[i].bound < best_value()) return false;
+        leave_queue(i);
+        result_.account.pruned += entries_[i].stands_for;
+        return true;
+    });
 }
 
 // What would be among the best but for its memory is tried with less of it, at once. Is there such a plan?
@@ -179,7 +199,10 @@ bool Search::pursue(core::Diagnostics& diagnostics) {
 
 // `share` of the limit is for everything up to the end of these waves.
 void Search::search_waves(core::Diagnostics& diagnostics, double share) {
-    while (const std::optional<double> least = least_bound()) {
+    while (true) {
+        exclude_shorter();
+        const std::optional<double> least = least_bound();
+        if (!least) return;
         const bool is_over = is_late(share);
         if (is_beaten(*least) || (is_over && !result_.plans.empty()) || is_late(patience)) return;
         tell_progress(*least);
