@@ -205,6 +205,7 @@ std::string_view reason_of(Rejection rejection) {
         case Rejection::state: return "parameters, gradients and optimizer state exceed memory";
         case Rejection::simulated_peak: return "simulated peak exceeds memory";
         case Rejection::no_figure: return "the device has no figure for it";
+        case Rejection::unneeded: return "offload where activations fit";
     }
     throw core::InternalError("broken promise: every rejection has a reason");
 }

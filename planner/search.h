@@ -97,6 +97,7 @@ enum class Rejection {
     state,           // parameters, gradients and optimizer state alone exceed the device's memory
     simulated_peak,  // the simulated peak exceeds the device's memory
     no_figure,       // the device has no price for it
+    unneeded,        // its activations would be offloaded, though they fit
 };
 std::string_view reason_of(Rejection rejection);
 

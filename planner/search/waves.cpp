@@ -152,7 +152,7 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
         const Entry& entry = entries_[taken[i]];
         if (!rejections[i]) {
             ++account.evaluated;
-            account.pruned += entry.stands_for - 1;
+            if (entry.stands_for > 1) account.rejected[Rejection::unneeded] += entry.stands_for - 1;
             if (request_.keeps_front) add_to_front(result_.front, ranked[i]);
             result_.near_ties.add(ranked[i], targets_[ranked[i].candidate].cluster.nodes);
             if (entry.is_shorter) keep_plan(std::move(ranked[i]));
