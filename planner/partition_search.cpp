@@ -21,26 +21,49 @@ constexpr std::size_t most_visited = 40'000;
 constexpr int most_tries_of_a_walk = 5;
 // Two cuts are moved together where there are no more stages than this.
 constexpr std::size_t most_stages_in_pairs = 4;
+// A unit goes from a stage to any other where there are no more stages than this, until so many of these
+// moves in a row, those of the least bounds, are in vain.
+constexpr std::size_t most_stages_apart = 64, most_in_vain = 12;
 
-std::vector<std::vector<std::int32_t>> neighbours(const std::vector<std::int32_t>& cuts, std::size_t units) {
-    std::vector<std::vector<std::int32_t>> moved;
-    const auto add = [&](std::vector<std::int32_t> next) {
-        for (std::size_t s = 1; s < next.size(); ++s)
-            if (next[s] <= next[s - 1]) return;
-        if (std::cmp_less(next.back(), units)) moved.push_back(std::move(next));
-    };
+using Cuts = std::vector<std::int32_t>;
+
+void add_cuts(Cuts next, std::size_t units, std::vector<Cuts>& moved) {
+    for (std::size_t s = 1; s < next.size(); ++s)
+        if (next[s] <= next[s - 1]) return;
+    if (std::cmp_less(next.back(), units)) moved.push_back(std::move(next));
+}
+
+// A unit goes to the stage before or behind, or two do.
+std::vector<Cuts> near_moves(const Cuts& cuts, std::size_t units) {
+    std::vector<Cuts> moved;
     for (std::size_t a = 1; a < cuts.size(); ++a)
         for (const std::int32_t step : {-1, 1}) {
-            std::vector<std::int32_t> one = cuts;
+            Cuts one = cuts;
             one[a] += step;
-            add(one);
+            add_cuts(one, units, moved);
             if (cuts.size() > most_stages_in_pairs) continue;
             for (std::size_t b = a + 1; b < cuts.size(); ++b)
                 for (const std::int32_t other : {-1, 1}) {
-                    std::vector<std::int32_t> two = one;
+                    Cuts two = one;
                     two[b] += other;
-                    add(std::move(two));
+                    add_cuts(std::move(two), units, moved);
                 }
+        }
+    return moved;
+}
+
+// A unit goes further: all cuts in between move one way.
+std::vector<Cuts> far_moves(const Cuts& cuts, std::size_t units) {
+    std::vector<Cuts> moved;
+    if (cuts.size() > most_stages_apart) return moved;
+    for (std::size_t first = 1; first < cuts.size(); ++first)
+        for (const std::int32_t step : {-1, 1}) {
+            Cuts some = cuts;
+            some[first] += step;
+            for (std::size_t last = first + 1; last < cuts.size(); ++last) {
+                some[last] += step;
+                add_cuts(some, units, moved);
+            }
         }
     return moved;
 }
@@ -50,28 +73,38 @@ std::vector<std::vector<std::int32_t>> neighbours(const std::vector<std::int32_t
 // Moves from where the plan is, but for those that cannot be better.
 void PartitionSearch::look_around(Improvement& improvement) const {
     improvement.options.clear();
-    improvement.next = 0;
+    improvement.next = improvement.in_vain = 0;
     const PartitionMeans::Layout layout = means_.layout(improvement.task->layout);
     const std::lock_guard lock(*layout.guard);
     StageTable table(graph_, *layout.bounds);
     const PartitionSpace space(table, improvement.task->plan);
     const core::Seconds limit = means_.limit(improvement.task->target, improvement.plan->value);
-    for (std::vector<std::int32_t>& cuts :
-         neighbours(improvement.plan->plan.partition.first_units, graph_.units.size())) {
-        if (!improvement.known.insert(cuts).second) continue;
-        const core::Seconds bound = space.bound_of(cuts, limit);
-        if (bound < limit) improvement.options.push_back({bound, std::move(cuts)});
+    const Cuts& cuts = improvement.plan->plan.partition.first_units;
+    for (Cuts& move : improvement.goes_far ? far_moves(cuts, graph_.units.size())
+                                           : near_moves(cuts, graph_.units.size())) {
+        if (improvement.known.contains(move)) continue;
+        const core::Seconds bound = space.bound_of(move, limit);
+        if (bound < limit) improvement.options.push_back({bound, std::move(move)});
     }
     std::stable_sort(improvement.options.begin(), improvement.options.end(),
                      [](const PartitionOption& a, const PartitionOption& b) { return a.bound < b.bound; });
 }
 
-// To the best of the moves, once all are looked at. False where none is better: that is the end.
+// To the best of the moves, once all are looked at; of far ones to the first that is better. False where none
+// is: that is the end.
 bool PartitionSearch::advance(Improvement& improvement) const {
-    while (improvement.next == improvement.options.size()) {
-        if (improvement.better && is_better(*improvement.better, *improvement.plan))
+    const auto is_over = [&] {
+        return improvement.next == improvement.options.size() ||
+               (improvement.goes_far && (improvement.better || improvement.in_vain >= most_in_vain));
+    };
+    while (is_over()) {
+        if (improvement.better && is_better(*improvement.better, *improvement.plan)) {
             *improvement.plan = std::move(*improvement.better);
-        else if (!improvement.known.empty()) return false;
+            improvement.goes_far = false;
+        } else if (!improvement.known.empty()) {
+            if (improvement.goes_far || !improvement.is_first) return false;
+            improvement.goes_far = true;
+        }
         improvement.better = std::nullopt;
         improvement.known.insert(improvement.plan->plan.partition.first_units);
         look_around(improvement);
@@ -83,8 +116,13 @@ std::vector<char> PartitionSearch::improve(std::vector<RankedPlan>& plans,
                                            const std::vector<PartitionTask>& tasks,
                                            const std::function<bool()>& has_time) {
     std::vector<Improvement> improvements;
-    for (std::size_t p = 0; p < plans.size(); ++p)
-        improvements.push_back({&plans[p], &tasks[p], {}, {}, 0, {}, plans[p].plan.stages() == 1});
+    for (std::size_t p = 0; p < plans.size(); ++p) {
+        Improvement& improvement = improvements.emplace_back();
+        improvement.plan = &plans[p];
+        improvement.task = &tasks[p];
+        improvement.is_first = p == 0;
+        improvement.is_done = plans[p].plan.stages() == 1;
+    }
     while (!means_.is_late()) {
         // Of each plan some moves, so that all threads have work.
         std::vector<std::pair<std::size_t, std::size_t>> moves;  // of a plan, and which
@@ -95,7 +133,10 @@ std::vector<char> PartitionSearch::improve(std::vector<RankedPlan>& plans,
             if (improvement.is_done) continue;
             const std::size_t end =
                 std::min(improvement.options.size(), improvement.next + simulated_at_once);
-            while (improvement.next < end) moves.emplace_back(p, improvement.next++);
+            for (; improvement.next < end; ++improvement.next, ++improvement.in_vain) {
+                improvement.known.insert(improvement.options[improvement.next].first_units);
+                moves.emplace_back(p, improvement.next);
+            }
         }
         if (moves.empty()) break;
         std::vector<std::optional<RankedPlan>> results(moves.size());

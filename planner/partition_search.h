@@ -51,8 +51,9 @@ public:
         : graph_(graph), means_(std::move(means)) {}
 
     // Moves cuts of the plans, each one or two neighbours at a time, until no such move makes its value
-    // better; of each: false when time was up before. `tasks` are of the plans. The plans behind the first
-    // take turns with it as long as `has_time` says so.
+    // better; of each: false when time was up before. Of the first plan units go to stages further away too,
+    // as far as their bounds promise something. `tasks` are of the plans. The plans behind the first take
+    // turns with it as long as `has_time` says so.
     std::vector<char> improve(std::vector<RankedPlan>& plans, const std::vector<PartitionTask>& tasks,
                               const std::function<bool()>& has_time);
     // Simulates every partition of the tasks whose bound is below the best value, which is then `best`'s or
@@ -74,12 +75,14 @@ private:
     };
     // A plan whose cuts are moved.
     struct Improvement {
-        RankedPlan* plan;
-        const PartitionTask* task;
-        std::set<std::vector<std::int32_t>> known;
-        std::vector<PartitionOption> options;  // moves, in the order of their bounds
-        std::size_t next = 0;                  // of the options
-        std::optional<RankedPlan> better;      // the best of those simulated
+        RankedPlan* plan = nullptr;
+        const PartitionTask* task = nullptr;
+        bool is_first = false;                      // of the ranking: it goes far too
+        bool goes_far = false;                      // no near move is better
+        std::set<std::vector<std::int32_t>> known;  // where it was
+        std::vector<PartitionOption> options;       // moves, in the order of their bounds
+        std::size_t next = 0, in_vain = 0;          // of the options; those tried
+        std::optional<RankedPlan> better;           // the best of those simulated
         bool is_done = false;
     };
     void look_around(Improvement& improvement) const;

@@ -168,6 +168,13 @@ TEST_CASE("no move of a cut, shard degree, recomputation or micro-batch beats a 
                 moved.partition.first_units[c] += by;
                 check(moved);
             }
+        if (found.offload != schedule::Offload::none)
+            for (const int horizon :
+                 loading_horizons(question.graph, target.cluster.instance.device, found)) {
+                schedule::Plan moved = found;
+                moved.activation_loading_horizon = horizon;
+                check(moved);
+            }
         if (found.sharding != schedule::Sharding::none)
             for (const int degree : {found.layout.data, target.cluster.instance.devices})
                 if (degree <= found.layout.data) {
@@ -189,4 +196,22 @@ TEST_CASE("no move of a cut, shard degree, recomputation or micro-batch beats a 
                 check(moved);
             }
     }
+}
+
+TEST_CASE("a plan of many stages is no slower than with the partition that the simulator chooses for it") {
+    const model::ModelGraph graph = load_graph("llama-2-7b", 4096);
+    const std::vector<Target> targets = {target_of("p4d.24xlarge", 4)};
+    SearchRequest request;
+    request.global_batch = 8;
+    core::Diagnostics diagnostics;
+    const SearchResult result = search_plans(graph, targets, request, diagnostics);
+    REQUIRE_FALSE(result.plans.empty());
+    const RankedPlan& first = result.plans.front();
+    REQUIRE(first.plan.stages() > first.plan.layout.pipeline);
+    schedule::Plan plan = first.plan;
+    plan.partition = {};
+    const auto evaluation =
+        sim::evaluate(graph, targets.front().cluster, plan, diagnostics, {.verifies = false});
+    REQUIRE(evaluation);
+    CHECK(evaluation->step_time.value >= first.value * (1 - 1e-9));
 }
