@@ -378,7 +378,10 @@ std::vector<std::pair<std::string, std::string>> fixed_axes(bool covers_partitio
              : "the longest stage is shortest; of the first plan no move of one cut by one unit is "
                "better"},
         {"shard_degree", "all replicas, or those of one node"},
-        {"offload", "only what does not fit, with the longest activation_loading_horizon that does"},
+        {"offload",
+         "only what does not fit: the longest activation_loading_horizon (a power of two) that does, and "
+         "shorter "
+         "ones that may be the best of all"},
         {"sequence_parallel", "wherever tokens divide"},
         {"tensor_overlap", "of the base plan, or the values that are asked for"},
         {"gradient_bucket", "of the base plan"},
