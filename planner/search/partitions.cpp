@@ -6,7 +6,8 @@
 
 namespace planner {
 
-// Steps of this length or longer are no better than the value, or violate a constraint.
+// Steps of this length or longer are no better than the value, or violate a constraint. Of an objective that
+// no step tells of, the value.
 core::Seconds Search::step_limit(std::size_t target, double value) const {
     const core::DollarsPerSecond rate = cluster::price(targets_[target].cluster);
     core::Seconds limit(value);
@@ -76,7 +77,8 @@ PartitionTask Search::task_of(const RankedPlan& ranked) const {
 }
 
 // In the memory of the device if it can be, else with the longest horizon of offload with which it fits, or a
-// shorter one that is better than the best. `limit`: steps that are as long are of no use.
+// shorter one that is better than the best; where memory decides, with whatever needs least. `limit`: steps
+// that are as long are of no use, or as much memory in bytes.
 std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, core::Seconds limit) const {
     const Target& target = targets_[task.target];
     const std::vector<model::OperatorRange> ranges = ranges_of(graph_, task.plan.partition.first_units);
@@ -89,12 +91,13 @@ std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, 
             Bounds& bounds = bounds_[task.layout]->bounds;
             const std::optional<MemoryBound> memory = bounds.memory_of(plan, ranges);
             if (!memory || memory->peak > target.cluster.instance.device.memory ||
-                bounds.time_of_copies(plan, ranges) >= limit)
+                (looks_at_every_horizon() ? memory->peak.value >= limit.value
+                                          : bounds.time_of_copies(plan, ranges) >= limit))
                 return std::nullopt;
         }
         if (!is_run(target, plan)) return std::nullopt;
-        if (!alone) alone = time_alone(task.target, plan, may_offload).bound;
-        if (*alone >= limit) return std::nullopt;
+        if (!alone && !looks_at_every_horizon()) alone = time_alone(task.target, plan, may_offload).bound;
+        if (alone && *alone >= limit) return std::nullopt;
         RankedPlan ranked;
         ranked.candidate = task.target;
         ranked.plan = plan;
@@ -104,10 +107,11 @@ std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, 
         count_work(plan, evaluation);
         if (!evaluation || !evaluation->fits) return std::nullopt;
         settle(ranked, std::move(*evaluation));
+        if (constraint_violated(task.target, ranked.evaluation.step_time)) return std::nullopt;
         return ranked;
     };
     std::optional<RankedPlan> ranked = try_plan(task.plan);
-    if (!ranked && may_offload) {
+    if (may_offload && (!ranked || looks_at_every_horizon())) {
         const std::vector<int> horizons = loading_horizons(graph_, target.cluster.instance.device, task.plan);
         schedule::Plan away = task.plan;
         away.offload = request_.offload;
@@ -115,12 +119,11 @@ std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, 
             away.activation_loading_horizon = *horizon;
             std::optional<RankedPlan> tried = try_plan(away);
             if (tried && (!ranked || is_better(*tried, *ranked))) ranked = std::move(tried);
-            if (ranked)
+            if (ranked && !looks_at_every_horizon())
                 limit = std::min(limit, step_limit(task.target, std::min(ranked->value, best_value())));
             if (alone && *alone >= limit) break;
         }
     }
-    if (ranked && constraint_violated(task.target, ranked->evaluation.step_time)) return std::nullopt;
     return ranked;
 }
 
