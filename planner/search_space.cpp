@@ -380,8 +380,7 @@ std::vector<std::pair<std::string, std::string>> fixed_axes(bool covers_partitio
         {"shard_degree", "all replicas, or those of one node"},
         {"offload",
          "only what does not fit: the longest activation_loading_horizon (a power of two) that does, and "
-         "shorter "
-         "ones that may be the best of all"},
+         "shorter ones that may be the best of all"},
         {"sequence_parallel", "wherever tokens divide"},
         {"tensor_overlap", "of the base plan, or the values that are asked for"},
         {"gradient_bucket", "of the base plan"},

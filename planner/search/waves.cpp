@@ -142,10 +142,9 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
         entries_[taken[i]].is_taken = true;
         note_order(ranked[i].plan, ranked[i].evaluation.settles_late);
         if (std::optional<Entry> next = after_taking(entries_[taken[i]], rejections[i])) {
-            const bool is_shorter = next->is_shorter;
             add(std::move(*next));
             // A longer horizon needs more.
-            if (is_shorter) shorter_.push_back(entries_.size() - 1);
+            if (entries_.back().is_shorter) shorter_.push_back(entries_.size() - 1);
             else if (rejections[i] == Rejection::simulated_peak && !looks_at_every_horizon())
                 pursued_.push_back(entries_.size() - 1);
         }
@@ -169,7 +168,6 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
     }
     std::stable_sort(result_.plans.begin(), result_.plans.end(), is_better);
     if (result_.plans.size() > request_.keep) result_.plans.resize(request_.keep);
-    exclude_shorter();
 }
 
 // Of a plan that fits with a longer horizon, shorter ones are of interest only as the very best.
