@@ -61,6 +61,10 @@ GroupKind shard_group(const schedule::Plan& plan, bool is_expert) {
     return plan.effective_shard_degree() < plan.layout.data ? GroupKind::shard : GroupKind::data;
 }
 
+bool scatters_every_micro_batch(const schedule::Plan& plan) {
+    return plan.shards(schedule::Sharding::gradients) && plan.pieces(false) > 1;
+}
+
 Bounds::PassesByStage addresses_of(const std::vector<Bounds::StagePasses>& passes) {
     Bounds::PassesByStage addresses;
     for (const Bounds::StagePasses& stage : passes) addresses.push_back(&stage);
@@ -78,8 +82,8 @@ struct Bounds::Caches {
         communication;  // by shard degree, offload and sequence parallelism
     std::map<std::tuple<const schedule::Schedule*, int, int, int, int>, core::Seconds>
         after_passes;  // by order, micro-batch, recomputation and sharding
-    std::map<std::tuple<const schedule::Schedule*, int, bool>, core::Seconds>
-        transfers;  // by order, micro-batch and sequence parallelism
+    std::map<std::tuple<const schedule::Schedule*, int, bool, bool>, Sends>
+        sends;  // by order, micro-batch, sequence parallelism and whether they are of any partition
     std::map<std::tuple<std::int32_t, std::int32_t, int, bool, int, int>, Traffic>
         traffic;  // by operators, pipeline rank, sequence parallelism and sharding
     std::map<std::tuple<int, int, bool, GradientHandling, int>, Whole>
@@ -563,7 +567,8 @@ std::vector<Bounds::StagePasses> Bounds::all_passes(const schedule::Plan& plan,
 // Every rank waits for the first micro-batch, works on all, and the last one goes back to the first stage.
 core::Seconds Bounds::time_of_passes(const schedule::Plan& plan, const schedule::Schedule& order,
                                      const std::vector<model::OperatorRange>& ranges,
-                                     const PassesByStage& stages, const std::vector<core::Seconds>& copies) {
+                                     const PassesByStage& stages, const Sends& sends,
+                                     const std::vector<core::Seconds>& copies) {
     const std::size_t p = order.ranks;
     std::vector<core::Seconds> busy(p), weight(p), host(p), fill(p), drain(p), compute(p), crowding(p);
     std::vector<double> share(p, 0);
@@ -579,6 +584,10 @@ core::Seconds Bounds::time_of_passes(const schedule::Plan& plan, const schedule:
         const StagePasses& passes = *stages[s];
         forward_so_far += passes.forward;
         backward_so_far += passes.backward;
+        if (order.directions == 1 && s + 1 < order.stages) {
+            forward_so_far += sends[s].forward;
+            backward_so_far += sends[s + 1].backward;
+        }
         busy[rank] += passes.busy;
         weight[rank] += passes.weight;
         host[rank] += passes.host;
@@ -615,10 +624,9 @@ core::Seconds Bounds::time(const schedule::Plan& plan, const schedule::Schedule&
     if (plan.offload != schedule::Offload::none)
         copies = copy_times(plan, order, stages_.activations(plan, order));
     const std::vector<model::OperatorRange>& ranges = *stages_.stages(plan);
-    core::Seconds bound = time_of_passes(plan, order, ranges, stages, copies) + after_passes(plan, order);
-    if (plan.layout.data > 1)
-        bound =
-            std::max(bound, data_parallel_time(plan, order, ranges, stages_.rank_parameters(plan, order)));
+    core::Seconds bound = time_of_passes(plan, order, ranges, stages, sends(plan, order, false), copies) +
+                          after_passes(plan, order);
+    if (plan.layout.data > 1) bound = std::max(bound, data_parallel_time(plan, order, ranges));
     return bound * claimed_share;
 }
 
@@ -656,27 +664,35 @@ core::Seconds Bounds::after_passes(const schedule::Plan& plan, const schedule::S
     return least.value_or(core::Seconds(0));
 }
 
-// Between ranks, at least.
-core::Seconds Bounds::transfer_time(const schedule::Plan& plan, const schedule::Schedule& order) {
-    const auto [entry, is_new] = caches_of(plan).transfers.try_emplace(
-        {&order, plan.micro_batch, plan.sequence_parallel});  // the order knows how often each passes
-    if (is_new) entry->second = transfer_time(plan, order, stages_.smallest_transfer(plan));
-    return entry->second;
-}
-
-core::Seconds Bounds::transfer_time(const schedule::Plan& plan, const schedule::Schedule& order,
-                                    core::Bytes bytes) {
+// The least of what crosses any boundary, over the links of each.
+const Bounds::Sends& Bounds::sends(const schedule::Plan& plan, const schedule::Schedule& order,
+                                   bool of_any_partition) {
+    const auto [entry, is_new] =
+        caches_of(plan).sends.try_emplace({&order, plan.micro_batch, plan.sequence_parallel,
+                                           of_any_partition});  // the order knows how often each passes
+    Sends& sends = entry->second;
+    if (!is_new) return sends;
+    const core::Bytes bytes =
+        of_any_partition ? stages_.smallest_boundary(plan) : stages_.smallest_transfer(plan);
     sim::CommunicationCost& communication = communication_of(plan);
-    std::optional<core::Seconds> least;
+    const auto least = [&](int from_stage, int to_stage, schedule::PayloadKind payload) {
+        std::optional<core::Seconds> time;
+        for (int direction = 0; direction < order.directions; ++direction) {
+            const int from = schedule::rank_of_stage(order, from_stage, direction),
+                      to = schedule::rank_of_stage(order, to_stage, direction);
+            const core::Seconds taken = from == to ? core::Seconds(0)
+                                                   : communication.transfer(from, to, bytes, payload) +
+                                                         communication.assembly(to, bytes, payload);
+            time = time ? std::min(*time, taken) : taken;
+        }
+        return *time;
+    };
+    sends.resize(order.stages);
     for (int s = 0; s + 1 < order.stages; ++s) {
-        const int from = schedule::rank_of_stage(order, s), to = schedule::rank_of_stage(order, s + 1);
-        if (from == to) continue;
-        const core::Seconds time =
-            std::min(communication.transfer(from, to, bytes, schedule::PayloadKind::activation),
-                     communication.transfer(to, from, bytes, schedule::PayloadKind::activation_gradient));
-        least = least ? std::min(*least, time) : time;
+        sends[s].forward = least(s, s + 1, schedule::PayloadKind::activation);
+        sends[s + 1].backward = least(s + 1, s, schedule::PayloadKind::activation_gradient);
     }
-    return least.value_or(core::Seconds(0));
+    return sends;
 }
 
 // Replicas of whole nodes lie alike at every pipeline coordinate, as nodes do.
@@ -743,9 +759,31 @@ Bounds::Traffic Bounds::traffic_of(const schedule::Plan& plan, model::OperatorRa
     return traffic;
 }
 
+// Copies on several ranks are summed over these once a step, of sharded gradients the shard, and whole ones
+// over the replicas after that.
+std::vector<core::Seconds> Bounds::tied_reductions(const schedule::Plan& plan,
+                                                   const schedule::Schedule& order,
+                                                   const std::vector<StageCollection::TiedCopies>& tied) {
+    std::vector<core::Seconds> times(order.ranks);
+    if (order.directions > 1) return times;
+    sim::CommunicationCost& communication = communication_of(plan);
+    const int pieces = plan.pieces(false);
+    const bool is_sharded = scatters_every_micro_batch(plan);
+    for (const StageCollection::TiedCopies& copies : tied)
+        for (const std::int32_t rank : copies.ranks) {
+            const core::Bytes whole = core::size_of(plan.precision.gradients) * copies.elements;
+            times[rank] += communication.collective(CollectiveKind::all_reduce, GroupKind::tied_stages,
+                                                    is_sharded ? whole / pieces : whole, rank, copies.ranks);
+            if (plan.layout.data > 1 && !is_sharded)
+                times[rank] += communication.collective(
+                    pieces == 1 ? CollectiveKind::all_reduce : CollectiveKind::reduce_scatter,
+                    pieces == 1 ? GroupKind::data : shard_group(plan, false), whole, rank);
+        }
+    return times;
+}
+
 core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const schedule::Schedule& order,
-                                         const std::vector<model::OperatorRange>& ranges,
-                                         const std::vector<RankParameters>& parameters) {
+                                         const std::vector<model::OperatorRange>& ranges) {
     // A segment of a sequence is a micro-batch of its own.
     const double passes = double(plan.micro_batches) * plan.passes_per_micro_batch();
     std::vector<core::Seconds> streams(order.ranks);
@@ -755,23 +793,15 @@ core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const sched
         streams[rank] +=
             (of_stage.gathered * 2 + of_stage.scattered) * passes + of_stage.reduced + of_stage.after_update;
     }
-    const int pieces = plan.pieces(false);
-    for (int rank = 0; rank < order.ranks; ++rank) {
-        const double tied = parameters[rank].tied;
-        if (tied <= 0) continue;
-        // Copies of a tied parameter on several ranks are summed over these first, so its gradient is reduced
-        // once a step whatever the sharding.
-        streams[rank] += communication_of(plan).collective(
-            pieces == 1 ? CollectiveKind::all_reduce : CollectiveKind::reduce_scatter,
-            pieces == 1 ? GroupKind::data : shard_group(plan, false),
-            core::size_of(plan.precision.gradients) * tied, rank);
-    }
+    const std::vector<core::Seconds> tied =
+        tied_reductions(plan, order, stages_.tied_copies(plan, order, ranges));
+    for (std::size_t rank = 0; rank < tied.size(); ++rank) streams[rank] += tied[rank];
     return *std::max_element(streams.begin(), streams.end());
 }
 
 Bounds::OrderTiming Bounds::replay(const schedule::Plan& plan, const schedule::Schedule& order,
                                    const std::vector<model::OperatorRange>& ranges,
-                                   const PassesByStage& stages, core::Seconds transfer, core::Seconds after) {
+                                   const PassesByStage& stages, const Sends& sends, core::Seconds after) {
     OrderTiming result;
     if (plan.layout.pipeline == 1) return result;
     result.plan_ = plan;
@@ -781,7 +811,10 @@ Bounds::OrderTiming Bounds::replay(const schedule::Plan& plan, const schedule::S
     for (const StagePasses* stage : stages)
         result.costs_.stages.insert(result.costs_.stages.end(), stage->replayed.begin(),
                                     stage->replayed.end());
-    result.costs_.transfer = transfer;
+    result.costs_.sends = sends;
+    result.after_messages_ = tied_reductions(plan, order, stages_.tied_copies(plan, order, ranges));
+    result.costs_.after = result.after_messages_;
+    result.costs_.is_after_last_begins = scatters_every_micro_batch(plan);
     if (plan.layout.data == 1) return result;
     for (const std::int32_t s : core::indices(ranges)) {
         const Traffic& of_stage = traffic(plan, ranges[s], schedule::rank_of_stage(order, s));
@@ -796,7 +829,8 @@ core::Seconds Bounds::OrderTiming::time() const {
     if (!whole) return known_;
     std::vector<double> ends;
     core::Seconds end = whole->replay(costs_, ends).makespan;
-    if (!messages_.empty()) end = std::max(end, whole->end_of_messages(costs_, ends, messages_));
+    if (!messages_.empty())
+        end = std::max(end, whole->end_of_messages(costs_, ends, messages_, after_messages_));
     return std::max(known_, (end + after_) * claimed_share);
 }
 
@@ -808,9 +842,20 @@ Bounds::OrderTiming Bounds::order_timing(const schedule::Plan& plan) {
     OrderTiming result;
     const core::Seconds known = time(plan, *order, stages);
     if (known.value > 0)
-        result = replay(plan, *order, *stages_.stages(plan), stages, transfer_time(plan, *order),
+        result = replay(plan, *order, *stages_.stages(plan), stages, sends(plan, *order, false),
                         after_passes(plan, *order));
     result.known_ = known;
+    return result;
+}
+
+Bounds::AnyPartition Bounds::any_partition(const schedule::Plan& plan) {
+    AnyPartition result;
+    const schedule::Schedule* order = timed_order(plan);
+    if (!order || plan.layout.pipeline == 1) return result;
+    result.order = orders_.whole_order(plan);
+    result.costs.sends = sends(plan, *order, true);
+    result.costs.after = tied_reductions(plan, *order, stages_.tied_ends(plan, *order));
+    result.costs.is_after_last_begins = scatters_every_micro_batch(plan);
     return result;
 }
 
@@ -822,12 +867,11 @@ core::Seconds Bounds::time_of_order(const schedule::Plan& plan,
     const std::vector<RankParameters> parameters = stages_.rank_parameters(plan, *order, ranges);
     const std::vector<core::Seconds> no_copies(order->ranks);
     const core::Seconds after = after_passes(plan, *order, ranges, parameters);
-    core::Seconds bound = time_of_passes(plan, *order, ranges, stages, no_copies) + after;
-    if (plan.layout.data > 1) bound = std::max(bound, data_parallel_time(plan, *order, ranges, parameters));
-    if (bound * claimed_share < limit) {
-        const core::Seconds transfer = transfer_time(plan, *order, stages_.smallest_boundary(plan));
-        return std::max(bound * claimed_share, replay(plan, *order, ranges, stages, transfer, after).time());
-    }
+    const Sends& sent = sends(plan, *order, true);
+    core::Seconds bound = time_of_passes(plan, *order, ranges, stages, sent, no_copies) + after;
+    if (plan.layout.data > 1) bound = std::max(bound, data_parallel_time(plan, *order, ranges));
+    if (bound * claimed_share < limit)
+        return std::max(bound * claimed_share, replay(plan, *order, ranges, stages, sent, after).time());
     return bound * claimed_share;
 }
 

@@ -107,6 +107,7 @@ public:
         OrderCollection* orders_ = nullptr;
         sim::ScheduleCosts costs_;
         std::vector<sim::ReplayOrder::StageMessages> messages_;
+        std::vector<core::Seconds> after_messages_;  // of each rank
         core::Seconds after_;
     };
     OrderTiming order_timing(const schedule::Plan& plan);
@@ -135,6 +136,11 @@ public:
     const std::vector<double>& micro_batches_kept(const schedule::Plan& plan);
     // The first run of operators that costs what this one does, and the parameters of one, a rank's share.
     model::OperatorRange first_like(model::OperatorRange range) { return stages_.first_like(range); }
+    // Of the collection's partition; none where the model has too few units.
+    std::vector<std::int32_t> first_units(const schedule::Plan& plan) {
+        const schedule::Partition* partition = stages_.partition(plan);
+        return partition ? partition->first_units : std::vector<std::int32_t>();
+    }
     schedule::StateElements elements(const schedule::Plan& plan, model::OperatorRange range) {
         return stages_.parameter_count(plan, range);
     }
@@ -152,6 +158,15 @@ public:
     // Share of a bound that is claimed: bounds add up the prices of whole passes where the simulator adds
     // those of instructions, and rounding must not lift a bound above the simulated time.
     static constexpr double claimed_share = 0.999;
+
+    // What passes of each stage send, at least.
+    using Sends = std::vector<sim::ScheduleCosts::Sends>;
+    // What steps of every partition of one plan have in common. It lives as long as these bounds.
+    struct AnyPartition {
+        const sim::ReplayOrder* order = nullptr;  // null: times bound nothing, or too long to be replayed
+        sim::ScheduleCosts costs;                 // but for those of its stages
+    };
+    AnyPartition any_partition(const schedule::Plan& plan);
 
 private:
     struct Caches;
@@ -199,23 +214,24 @@ private:
     std::vector<StagePasses> all_passes(const schedule::Plan& plan, const schedule::Schedule& order);
     core::Seconds time_of_passes(const schedule::Plan& plan, const schedule::Schedule& order,
                                  const std::vector<model::OperatorRange>& ranges, const PassesByStage& stages,
-                                 const std::vector<core::Seconds>& copies);
+                                 const Sends& sends, const std::vector<core::Seconds>& copies);
     // `after`: all passes, and not counted here.
     OrderTiming replay(const schedule::Plan& plan, const schedule::Schedule& order,
                        const std::vector<model::OperatorRange>& ranges, const PassesByStage& stages,
-                       core::Seconds transfer, core::Seconds after);
+                       const Sends& sends, core::Seconds after);
     core::Seconds time(const schedule::Plan& plan, const schedule::Schedule& order,
                        const PassesByStage& stages);
     core::Seconds after_passes(const schedule::Plan& plan, const schedule::Schedule& order);
     core::Seconds after_passes(const schedule::Plan& plan, const schedule::Schedule& order,
                                const std::vector<model::OperatorRange>& ranges,
                                const std::vector<RankParameters>& parameters);
-    core::Seconds transfer_time(const schedule::Plan& plan, const schedule::Schedule& order);
-    core::Seconds transfer_time(const schedule::Plan& plan, const schedule::Schedule& order,
-                                core::Bytes bytes);
+    const Sends& sends(const schedule::Plan& plan, const schedule::Schedule& order, bool of_any_partition);
+    // Of each rank, what it does for parameters that other ranks use too once its passes are over, or of
+    // gradients that are sharded, its messages.
+    std::vector<core::Seconds> tied_reductions(const schedule::Plan& plan, const schedule::Schedule& order,
+                                               const std::vector<StageCollection::TiedCopies>& tied);
     core::Seconds data_parallel_time(const schedule::Plan& plan, const schedule::Schedule& order,
-                                     const std::vector<model::OperatorRange>& ranges,
-                                     const std::vector<RankParameters>& parameters);
+                                     const std::vector<model::OperatorRange>& ranges);
     std::vector<core::Seconds> copy_times(const schedule::Plan& plan, const schedule::Schedule& order,
                                           const std::vector<RankActivations>& ranks);
 

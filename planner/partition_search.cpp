@@ -77,7 +77,7 @@ void PartitionSearch::look_around(Improvement& improvement) const {
     const PartitionMeans::Layout layout = means_.layout(improvement.task->layout);
     const std::lock_guard lock(*layout.guard);
     StageTable table(graph_, *layout.bounds);
-    const PartitionSpace space(table, improvement.task->plan);
+    PartitionSpace space(table, improvement.task->plan);
     const core::Seconds limit = means_.limit(improvement.task->target, improvement.plan->value);
     const Cuts& cuts = improvement.plan->plan.partition.first_units;
     for (Cuts& move : improvement.goes_far ? far_moves(cuts, graph_.units.size())

@@ -16,6 +16,8 @@ constexpr double most_passes = 2e7;
 // its forward pass, nor is recomputation longer than that: once a stage takes this many times the limit, no
 // longer one is below it.
 constexpr double hopeless = 1.5;
+// Paths in a mean. More make the bound no more than a percent better.
+constexpr int most_paths = 32;
 
 // Of device and host, in seconds.
 double longer(const StageTable::Passes& passes) { return std::max(passes.busy, passes.host).value; }
@@ -118,7 +120,7 @@ bool PartitionSpace::fits(std::size_t stage, std::size_t begin, std::size_t end)
 // Backwards over the stages, after what must have passed before each of them.
 void PartitionSpace::tabulate_needs(double limit) {
     const std::size_t stages = order_->stages;
-    Needs forward(stages + 1, std::vector<double>(units_ + 1, infinity)), backward = forward;
+    Needs forward(stages + 1, std::vector<double>(units_ + 1, infinity)), backward = forward, tied = forward;
     needs_ = forward;
     forward[0][0] = backward[0][0] = 0;
     for (std::size_t s = 0; s < stages; ++s)
@@ -129,8 +131,12 @@ void PartitionSpace::tabulate_needs(double limit) {
                 const StageTable::Passes& p = passes(static_cast<int>(s), i, j);
                 if (longer(p) >= limit * hopeless) break;
                 if (forward[s][i] + longer(p) >= limit || !fits(s, i, j)) continue;
-                forward[s + 1][j] = std::min(forward[s + 1][j], forward[s][i] + p.forward.value);
-                backward[s + 1][j] = std::min(backward[s + 1][j], backward[s][i] + p.backward.value);
+                forward[s + 1][j] =
+                    std::min(forward[s + 1][j], forward[s][i] + p.forward.value + sent_forward(s));
+                const double back = p.backward.value + sent_back(s + 1);
+                backward[s + 1][j] = std::min(backward[s + 1][j], backward[s][i] + back);
+                tied[s + 1][j] =
+                    std::min(tied[s + 1][j], (s == 0 ? tied_after(p.backward.value) : tied[s][i]) + back);
             }
         }
     needs_[stages][units_] = 0;
@@ -141,8 +147,13 @@ void PartitionSpace::tabulate_needs(double limit) {
                 if (forward[s + 1][j] == infinity || needs_[s + 1][j] == infinity) continue;
                 ++divisions_;
                 const StageTable::Passes& p = passes(static_cast<int>(s), i, j);
-                const double rank =
-                    forward[s][i] + longer(p) + std::max(0.0, backward[s][i] - p.weight.value);
+                const double rank = Rank{.busy = p.busy.value,
+                                         .weight = p.weight.value,
+                                         .host = p.host.value,
+                                         .fill = forward[s][i],
+                                         .drain = backward[s][i],
+                                         .tied = s == 0 ? tied_after(p.backward.value) : tied[s][i]}
+                                        .bound();
                 if (rank >= limit) {
                     if (longer(p) >= limit * hopeless) break;
                     continue;
@@ -160,6 +171,7 @@ PartitionSpace::PartitionSpace(StageTable& table, const schedule::Plan& plan)
     order_ = table_.bounds().timed_order(plan_);
     if (!order_ || std::cmp_less(units_, order_->stages)) return;
     splits_ = splits_backward(*order_);
+    any_ = table_.bounds().any_partition(plan_);
     for (int s = 0; s < order_->stages; ++s) rows_.push_back(&table_.row(plan_, *order_, splits_, s));
     if (order_->stages != order_->ranks) return;
     in_flight_ = table_.bounds().micro_batches_kept(plan_);
@@ -169,43 +181,124 @@ PartitionSpace::PartitionSpace(StageTable& table, const schedule::Plan& plan)
 
 double PartitionSpace::Rank::bound() const {
     // Weight gradients may be computed while the last gradient goes back to the first stage.
-    return fill + std::max(busy, host) + std::max(0.0, drain - weight);
+    return fill + std::max(std::max(busy, host) + std::max(0.0, drain - weight),
+                           busy + std::max(0.0, tied - weight));
 }
 
-core::Seconds PartitionSpace::bound_of(const std::vector<std::int32_t>& first_units,
-                                       core::Seconds limit) const {
-    if (!order_) return core::Seconds(0);
+Bounds::PassesByStage PartitionSpace::passes_of(const std::vector<std::int32_t>& first_units) const {
     Bounds::PassesByStage stages;
     for (std::size_t s = 0; s < first_units.size(); ++s) {
         const bool is_last = s + 1 == first_units.size();
         stages.push_back(&passes(core::narrow<int>(s), std::size_t(first_units[s]),
                                  is_last ? units_ : std::size_t(first_units[s + 1])));
     }
-    return table_.bounds().time_of_order(plan_, ranges_of(table_.graph(), first_units), stages, limit);
+    return stages;
+}
+
+core::Seconds PartitionSpace::replay(const std::vector<std::int32_t>& first_units) {
+    std::vector<sim::StageCost>& costs = any_.costs.stages;
+    costs.clear();
+    for (const StageTable::Passes* stage : passes_of(first_units))
+        costs.insert(costs.end(), stage->replayed.begin(), stage->replayed.end());
+    replayed_passes_ += double(any_.order->actions());
+    return any_.order->replay(any_.costs, ends_).makespan;
+}
+
+core::Seconds PartitionSpace::bound_of(const std::vector<std::int32_t>& first_units, core::Seconds limit) {
+    if (!order_) return core::Seconds(0);
+    // Mostly enough, and cheaper than the rest.
+    if (any_.order) {
+        const core::Seconds replayed = replay(first_units) * Bounds::claimed_share;
+        if (replayed >= limit) return replayed;
+        replayed_passes_ += double(any_.order->actions());
+    }
+    return table_.bounds().time_of_order(plan_, ranges_of(table_.graph(), first_units),
+                                         passes_of(first_units), limit);
 }
 
 core::Seconds PartitionSpace::least(core::Seconds limit) {
-    if (!order_ || order_->stages != order_->ranks || rows_.empty()) return core::Seconds(0);
-    tabulate_needs(limit.value / Bounds::claimed_share);
-    return core::Seconds(needs_[0][0] * Bounds::claimed_share);
+    if (!order_ || rows_.empty()) return core::Seconds(0);
+    limit_ = limit.value / Bounds::claimed_share;
+    double least = 0;
+    if (order_->stages == order_->ranks) {
+        tabulate_needs(limit_);
+        least = needs_[0][0];
+    }
+    if (least < limit_) least = std::max(least, mean_path(limit_));
+    return core::Seconds(least * Bounds::claimed_share);
 }
 
-void PartitionSpace::visit(int stage, std::size_t begin, double forward, double backward) {
+// Runs of units that are part of a division below the limit, as far as is known.
+std::vector<std::vector<PathBound::Run>> PartitionSpace::runs_below(double limit) {
+    const std::size_t stages = order_->stages;
+    std::vector<std::vector<PathBound::Run>> runs(stages);
+    std::vector<char> begins(units_ + 1, 0), next;
+    begins[0] = 1;
+    for (std::size_t s = 0; s < stages; ++s) {
+        next.assign(units_ + 1, 0);
+        for (std::size_t i = s; i + (stages - s) <= units_; ++i) {
+            if (begins[i] == 0) continue;
+            const std::size_t first = s + 1 == stages ? units_ : i + 1;
+            for (std::size_t j = first; j + (stages - s - 1) <= units_; ++j) {
+                if (!needs_.empty() && needs_[s + 1][j] == infinity) continue;
+                ++divisions_;
+                const StageTable::Passes& p = passes(core::narrow<int>(s), i, j);
+                if (longer(p) >= limit * hopeless) break;
+                if (longer(p) >= limit || !fits(s, i, j)) continue;
+                next[j] = 1;
+                runs[s].push_back({core::narrow<std::int32_t>(i), core::narrow<std::int32_t>(j), &p});
+            }
+        }
+        begins.swap(next);
+    }
+    return runs;
+}
+
+// The greatest bound of the means that are tried, whose paths are kept.
+double PartitionSpace::mean_path(double limit) {
+    if (!any_.order) return 0;
+    PathBound mean(runs_below(limit), units_);
+    double least = 0;
+    std::vector<std::int32_t> first_units = table_.bounds().first_units(plan_);
+    for (int path = 0; path < most_paths && !first_units.empty(); ++path) {
+        const double shortest = replay(first_units).value;
+        mean.mix(any_.order->critical_path(any_.costs, ends_), 2.0 / (path + 2));
+        divisions_ += mean.runs();
+        const double bound = mean.least();
+        if (bound > least) {
+            least = bound;
+            paths_ = mean;
+        }
+        if (least >= std::min(limit, shortest)) break;
+        first_units = mean.first_units();
+    }
+    return least;
+}
+
+double PartitionSpace::tied_after(double first_backward) const {
+    if (any_.costs.after.empty()) return 0;
+    const double tied = any_.costs.after[std::size_t(schedule::rank_of_stage(*order_, 0))].value;
+    return any_.costs.is_after_last_begins && !splits_ ? tied - first_backward : tied;
+}
+
+void PartitionSpace::visit(int stage, std::size_t begin, const Before& before) {
     if (visited_ > most_) return;
     const int left = order_->stages - stage - 1;
     const std::size_t s = stage;
     Rank& rank = ranks_[schedule::rank_of_stage(*order_, stage)];
-    const Rank before = rank;
+    const Rank rank_before = rank;
     first_units_.push_back(static_cast<std::int32_t>(begin));
     const std::size_t first_end = left == 0 ? units_ : begin + 1;
     for (std::size_t end = first_end; end + left <= units_; ++end) {
         const StageTable::Passes& p = passes(stage, begin, end);
         ++divisions_;
-        rank = before;
+        rank = rank_before;
+        const double tied = stage == 0 ? tied_after(p.backward.value) : before.tied;
         if (!rank.is_seen) {
             rank.is_seen = true;
-            rank.fill = forward;
-            rank.drain = backward;
+            rank.fill = before.forward;
+            rank.drain = before.backward;
+            rank.tied = tied;
         }
         rank.busy += p.busy.value;
         rank.weight += p.weight.value;
@@ -213,10 +306,17 @@ void PartitionSpace::visit(int stage, std::size_t begin, double forward, double 
         if (longer(p) >= limit_ * hopeless) break;
         if (rank.fill + std::max(rank.busy, rank.host) >= limit_) continue;
         if (!needs_.empty() && (rank.bound() >= limit_ || needs_[s + 1][end] >= limit_)) continue;
+        const double path = paths_ ? before.path + paths_->part(s, p) : 0;
+        if (paths_ && path + paths_->to_go(s + 1, end) >= limit_) continue;
         if (!fits(s, begin, end)) continue;
         if (left > 0) {
             if (++visited_ > most_) break;
-            visit(stage + 1, end, forward + p.forward.value, backward + p.backward.value);
+            const double back = p.backward.value + sent_back(s + 1);
+            visit(stage + 1, end,
+                  {.forward = before.forward + p.forward.value + sent_forward(s),
+                   .backward = before.backward + back,
+                   .tied = tied + back,
+                   .path = path});
             continue;
         }
         const bool is_beaten =
@@ -224,7 +324,7 @@ void PartitionSpace::visit(int stage, std::size_t begin, double forward, double 
         if (!is_beaten && found_.size() >= most_found_) visited_ = most_ + 1;
         if (!is_beaten) found_.push_back({core::Seconds(0), first_units_});
     }
-    rank = before;
+    rank = rank_before;
     first_units_.pop_back();
 }
 
@@ -239,13 +339,11 @@ std::optional<std::vector<PartitionOption>> PartitionSpace::below(core::Seconds 
     found_.clear();
     first_units_.clear();
     ranks_.assign(order_->ranks, {});
-    if (order_->stages == order_->ranks) {
-        if (needs_.empty()) tabulate_needs(limit_);
-        if (needs_[0][0] >= limit_) return std::vector<PartitionOption>();
-    }
-    visit(0, 0, 0, 0);
+    paths_ = std::nullopt;
+    needs_.clear();
+    if (least(limit) >= limit) return std::vector<PartitionOption>();
+    visit(0, 0, {.path = paths_ ? paths_->beside() : 0});
     if (visited_ > most_) return std::nullopt;
-    replayed_passes_ += double(found_.size()) * passes_a_replay;
     for (PartitionOption& option : found_) option.bound = bound_of(option.first_units, limit);
     std::erase_if(found_, [&](const PartitionOption& option) { return option.bound >= limit; });
     std::stable_sort(found_.begin(), found_.end(),

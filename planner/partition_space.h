@@ -12,6 +12,7 @@
 #include "core/units.h"
 #include "model/model_fwd.h"
 #include "planner/bounds.h"
+#include "planner/path_bound.h"
 #include "schedule/plan/plan.h"
 
 namespace planner {
@@ -72,14 +73,14 @@ class PartitionSpace {
 public:
     PartitionSpace(StageTable& table, const schedule::Plan& plan);
 
-    // No partition's step is shorter. Of one stage a rank: of the best division into stages that fit the
-    // device's memory; infinity where none is below the limit.
+    // No partition's step is shorter; of one stage a rank none that fits the device's memory. A part of that
+    // bound that is no less than the limit, or infinity, where none is below it.
     core::Seconds least(core::Seconds limit);
     // Partitions whose bound is below `limit`, by their bounds, then as they come; nothing where they, or the
     // partial ones behind them, are more than `most`. Each bound is that of the plan's own order.
     std::optional<std::vector<PartitionOption>> below(core::Seconds limit, std::size_t most);
     // The same bound of one partition, or a part of it that is no less than the limit.
-    core::Seconds bound_of(const std::vector<std::int32_t>& first_units, core::Seconds limit) const;
+    core::Seconds bound_of(const std::vector<std::int32_t>& first_units, core::Seconds limit);
     // So far: runs of units looked at as stages, and passes of orders replayed.
     double divisions() const { return double(divisions_); }
     double replayed_passes() const { return replayed_passes_; }
@@ -91,17 +92,40 @@ private:
     bool fits(std::size_t stage, std::size_t begin, std::size_t end);
     struct Rank {
         double busy = 0, weight = 0, host = 0, fill = 0, drain = 0;
+        double tied = 0;  // from the last pass backward, or of inputs, on
         bool is_seen = false;
         double bound() const;
     };
     const StageTable::Passes& passes(int stage, std::size_t begin, std::size_t end) const {
         return table_.of(*rows_[stage], plan_, *order_, splits_, stage, begin, end);
     }
-    void visit(int stage, std::size_t begin, double forward, double backward);
+    double sent_forward(std::size_t stage) const {
+        return stage < any_.costs.sends.size() ? any_.costs.sends[stage].forward.value : 0;
+    }
+    double sent_back(std::size_t stage) const {
+        return stage < any_.costs.sends.size() ? any_.costs.sends[stage].backward.value : 0;
+    }
+    // Of what ranks share, what the first stage's rank does once the last gradient has come back to it; from
+    // the beginning of that pass on, which is no longer than this, if it may.
+    double tied_after(double first_backward) const;
+    // Of the division of the units, without what messages of other streams take.
+    core::Seconds replay(const std::vector<std::int32_t>& first_units);
+    Bounds::PassesByStage passes_of(const std::vector<std::int32_t>& first_units) const;
+    std::vector<std::vector<PathBound::Run>> runs_below(double limit);
+    double mean_path(double limit);
+    // What the units before `begin` ask of those from it on.
+    struct Before {
+        double forward = 0, backward = 0, tied = 0;
+        double path = 0;
+    };
+    void visit(int stage, std::size_t begin, const Before& before);
 
     StageTable& table_;
     schedule::Plan plan_;
     const schedule::Schedule* order_;
+    Bounds::AnyPartition any_;  // its stages are those last replayed
+    std::vector<double> ends_;  // of that replay
+    std::optional<PathBound> paths_;
     bool splits_ = false;
     std::size_t units_;
     std::vector<StageTable::Row*> rows_;    // by stage

@@ -588,7 +588,6 @@ std::vector<RankParameters> StageCollection::rank_parameters(
     const schedule::Plan& plan, const schedule::Schedule& order,
     const std::vector<model::OperatorRange>& ranges) {
     std::vector<RankParameters> ranks(order.ranks);
-    std::vector<int> rank_of_unit(graph_.units.size());
     std::size_t unit = 0;
     for (int s = 0; s < order.stages; ++s) {
         const model::OperatorRange range = ranges[s];
@@ -598,23 +597,53 @@ std::vector<RankParameters> StageCollection::rank_parameters(
         of_rank.dense += elements.dense;
         of_rank.experts += elements.experts;
         for (; unit < graph_.units.size() && graph_.units[unit].operators.end <= range.end; ++unit) {
-            rank_of_unit[unit] = rank;
             const schedule::StateElements of_unit = parameter_count(plan, graph_.units[unit].operators);
             of_rank.largest_unit = std::max(of_rank.largest_unit, of_unit.dense + of_unit.experts);
         }
     }
-    for (const model::TiedParameter& parameter : tied_) {
-        const double elements =
-            static_cast<double>(model::element_count(graph_.parameter(parameter.parameter).shape)) /
-            plan.layout.tensor;
-        for (int rank = 0; rank < order.ranks; ++rank) {
-            bool is_here = false, is_elsewhere = false;
-            for (const std::int32_t u : parameter.units)
-                (rank_of_unit[u] == rank ? is_here : is_elsewhere) = true;
-            if (is_here && is_elsewhere) ranks[rank].tied += elements;
-        }
-    }
     return ranks;
+}
+
+StageCollection::TiedCopies StageCollection::copies_of(
+    const model::TiedParameter& parameter, const schedule::Plan& plan, const schedule::Schedule& order,
+    const std::function<int(std::int32_t unit)>& stage) const {
+    TiedCopies copies;
+    copies.elements = static_cast<double>(model::element_count(graph_.parameter(parameter.parameter).shape)) /
+                      plan.layout.tensor;
+    for (const std::int32_t unit : parameter.units)
+        copies.ranks.push_back(schedule::rank_of_stage(order, stage(unit)));
+    std::sort(copies.ranks.begin(), copies.ranks.end());
+    copies.ranks.erase(std::unique(copies.ranks.begin(), copies.ranks.end()), copies.ranks.end());
+    return copies;
+}
+
+std::vector<StageCollection::TiedCopies> StageCollection::tied_copies(
+    const schedule::Plan& plan, const schedule::Schedule& order,
+    const std::vector<model::OperatorRange>& ranges) const {
+    std::vector<TiedCopies> all;
+    for (const model::TiedParameter& parameter : tied_) {
+        TiedCopies copies = copies_of(parameter, plan, order, [&](std::int32_t unit) {
+            const std::int32_t begin = graph_.units[unit].operators.begin;
+            const auto stage = std::find_if(ranges.begin(), ranges.end(),
+                                            [&](model::OperatorRange range) { return begin < range.end; });
+            return int(stage - ranges.begin());
+        });
+        if (copies.ranks.size() > 1) all.push_back(std::move(copies));
+    }
+    return all;
+}
+
+std::vector<StageCollection::TiedCopies> StageCollection::tied_ends(const schedule::Plan& plan,
+                                                                    const schedule::Schedule& order) const {
+    const std::vector<std::int32_t> ends = {0, core::count_of(graph_.units) - 1};
+    std::vector<TiedCopies> all;
+    for (const model::TiedParameter& parameter : tied_) {
+        if (parameter.units != ends) continue;
+        TiedCopies copies = copies_of(parameter, plan, order,
+                                      [&](std::int32_t unit) { return unit == 0 ? 0 : order.stages - 1; });
+        if (copies.ranks.size() > 1) all.push_back(std::move(copies));
+    }
+    return all;
 }
 
 }  // namespace planner

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -40,7 +41,6 @@ struct RankParameters {
     double dense = 0;         // every virtual stage's; experts too where they are not spread over ranks
     double experts = 0;       // ... of experts that are
     double largest_unit = 0;  // of one layer
-    double tied = 0;          // of the dense ones, with replicas on other ranks
 };
 
 // Activations of one pipeline rank under an order: the peak, and the bytes offloaded and loaded again over
@@ -131,6 +131,16 @@ public:
     // Elements of the largest parameter, and of those that several units use: a rank's share.
     double largest_parameter(const schedule::Plan& plan) const;
     double tied_elements(const schedule::Plan& plan) const;
+    // Parameters that stages of several ranks use, with their pipeline ranks: elements of a rank's share of
+    // the tensor-parallel split.
+    struct TiedCopies {
+        double elements = 0;
+        std::vector<std::int32_t> ranks;  // ascending
+    };
+    std::vector<TiedCopies> tied_copies(const schedule::Plan& plan, const schedule::Schedule& order,
+                                        const std::vector<model::OperatorRange>& ranges) const;
+    // The same of every partition: of those that the first and the last unit share, and no other.
+    std::vector<TiedCopies> tied_ends(const schedule::Plan& plan, const schedule::Schedule& order) const;
     // What a stage of these operators keeps of one segment of a micro-batch for its backward, at least.
     core::Bytes saved(const schedule::Plan& plan, model::OperatorRange range, int segment = 0);
     const model::ModelGraph& graph() const { return graph_; }
@@ -172,6 +182,9 @@ private:
     model::Repetition repetition_;
     std::vector<std::int32_t> first_like_;         // of each operator
     std::vector<model::OperatorRange> unit_like_;  // of each unit
+    TiedCopies copies_of(const model::TiedParameter& parameter, const schedule::Plan& plan,
+                         const schedule::Schedule& order,
+                         const std::function<int(std::int32_t unit)>& stage) const;
     std::vector<model::TiedParameter> tied_;
     std::mutex guard_;  // of the maps below; each shape has its own
     struct ParameterCount {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <utility>
 
 #include "core/errors.h"
 #include "core/index/integers.h"
@@ -21,6 +22,10 @@ constexpr int kinds = 5;  // compute kinds; the table of durations has `kinds` e
 
 // Index into the ends of a replay: 0 is before everything.
 std::int32_t end_index(core::OptionalIndex step) { return step ? *step + 1 : 0; }
+
+bool makes_gradients(ActionKind kind) {
+    return kind == ActionKind::backward || kind == ActionKind::backward_weight;
+}
 
 // Index of the step that makes an action's input: the forward of the stage before, or the gradient of the
 // stage after.
@@ -63,6 +68,8 @@ std::int32_t ReplayOrder::cost_index(const Action& action) const {
     return (action.stage * costs_per_stage_ + action.segment) * kinds + core::position_of(action.kind);
 }
 
+ActionKind ReplayOrder::kind_of(const Step& step) { return static_cast<ActionKind>(step.cost % kinds); }
+
 std::size_t ReplayOrder::stage_of(const Step& step) const {
     return std::size_t(step.cost / kinds / costs_per_stage_);
 }
@@ -74,6 +81,8 @@ ReplayOrder::ReplayOrder(const Schedule& original)
     const Schedule schedule = compute_only(original);
     core::require(ranks_ < 1 << 16, "a pipeline has fewer than 65,536 ranks");
     first_step_.assign(ranks_, std::nullopt);
+    last_end_.assign(ranks_, 0);
+    last_gradient_end_.assign(ranks_, 0);
     Producers producers(schedule);
     std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> pair_index;
     std::vector<std::size_t> heads(ranks_, 0);
@@ -110,6 +119,8 @@ ReplayOrder::ReplayOrder(const Schedule& original)
                     second_[std::size_t(number)] = end_index(second);
                 }
                 position_.push_back(static_cast<std::int32_t>(head));
+                before_.push_back(std::exchange(last_end_[rank], number + 1));
+                if (makes_gradients(action.kind)) last_gradient_end_[rank] = number + 1;
                 has_pairs_ = has_pairs_ || is_pair;
                 head += is_pair ? 2 : 1;
                 left -= is_pair ? 2 : 1;
@@ -157,6 +168,21 @@ std::vector<double> ReplayOrder::waits_of(const ScheduleCosts& costs) const {
     return waits;
 }
 
+// By cost index: what an action's result takes on its rank's stream.
+std::vector<double> ReplayOrder::sends_of(const ScheduleCosts& costs) const {
+    core::require(!has_pairs_ && core::count_of(costs.sends) == stages_,
+                  "sends are of every stage, and of passes that end one by one");
+    std::vector<double> sends(stages_ * costs_per_stage_ * kinds, 0);
+    for (int stage = 0; stage < stages_; ++stage)
+        for (int segment = 0; segment < costs_per_stage_; ++segment) {
+            const std::int32_t first = (stage * costs_per_stage_ + segment) * kinds;
+            sends[first + core::position_of(ActionKind::forward)] = costs.sends[stage].forward.value;
+            for (const ActionKind kind : {ActionKind::backward, ActionKind::backward_input})
+                sends[first + core::position_of(kind)] = costs.sends[stage].backward.value;
+        }
+    return sends;
+}
+
 ReplayOrder::Totals ReplayOrder::replay(const ScheduleCosts& costs, std::vector<double>& ends) const {
     const std::vector<double> table = durations(costs);
     ends.resize(steps_.size() + 1);
@@ -166,10 +192,24 @@ ReplayOrder::Totals ReplayOrder::replay(const ScheduleCosts& costs, std::vector<
         rank_end[rank] = costs.releases[rank].value;
     const double transfer = costs.transfer.value;
     const double* const duration = table.data();
+    if (!costs.sends.empty()) ends.resize(2 * (steps_.size() + 1));
     double* const end = ends.data();
     double* const free_from = rank_end.data();
     std::size_t number = 0;
-    if (!costs.transfers.empty()) {
+    if (!costs.sends.empty()) {
+        const std::vector<double> sends = sends_of(costs);
+        const double* const send = sends.data();
+        std::vector<double> streams(ranks_, 0);
+        double* const arrival = end + steps_.size() + 1;
+        double* const sent = streams.data();
+        arrival[0] = -std::numeric_limits<double>::infinity();
+        for (const Step& step : steps_) {
+            const double ended =
+                std::max(free_from[step.rank], arrival[step.dependency]) + duration[step.cost];
+            end[++number] = free_from[step.rank] = ended;
+            arrival[number] = sent[step.rank] = std::max(sent[step.rank], ended) + send[step.cost];
+        }
+    } else if (!costs.transfers.empty()) {
         const std::vector<double> waits = waits_of(costs);
         const double* const wait = waits.data();
         for (const Step& step : steps_)
@@ -190,6 +230,8 @@ ReplayOrder::Totals ReplayOrder::replay(const ScheduleCosts& costs, std::vector<
     for (int rank = 0; rank < ranks_; ++rank) {
         const std::size_t r = rank;
         totals.makespan = std::max(totals.makespan, core::Seconds(rank_end[r]));
+        if (!costs.after.empty())
+            totals.makespan = std::max(totals.makespan, core::Seconds(end_of_rank(r, costs, table, ends)));
         if (!first_step_[r]) continue;
         const std::size_t first = *first_step_[r];
         const double start = ends[first + 1] - table[steps_[first].cost];
@@ -198,17 +240,66 @@ ReplayOrder::Totals ReplayOrder::replay(const ScheduleCosts& costs, std::vector<
     return totals;
 }
 
+double ReplayOrder::end_of_rank(std::size_t rank, const ScheduleCosts& costs,
+                                const std::vector<double>& table, const std::vector<double>& ends) const {
+    const double own = ends[last_end_[rank]];
+    if (costs.after.empty() || costs.after[rank].value <= 0) return own;
+    if (!costs.is_after_last_begins) return own + costs.after[rank].value;
+    const std::int32_t last = last_gradient_end_[rank];
+    return last == 0 ? own
+                     : std::max(own, ends[last] - table[steps_[last - 1].cost] + costs.after[rank].value);
+}
+
+ReplayOrder::CriticalPath ReplayOrder::critical_path(const ScheduleCosts& costs,
+                                                     const std::vector<double>& ends) const {
+    const std::vector<double> table = durations(costs), sends = sends_of(costs);
+    const double* const arrivals = ends.data() + steps_.size() + 1;
+    CriticalPath path;
+    path.passes.resize(std::size_t(stages_ * costs_per_stage_));
+    std::size_t rank = 0;
+    for (std::size_t r = 1; r < std::size_t(ranks_); ++r)
+        if (end_of_rank(r, costs, table, ends) > end_of_rank(rank, costs, table, ends)) rank = r;
+    std::int32_t end = last_end_[rank];
+    bool begins = false;  // the path comes from the beginning of this step
+    if (const double length = end_of_rank(rank, costs, table, ends); length > ends[end]) {
+        path.beside = costs.after[rank];
+        begins = costs.is_after_last_begins;
+        if (begins) end = last_gradient_end_[rank];
+    }
+    while (end != 0) {
+        const Step& step = steps_[end - 1];
+        if (!std::exchange(begins, false)) {
+            CriticalPath::Counts& counts = path.passes[step.cost / kinds];
+            const ActionKind kind = kind_of(step);
+            if (kind == ActionKind::forward || kind == ActionKind::recompute) ++counts.forward;
+            if (kind == ActionKind::backward || kind == ActionKind::backward_input) ++counts.backward_input;
+            if (makes_gradients(kind)) ++counts.backward_weight;
+        }
+        const std::int32_t before = before_[end - 1];
+        if (step.dependency == 0 || (before != 0 && arrivals[step.dependency] <= ends[before])) {
+            end = before;
+            continue;
+        }
+        // Back over what the sender's stream sent one after another.
+        end = step.dependency;
+        path.beside += core::Seconds(sends[steps_[end - 1].cost]);
+        for (std::int32_t sent = before_[end - 1]; sent != 0 && arrivals[sent] > ends[end];
+             sent = before_[end - 1]) {
+            end = sent;
+            path.beside += core::Seconds(sends[steps_[end - 1].cost]);
+        }
+    }
+    return path;
+}
+
 core::Seconds ReplayOrder::end_of_messages(const ScheduleCosts& costs, const std::vector<double>& ends,
-                                           const std::vector<StageMessages>& messages) const {
+                                           const std::vector<StageMessages>& messages,
+                                           const std::vector<core::Seconds>& after) const {
     core::require(!has_pairs_, "passes of overlapped slots begin together");
     const std::vector<double> table = durations(costs);
-    const auto makes_gradients = [](std::int32_t cost) {
-        const auto kind = static_cast<ActionKind>(cost % kinds);
-        return kind == ActionKind::backward || kind == ActionKind::backward_weight;
-    };
     std::vector<std::size_t> last(std::size_t(stages_), 0);
     for (std::size_t i = 0; i < steps_.size(); ++i)
-        if (makes_gradients(steps_[i].cost)) last[stage_of(steps_[i])] = i;
+        if (makes_gradients(kind_of(steps_[i]))) last[stage_of(steps_[i])] = i;
     std::vector<double> stream(std::size_t(ranks_), 0);
     double latest = 0;
     for (std::size_t i = 0; i < steps_.size(); ++i) {
@@ -216,16 +307,17 @@ core::Seconds ReplayOrder::end_of_messages(const ScheduleCosts& costs, const std
         const std::size_t stage = stage_of(steps_[i]);
         const StageMessages& of_stage = messages[stage];
         double& end = stream[steps_[i].rank];
-        const auto kind = static_cast<ActionKind>(cost % kinds);
+        const ActionKind kind = kind_of(steps_[i]);
         if (kind == ActionKind::forward) end += of_stage.before_forward.value;
         if (kind == ActionKind::backward || kind == ActionKind::backward_input)
             end += of_stage.before_backward.value;
-        if (!makes_gradients(cost)) continue;
-        double after = of_stage.after_backward.value;
-        if (last[stage] == i) after += of_stage.after_last_backward.value;
-        if (after > 0) end = std::max(end, ends[i + 1] - table[std::size_t(cost)]) + after;
+        if (!makes_gradients(kind)) continue;
+        double follows = of_stage.after_backward.value;
+        if (last[stage] == i) follows += of_stage.after_last_backward.value;
+        if (follows > 0) end = std::max(end, ends[i + 1] - table[std::size_t(cost)]) + follows;
         latest = std::max(latest, end);
     }
+    for (std::size_t r = 0; r < stream.size(); ++r) latest = std::max(latest, stream[r] + after[r].value);
     return core::Seconds(latest);
 }
 

@@ -1,6 +1,7 @@
 // How long a fixed order takes: exact longest path through a schedule with given times per virtual stage.
-// Transfers are latencies on edges between ranks and never occupy a rank; links are not contended. One
-// topological order is made once and replayed for any times.
+// Transfers never occupy a rank and links are not contended: they are latencies on edges between ranks, or
+// wait for one another on the stream of the rank that sends them. One topological order is made once and
+// replayed for any times.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +31,20 @@ struct ScheduleCosts {
     // Instead of it, behind each virtual stage but the last; not for orders with overlapped slots. Empty: all
     // take `transfer`.
     std::vector<core::Seconds> transfers = {};
+    // Instead of both, of each virtual stage what its results take to the stage behind it and their gradients
+    // to the one before, zero where that is on the same rank: a rank sends one after another, as its passes
+    // end. Not for orders with overlapped slots.
+    struct Sends {
+        core::Seconds forward, backward;
+    };
+    std::vector<Sends> sends = {};
     // Time of an overlapped forward and backward as a share of their sum (DualPipe's F&B <= F + B).
     double overlap = 1;
     std::vector<core::Seconds> releases;  // earliest start of each rank's first action; empty = 0
+    // What each rank still does before the end once its last action is over, or, if it may, from the
+    // beginning of the last one on that makes gradients of weights; empty = 0.
+    std::vector<core::Seconds> after;
+    bool is_after_last_begins = false;
 
     const StageCost& of(int stage) const { return stages.size() == 1 ? stages.front() : stages[stage]; }
 };
@@ -66,17 +78,30 @@ public:
     struct Totals {
         core::Seconds makespan, greatest_span;
     };
-    // `ends` is scratch that may be reused between calls; afterwards ends[i + 1] is when step i ended.
+    // `ends` is scratch that may be reused between calls; afterwards ends[i + 1] is when step i ended. It is
+    // of actions() + 1, and where sends are given of twice as many: what arrives of each step.
     Totals replay(const ScheduleCosts& costs, std::vector<double>& ends) const;
+    // Where the makespan of a replay with sends comes from: the passes on its longest path, of each stage, or
+    // of each stage and part, and what the path has beside them. No durations of passes make it shorter than
+    // this path is with them.
+    struct CriticalPath {
+        struct Counts {
+            double forward = 0, backward_input = 0, backward_weight = 0;
+        };
+        std::vector<Counts> passes;
+        core::Seconds beside;
+    };
+    CriticalPath critical_path(const ScheduleCosts& costs, const std::vector<double>& ends) const;
     // Messages of a virtual stage's passes on a stream of its rank, in the order of the passes: before a pass
     // may begin, or from its begin on; and what follows its last pass backward.
     struct StageMessages {
         core::Seconds before_forward, before_backward, after_backward, after_last_backward;
     };
-    // After a replay: when the last of the messages has ended, of any rank. Not for orders with overlapped
-    // slots.
+    // After a replay: when the last of the messages has ended, of any rank, and what comes after
+    // a rank's last one, of each rank. Not for orders with overlapped slots.
     core::Seconds end_of_messages(const ScheduleCosts& costs, const std::vector<double>& ends,
-                                  const std::vector<StageMessages>& messages) const;
+                                  const std::vector<StageMessages>& messages,
+                                  const std::vector<core::Seconds>& after) const;
 
 private:
     friend ScheduleTiming time_schedule(const schedule::Schedule& schedule, const ScheduleCosts& costs);
@@ -89,14 +114,21 @@ private:
     };
     std::vector<double> durations(const ScheduleCosts& costs) const;
     std::vector<double> waits_of(const ScheduleCosts& costs) const;
+    std::vector<double> sends_of(const ScheduleCosts& costs) const;
     std::int32_t cost_index(const schedule::Action& action) const;
+    static schedule::ActionKind kind_of(const Step& step);
     std::size_t stage_of(const Step& step) const;
+    // Of a rank, with what comes after.
+    double end_of_rank(std::size_t rank, const ScheduleCosts& costs, const std::vector<double>& table,
+                       const std::vector<double>& ends) const;
 
     int ranks_ = 0, stages_ = 0, costs_per_stage_ = 1;
     std::vector<Step> steps_;                      // topological order
     std::vector<std::int32_t> position_;           // of each step, in the rank's compute list
     std::vector<std::int32_t> second_;             // of the steps that have one, their second dependency
+    std::vector<std::int32_t> before_;             // of each step, the end of the rank's step before
     std::vector<core::OptionalIndex> first_step_;  // of each rank that has actions
+    std::vector<std::int32_t> last_end_, last_gradient_end_;  // of each rank, 0 if it has none
     bool has_pairs_ = false;
     std::vector<std::pair<std::int32_t, std::int32_t>>
         pairs_;  // (forward stage, backward cost index) of overlapped slots

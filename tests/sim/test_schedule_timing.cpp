@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <random>
 #include <sstream>
+#include <tuple>
 #include <vector>
 
 #include "core/csv.h"
@@ -449,4 +451,82 @@ TEST_CASE("V-Min, V-Half and 1F1B-V keep to their memory and are as long as the 
         ++as_good;
     }
     CHECK(as_good == 52);
+}
+
+TEST_CASE("a rank sends one result after another, and what follows its passes ends the step") {
+    // Two ranks, two micro-batches, GPipe; F 1, B 2, sends of 3: rank 0 ends F0 at 1 and F1 at 2, sends them
+    // until 4 and 7, rank 1 runs F0 4-5 and F1 7-8, then B of both until 10 and 12, whose gradients arrive at
+    // 13 and 16; rank 0 ends at 18.
+    const schedule::Schedule order = generate("simple", shape_of(2, 2, 1, 2));
+    sim::ScheduleCosts given = costs(1, 2);
+    given.stages.resize(2, given.stages.front());
+    given.sends = {{core::Seconds(3), core::Seconds(0)}, {core::Seconds(0), core::Seconds(3)}};
+    const sim::ReplayOrder replayed(order);
+    std::vector<double> ends;
+    CHECK(replayed.replay(given, ends).makespan.value == Approx(18));
+    // The path: F0, both sends of rank 0, F1, B of both, one send, and the last B.
+    auto path = replayed.critical_path(given, ends);
+    CHECK(path.beside.value + path.passes[0].forward + path.passes[1].forward +
+              path.passes[0].backward_input + path.passes[0].backward_weight + path.passes[1].backward_input +
+              path.passes[1].backward_weight ==
+          Approx(18));
+    // Rank 1 has something to do for 10 after its passes; then from the beginning of its last one on.
+    given.after = {core::Seconds(0), core::Seconds(10)};
+    CHECK(replayed.replay(given, ends).makespan.value == Approx(22));
+    path = replayed.critical_path(given, ends);
+    CHECK(path.passes[1].backward_input == 2);
+    CHECK(path.passes[0].backward_input == 0);
+    given.is_after_last_begins = true;
+    CHECK(replayed.replay(given, ends).makespan.value == Approx(20));
+    path = replayed.critical_path(given, ends);
+    CHECK(path.passes[1].backward_input == 1);
+}
+
+TEST_CASE("no durations make a step shorter than the critical path of others is with them") {
+    std::mt19937 chance(5);
+    const auto duration = [&] { return core::Seconds(double(chance() % 1000 + 1) / 100); };
+    for (const auto& [name, ranks, chunks] : {std::tuple{"1f1b", 4, 1},
+                                              {"simple", 3, 1},
+                                              {"zb-h1", 4, 1},
+                                              {"zb-v", 3, 2},
+                                              {"interleaved-1f1b", 4, 2}}) {
+        schedule::PipelineShape shape = shape_of(ranks, 12, 1, 2);
+        shape.chunks = chunks;
+        const schedule::Schedule order = generate(name, shape);
+        const sim::ReplayOrder replayed(order);
+        const auto drawn = [&] {
+            sim::ScheduleCosts costs;
+            costs.stages.resize(std::size_t(order.stages));
+            costs.sends.resize(std::size_t(order.stages));
+            for (sim::StageCost& stage : costs.stages) {
+                stage.forward = duration();
+                stage.backward_input = duration();
+                stage.backward_weight = duration();
+            }
+            return costs;
+        };
+        sim::ScheduleCosts fixed = drawn();
+        for (sim::ScheduleCosts::Sends& send : fixed.sends) send = {duration(), duration()};
+        for (int rank = 0; rank < ranks; ++rank) fixed.after.push_back(duration() * 3);
+        for (int tried = 0; tried < 60; ++tried) {
+            fixed.is_after_last_begins = tried % 2 == 0;
+            std::vector<double> ends;
+            fixed.stages = drawn().stages;
+            const double own = replayed.replay(fixed, ends).makespan.value;
+            const auto path = replayed.critical_path(fixed, ends);
+            const auto length = [&](const std::vector<sim::StageCost>& stages) {
+                double sum = path.beside.value;
+                for (std::size_t s = 0; s < stages.size(); ++s)
+                    sum += path.passes[s].forward * stages[s].forward.value +
+                           path.passes[s].backward_input * stages[s].backward_input.value +
+                           path.passes[s].backward_weight * stages[s].backward_weight.value;
+                return sum;
+            };
+            INFO(name << " over " << ranks << " ranks");
+            CHECK(length(fixed.stages) == Approx(own).epsilon(1e-9));
+            sim::ScheduleCosts others = fixed;
+            others.stages = drawn().stages;
+            CHECK(length(others.stages) <= replayed.replay(others, ends).makespan.value * (1 + 1e-9));
+        }
+    }
 }

@@ -1,0 +1,47 @@
+// A lower bound of the steps of all contiguous partitions of a plan at once. A path through the order of
+// passes is one of every partition: its passes only take longer or shorter. So the step is no less than any
+// mean of the lengths of several paths, and that mean is a sum over stages, of which the least over all
+// divisions of the units follows stage by stage. Paths that are critical in one partition after another, each
+// the least by the mean so far, make a mean that comes close to the best partition's step.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/bounds.h"
+
+namespace planner {
+
+class PathBound {
+public:
+    // Units [begin, end) as a stage.
+    struct Run {
+        std::int32_t begin, end;
+        const Bounds::StagePasses* passes;
+    };
+    // `runs`: of each stage those that come into question.
+    PathBound(std::vector<std::vector<Run>> runs, std::size_t units);
+
+    // The path has a share of the mean, what was there before the rest.
+    void mix(const sim::ReplayOrder::CriticalPath& path, double share);
+    // Of the mean: of every division no less than this; infinity where there is none.
+    double least() const { return beside_ + to_go_.front().front(); }
+    // The division that is.
+    std::vector<std::int32_t> first_units() const;
+    // A stage's part of the mean, and what the stages from this one on have at least, beginning with the
+    // unit.
+    double part(std::size_t stage, const Bounds::StagePasses& passes) const;
+    double to_go(std::size_t stage, std::size_t unit) const { return to_go_[stage][unit]; }
+    double beside() const { return beside_; }
+    std::size_t runs() const;
+
+private:
+    void tabulate();
+
+    std::vector<std::vector<Run>> runs_;
+    std::vector<sim::ReplayOrder::CriticalPath::Counts> mean_;  // by stage and part of a sequence
+    double beside_ = 0;
+    std::vector<std::vector<double>> to_go_;  // [stage][unit]
+};
+
+}  // namespace planner

@@ -1,0 +1,181 @@
+// What is said of all partitions of a plan at once, against single ones that are simulated.
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/diagnostics.h"
+#include "planner/bounds.h"
+#include "planner/explain.h"
+#include "planner/partition_space.h"
+#include "planner/search_space.h"
+#include "tests/planner/questions.h"
+
+namespace {
+
+using Cuts = std::vector<std::int32_t>;
+
+// Half of them anywhere, half near `from`.
+Cuts random_cuts(const Cuts& from, std::int32_t units, std::mt19937& chance) {
+    const auto below = [&](std::int32_t end) { return std::int32_t(chance() % std::uint32_t(end)); };
+    Cuts cuts = from;
+    if (below(2) == 0) {
+        std::vector<std::int32_t> all(std::size_t(units) - 1);
+        for (std::size_t u = 0; u < all.size(); ++u) all[u] = std::int32_t(u) + 1;
+        std::shuffle(all.begin(), all.end(), chance);
+        std::copy_n(all.begin(), cuts.size() - 1, cuts.begin() + 1);
+        std::sort(cuts.begin(), cuts.end());
+    } else {
+        for (std::size_t c = 1; c < cuts.size(); ++c) cuts[c] += below(5) - 2;
+    }
+    for (std::size_t c = 1; c < cuts.size(); ++c)
+        if (cuts[c] <= cuts[c - 1] || cuts[c] >= units) return from;
+    return cuts;
+}
+
+bool holds(const std::vector<planner::PartitionOption>& options, const Cuts& cuts) {
+    return std::any_of(options.begin(), options.end(),
+                       [&](const planner::PartitionOption& option) { return option.first_units == cuts; });
+}
+
+}  // namespace
+
+TEST_CASE("no partition that fits takes less time than is said of all of them, and none is left out") {
+    std::mt19937 chance(11);
+    // Tied embeddings, whose copies lie on other nodes, of the ends or of units between them too, and untied
+    // ones; links between nodes that are slow, and fast ones.
+    for (const auto& [name, tokens, instance, nodes, batch] :
+         {std::tuple{"gpt2", 1024, "p3.8xlarge", 4, 64}, std::tuple{"gpt2", 512, "p4d.24xlarge", 2, 32},
+          std::tuple{"bert-base", 512, "g4dn.12xlarge", 2, 32},
+          std::tuple{"t5-small", 512, "g5.12xlarge", 2, 16},
+          std::tuple{"mixture", 1024, "p3.8xlarge", 2, 16}}) {
+        const model::ModelGraph graph = std::string(name) == "mixture"
+                                            ? mixture_of({.layers = 6, .tokens = tokens, .key_heads = 4})
+                                            : load_graph(name, tokens);
+        const planner::Target target = target_of(instance, nodes);
+        planner::OrderCollection orders;
+        planner::StageCollection stages(graph, target.cluster.instance.device);
+        planner::Bounds bounds(target.cluster, orders, stages);
+        const auto plans = planner::legal_plans(
+            graph, target.cluster, {.global_batch = batch, .base = target.base, .most_virtual_stages = 2});
+        const std::size_t step = plans.size() / 120 + 1;
+        int simulated = 0, close = 0, found = 0;
+        for (std::size_t i = chance() % step; i < plans.size(); i += step) {
+            schedule::Plan plan = plans[i];
+            const schedule::Partition* const usual = stages.partition(plan);
+            if (!usual || plan.stages() == 1 || bounds.state_never_fits(plan)) continue;
+            INFO(name << " of " << tokens << " tokens on " << nodes << " " << instance << ": "
+                      << planner::describe(plan) << ", recompute " << schedule::name_of(plan.recompute));
+            planner::StageTable table(graph, bounds);  // of one layout
+            const core::Seconds never(1e9);
+            const core::Seconds least = planner::PartitionSpace(table, plan).least(never);
+            planner::PartitionSpace space(table, plan);
+            for (int tried = 0; tried < 3; ++tried) {
+                plan.partition.first_units =
+                    random_cuts(usual->first_units, std::int32_t(graph.units.size()), chance);
+                core::Diagnostics diagnostics;
+                const auto evaluation = sim::evaluate(graph, target.cluster, plan, diagnostics);
+                REQUIRE(evaluation);
+                const double time = evaluation->step_time.value * (1 + 1e-9);
+                const core::Seconds bound = space.bound_of(plan.partition.first_units, never);
+                CHECK(bound.value <= time);
+                // A part of the bound that reaches a limit is no more than all of it.
+                const core::Seconds part = space.bound_of(plan.partition.first_units, bound * 0.5);
+                CHECK(part >= bound * 0.5);
+                CHECK(part <= bound);
+                if (!evaluation->fits) continue;
+                CHECK(least.value <= time);
+                ++simulated;
+                close += least.value > 0.8 * evaluation->step_time.value ? 1 : 0;
+                if (!planner::covers_every_partition(plan, graph.units.size())) continue;
+                if (const auto below =
+                        planner::PartitionSpace(table, plan).below(evaluation->step_time * 1.0001, 40'000)) {
+                    CHECK(holds(*below, plan.partition.first_units));
+                    ++found;
+                }
+            }
+        }
+        CHECK(simulated > 60);
+        CHECK(close > 5);  // and it says something
+        CHECK(found > 5);
+    }
+}
+
+TEST_CASE("a mean of paths bounds every division of the units, and its own is the least by it") {
+    const model::ModelGraph graph = load_graph("gpt2", 512);
+    const planner::Target target = target_of("p3.8xlarge", 2);
+    planner::OrderCollection orders;
+    planner::StageCollection stages(graph, target.cluster.instance.device);
+    planner::Bounds bounds(target.cluster, orders, stages);
+    planner::StageTable table(graph, bounds);
+    for (const char* name : {"1f1b", "simple", "zb-h1", "zb-2p"}) {
+        schedule::Plan plan = target.base;
+        plan.layout.pipeline = 4;
+        plan.layout.data = 2;
+        plan.schedule = name;
+        plan.micro_batches = 16;
+        const auto any = bounds.any_partition(plan);
+        REQUIRE(any.order != nullptr);
+        const schedule::Schedule* order = bounds.timed_order(plan);
+        REQUIRE(order != nullptr);
+        const auto units = std::int32_t(graph.units.size());
+        std::vector<std::vector<planner::PathBound::Run>> runs(4);
+        std::vector<planner::StageTable::Row*> rows;
+        const bool splits = planner::splits_backward(*order);
+        for (int s = 0; s < 4; ++s) {
+            planner::StageTable::Row& row = table.row(plan, *order, splits, s);
+            for (std::int32_t i = s; i < units; ++i)
+                for (std::int32_t j = i + 1; j <= units; ++j)
+                    if ((i == 0) == (s == 0) && (j == units) == (s == 3))
+                        runs[std::size_t(s)].push_back(
+                            {i, j, &table.of(row, plan, *order, splits, s, std::size_t(i), std::size_t(j))});
+        }
+        const auto passes = [&](int stage, std::int32_t begin, std::int32_t end) {
+            for (const planner::PathBound::Run& run : runs[std::size_t(stage)])
+                if (run.begin == begin && run.end == end) return run.passes;
+            return static_cast<const planner::Bounds::StagePasses*>(nullptr);
+        };
+        const auto makespan = [&](const Cuts& cuts, sim::ScheduleCosts& costs, std::vector<double>& ends) {
+            costs = any.costs;
+            costs.stages.clear();
+            for (int s = 0; s < 4; ++s) {
+                const auto* of = passes(s, cuts[std::size_t(s)], s < 3 ? cuts[std::size_t(s) + 1] : units);
+                costs.stages.insert(costs.stages.end(), of->replayed.begin(), of->replayed.end());
+            }
+            return any.order->replay(costs, ends).makespan.value;
+        };
+        planner::PathBound mean(runs, graph.units.size());
+        Cuts cuts = {0, 3, 6, 9};
+        double greatest = 0;
+        for (int path = 0; path < 12; ++path) {
+            sim::ScheduleCosts costs;
+            std::vector<double> ends;
+            const double length = makespan(cuts, costs, ends);
+            mean.mix(any.order->critical_path(costs, ends), 2.0 / (path + 2));
+            // The first is the critical path itself.
+            if (path == 0) {
+                double own = mean.beside();
+                for (int s = 0; s < 4; ++s)
+                    own += mean.part(std::size_t(s), *passes(s, cuts[std::size_t(s)],
+                                                             s < 3 ? cuts[std::size_t(s) + 1] : units));
+                CHECK(own == Approx(length).epsilon(1e-9));
+            }
+            greatest = std::max(greatest, mean.least());
+            cuts = mean.first_units();
+        }
+        // Every division, walked here.
+        double least = 1e9;
+        for (std::int32_t a = 1; a < units; ++a)
+            for (std::int32_t b = a + 1; b < units; ++b)
+                for (std::int32_t c = b + 1; c < units; ++c) {
+                    sim::ScheduleCosts costs;
+                    std::vector<double> ends;
+                    least = std::min(least, makespan({0, a, b, c}, costs, ends));
+                }
+        INFO(name << ": at least " << greatest << " s, the least of all is " << least << " s");
+        CHECK(greatest <= least * (1 + 1e-9));
+        CHECK(greatest >= least * 0.9);
+    }
+}
