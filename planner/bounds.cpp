@@ -852,7 +852,7 @@ Bounds::AnyPartition Bounds::any_partition(const schedule::Plan& plan) {
     AnyPartition result;
     const schedule::Schedule* order = timed_order(plan);
     if (!order || plan.layout.pipeline == 1) return result;
-    result.order = orders_.whole_order(plan);
+    result.has_order = true;
     result.costs.sends = sends(plan, *order, true);
     result.costs.after = tied_reductions(plan, *order, stages_.tied_ends(plan, *order));
     result.costs.is_after_last_begins = scatters_every_micro_batch(plan);

@@ -163,10 +163,12 @@ public:
     using Sends = std::vector<sim::ScheduleCosts::Sends>;
     // What steps of every partition of one plan have in common. It lives as long as these bounds.
     struct AnyPartition {
-        const sim::ReplayOrder* order = nullptr;  // null: times bound nothing, or too long to be replayed
-        sim::ScheduleCosts costs;                 // but for those of its stages
+        bool has_order = false;    // else times bound nothing, and costs are empty
+        sim::ScheduleCosts costs;  // but for those of its stages
     };
     AnyPartition any_partition(const schedule::Plan& plan);
+    // To be replayed. Null: it is too long for that.
+    const sim::ReplayOrder* whole_order(const schedule::Plan& plan) { return orders_.whole_order(plan); }
 
 private:
     struct Caches;

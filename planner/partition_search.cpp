@@ -214,6 +214,12 @@ std::optional<core::Seconds> PartitionSearch::bound_unless_beaten(const Partitio
     return bound < limit ? std::optional(bound) : std::nullopt;
 }
 
+void PartitionSearch::count_work(const PartitionSpace& space) const {
+    means_.work->add(1, per_bounded_plan);
+    means_.work->add(space.divisions(), per_division);
+    means_.work->add(space.replayed_passes(), per_replayed_pass);
+}
+
 // Nothing where no partition of the task can be better.
 std::optional<core::Seconds> PartitionSearch::least_of(StageTable& table, const PartitionTask& task,
                                                        double best) const {
@@ -225,8 +231,7 @@ std::optional<core::Seconds> PartitionSearch::least_of(StageTable& table, const 
     PartitionSpace space(table, task.plan);
     const core::Seconds least =
         std::max({task.work_bound, space.least(limit), table.bounds().time_of_any_partition(task.plan)});
-    means_.work->add(1, per_bounded_plan);
-    means_.work->add(space.divisions(), per_division);
+    count_work(space);
     return least < limit ? std::optional(least) : std::nullopt;
 }
 
@@ -238,9 +243,7 @@ PartitionSearch::Walk PartitionSearch::walk(StageTable& table, const PartitionTa
     for (int tries = 0; tries < most_tries_of_a_walk && !means_.is_stopped(); ++tries) {
         PartitionSpace space(table, task.plan);
         std::optional<std::vector<PartitionOption>> options = space.below(looked_at, most_visited);
-        means_.work->add(1, per_bounded_plan);
-        means_.work->add(space.divisions(), per_division);
-        means_.work->add(space.replayed_passes(), per_replayed_pass);
+        count_work(space);
         if (options) {
             walk = {std::move(*options), looked_at};
             if (looked_at == limit) break;

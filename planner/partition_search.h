@@ -89,6 +89,7 @@ private:
     bool advance(Improvement& improvement) const;
     using Tasks = std::vector<PartitionTask>;
     std::optional<core::Seconds> bound_unless_beaten(const PartitionTask& task, double best) const;
+    void count_work(const PartitionSpace& space) const;
     std::optional<core::Seconds> least_of(StageTable& table, const PartitionTask& task, double best) const;
     std::vector<OpenTask> find_open(const Tasks& tasks, double best);
     // All partitions whose bound is below this.

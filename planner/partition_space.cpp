@@ -18,6 +18,8 @@ constexpr double most_passes = 2e7;
 constexpr double hopeless = 1.5;
 // Paths in a mean. More make the bound no more than a percent better.
 constexpr int most_paths = 32;
+// Runs in the table of a mean that cost what one costs that is looked at.
+constexpr std::size_t runs_a_division = 8;
 
 // Of device and host, in seconds.
 double longer(const StageTable::Passes& passes) { return std::max(passes.busy, passes.host).value; }
@@ -195,22 +197,27 @@ Bounds::PassesByStage PartitionSpace::passes_of(const std::vector<std::int32_t>&
     return stages;
 }
 
+const sim::ReplayOrder* PartitionSpace::whole_order() {
+    if (!whole_order_) whole_order_ = any_.has_order ? table_.bounds().whole_order(plan_) : nullptr;
+    return *whole_order_;
+}
+
 core::Seconds PartitionSpace::replay(const std::vector<std::int32_t>& first_units) {
     std::vector<sim::StageCost>& costs = any_.costs.stages;
     costs.clear();
     for (const StageTable::Passes* stage : passes_of(first_units))
         costs.insert(costs.end(), stage->replayed.begin(), stage->replayed.end());
-    replayed_passes_ += double(any_.order->actions());
-    return any_.order->replay(any_.costs, ends_).makespan;
+    replayed_passes_ += double(whole_order()->actions());
+    return whole_order()->replay(any_.costs, ends_).makespan;
 }
 
 core::Seconds PartitionSpace::bound_of(const std::vector<std::int32_t>& first_units, core::Seconds limit) {
     if (!order_) return core::Seconds(0);
     // Mostly enough, and cheaper than the rest.
-    if (any_.order) {
+    if (whole_order()) {
         const core::Seconds replayed = replay(first_units) * Bounds::claimed_share;
         if (replayed >= limit) return replayed;
-        replayed_passes_ += double(any_.order->actions());
+        replayed_passes_ += double(whole_order()->actions());
     }
     return table_.bounds().time_of_order(plan_, ranges_of(table_.graph(), first_units),
                                          passes_of(first_units), limit);
@@ -256,14 +263,14 @@ std::vector<std::vector<PathBound::Run>> PartitionSpace::runs_below(double limit
 
 // The greatest bound of the means that are tried, whose paths are kept.
 double PartitionSpace::mean_path(double limit) {
-    if (!any_.order) return 0;
+    if (!whole_order()) return 0;
     PathBound mean(runs_below(limit), units_);
     double least = 0;
     std::vector<std::int32_t> first_units = table_.bounds().first_units(plan_);
     for (int path = 0; path < most_paths && !first_units.empty(); ++path) {
         const double shortest = replay(first_units).value;
-        mean.mix(any_.order->critical_path(any_.costs, ends_), 2.0 / (path + 2));
-        divisions_ += mean.runs();
+        mean.mix(whole_order()->critical_path(any_.costs, ends_), 2.0 / (path + 2));
+        divisions_ += mean.runs() / runs_a_division;
         const double bound = mean.least();
         if (bound > least) {
             least = bound;

@@ -108,6 +108,8 @@ private:
     // Of what ranks share, what the first stage's rank does once the last gradient has come back to it; from
     // the beginning of that pass on, which is no longer than this, if it may.
     double tied_after(double first_backward) const;
+    // Null where there is none, or it is too long.
+    const sim::ReplayOrder* whole_order();
     // Of the division of the units, without what messages of other streams take.
     core::Seconds replay(const std::vector<std::int32_t>& first_units);
     Bounds::PassesByStage passes_of(const std::vector<std::int32_t>& first_units) const;
@@ -123,8 +125,9 @@ private:
     StageTable& table_;
     schedule::Plan plan_;
     const schedule::Schedule* order_;
-    Bounds::AnyPartition any_;  // its stages are those last replayed
-    std::vector<double> ends_;  // of that replay
+    Bounds::AnyPartition any_;                            // its stages are those last replayed
+    std::optional<const sim::ReplayOrder*> whole_order_;  // once it is asked for
+    std::vector<double> ends_;                            // of that replay
     std::optional<PathBound> paths_;
     bool splits_ = false;
     std::size_t units_;

@@ -34,13 +34,15 @@ inline constexpr double per_tightened_plan = 20'000;  // beside its replay
 inline constexpr double per_bounded_plan = 15'000;    // its memory and its time
 inline constexpr double per_bounded_stage = 3'000;    // ... of each virtual stage
 inline constexpr double per_ordered_pass = 100;       // of a compute order that is made
-inline constexpr double per_replayed_pass = 25;       // of one micro-batch through one stage
+inline constexpr double per_replayed_pass = 8;        // of one micro-batch through one stage
 inline constexpr double most_replayed_passes = 4e5;   // longer orders are not replayed for a bound
-inline constexpr double per_simulation = 5'000'000;
-inline constexpr double per_simulated_rank = 3'500;   // its groups, and what they share of links
-inline constexpr double per_instruction = 900;        // simulated
-inline constexpr double per_instruction_alone = 500;  // ... as if nothing ran beside it
-inline constexpr double per_table_entry = 5'000;      // passes of one run of units
-inline constexpr double per_division = 100;           // of units into stages, looked at by tables and walks
+inline constexpr double per_simulation = 1'500'000;
+inline constexpr double per_simulation_alone = 500'000;  // as if nothing ran beside anything
+inline constexpr double per_simulated_rank = 3'500;      // its groups, and what they share of links
+inline constexpr double per_timed_rank = 1'000;          // alone
+inline constexpr double per_instruction = 800;           // simulated
+inline constexpr double per_instruction_alone = 300;     // ... alone
+inline constexpr double per_table_entry = 8'000;         // passes of one run of units
+inline constexpr double per_division = 40;  // of units into stages, looked at by tables and walks
 
 }  // namespace planner

@@ -363,7 +363,8 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
             priced.durations.of.emplace_back(list.instructions.size());
     }
     std::optional<std::vector<ExtraMemory>> extra;
-    if (is_accelerator(task)) extra = memory_beside(task, micro_batches, program);
+    simulate_options.tracks_memory = !task.options.step_only;
+    if (is_accelerator(task) && !task.options.step_only) extra = memory_beside(task, micro_batches, program);
     simulate_options.extra_memory = extra ? &*extra : nullptr;
     // CPU ranks beyond the cores take turns on them; every rank is then a performer of its own.
     const bool shares_cores = !simulate_options.has_concurrent_streams && task.costs &&
@@ -376,19 +377,22 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
     Run result;
     result.ranks = program.class_of_rank.size();
     result.classes = task.options.is_folded ? program.classes.size() : result.ranks;
-    result.host_memory = offloaded_to_a_host(program, task.cluster);
     result.contended_links = contention.links;
-    result.memory = class_memories(task, program, simulation);
-    result.out_of_memory =
-        find_overflow(task, program, simulation, simulate_options.extra_memory, result.memory);
+    if (!task.options.step_only) {
+        result.host_memory = offloaded_to_a_host(program, task.cluster);
+        result.memory = class_memories(task, program, simulation);
+        result.out_of_memory =
+            find_overflow(task, program, simulation, simulate_options.extra_memory, result.memory);
+    }
     if (!task.costs) return result;
     result.step = simulation.timeline.makespan;
     result.critical_performer = critical_performer(program, simulation);
-    result.breakdown = break_down(program, simulation, priced.host, result.critical_performer,
-                                  simulate_options.has_concurrent_streams, losses);
+    if (!task.options.step_only)
+        result.breakdown = break_down(program, simulation, priced.host, result.critical_performer,
+                                      simulate_options.has_concurrent_streams, losses);
     if (block)
         result.steady = find_steady_state(program, simulation.timeline, *block, result.critical_performer);
-    if (result.steady)
+    if (result.steady && !task.options.step_only)
         result.block =
             break_down(program, simulation, priced.host, result.critical_performer,
                        simulate_options.has_concurrent_streams, losses,
@@ -781,7 +785,7 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
         options.memory_only && !plan.partition.first_units.empty()
             ? std::nullopt
             : make_cost_models(graph, cluster, plan, options.memory_only ? unpriced : diagnostics,
-                               options.constants);
+                               options.constants, options.shares_links ? nullptr : options.known_candidates);
     if (!costs && !options.memory_only) return std::nullopt;
     if (costs) costs->counts_hosts = options.counts_hosts;
     if (!complete(plan, graph, cluster, costs ? &*costs : nullptr, options.constants, diagnostics))
@@ -817,14 +821,14 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
     evaluation.simulated_instructions = simulated_instructions;
     evaluation.available_memory = task.available;
     evaluation.memory = result->memory;
-    judge_memory(evaluation);
+    if (!options.step_only) judge_memory(evaluation);
     if (!evaluation.fits) evaluation.out_of_memory = result->out_of_memory;
     judge_host_memory(evaluation, task, result->host_memory);
     evaluation.rate = cluster::price(cluster);
     evaluation.is_extrapolated = !extrapolation.empty();
     evaluation.settles_late = settles_late && !evaluation.is_extrapolated;
     if (evaluation.is_extrapolated) evaluation.assumptions.push_back(extrapolation);
-    add_assumptions(evaluation, task, *result);
+    if (!options.step_only) add_assumptions(evaluation, task, *result);
     if (options.memory_only) return evaluation;
 
     add_rates(evaluation, task, *result);

@@ -22,6 +22,8 @@
 
 namespace sim {
 
+class KnownCandidates;
+
 // Seconds of the critical rank's step; the parts sum to the step time. See breakdown.h for what counts as
 // what.
 struct Breakdown {
@@ -129,11 +131,16 @@ struct EvaluateOptions {
     bool shares_links = true;
     // False: hosts dispatch in no time, whatever profiles say.
     bool counts_hosts = true;
+    // Only the step's time: memory, breakdown and assumptions stay empty, and every plan fits.
+    bool step_only = false;
     // Prove every lowered Program before it is simulated. A planner that has proven a schedule once may leave
     // it out.
     bool verifies = true;
     // Of the graph: stages that are alike are looked at once. Null: each is.
     model::Repetition* repetition = nullptr;
+    // Where links are not shared: prices of collectives that plans of one base on this cluster share. Null:
+    // an evaluation makes its own.
+    KnownCandidates* known_candidates = nullptr;
     // Of the same graph and plan; null: every evaluation lowers its own.
     LoweredPrograms* lowered = nullptr;
 };

@@ -252,6 +252,8 @@ Search::TimedAlone Search::time_alone(std::size_t target, schedule::Plan plan, b
         return {};
     sim::EvaluateOptions options = quickest_options(target, plan);
     options.shares_links = false;
+    options.step_only = true;
+    options.known_candidates = &known_candidates_[target];
     options.counts_hosts = !may_offload;
     if (may_offload) {
         plan.offload = base.offload;
@@ -259,7 +261,8 @@ Search::TimedAlone Search::time_alone(std::size_t target, schedule::Plan plan, b
     }
     core::Diagnostics unpriced;
     const std::optional<sim::Evaluation> evaluation = sim::evaluate(graph_, cluster, plan, unpriced, options);
-    work_.add(1, per_simulation);
+    work_.add(1, per_simulation_alone);
+    work_.add(plan.layout.ranks(), per_timed_rank);
     if (!evaluation) return {};
     work_.add(double(evaluation->simulated_instructions), per_instruction_alone);
     return {evaluation->step_time * (1 - rounding_of_steps), evaluation->settles_late};

@@ -301,7 +301,7 @@ private:
     OrderCollection orders_{&work_};
     std::vector<std::unique_ptr<StageCollection>> stages_;  // one a target
     const bool has_bare_unit_ = has_unit_without_parameters(graph_);
-    std::deque<sim::KnownCandidates> known_candidates_;  // one a target
+    mutable std::deque<sim::KnownCandidates> known_candidates_;  // one a target
     std::optional<double> told_least_;
     Clock::time_point begin_ = Clock::now();
     std::clock_t cpu_begin_ = std::clock();

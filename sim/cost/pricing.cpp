@@ -65,12 +65,15 @@ private:
 
 std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster,
                                            const schedule::Plan& plan, core::Diagnostics& diagnostics,
-                                           const CostConstants& constants) {
+                                           const CostConstants& constants, KnownCandidates* known) {
     const int ranks_a_node = cluster::most_ranks_of_a_node(cluster, plan.layout.ranks());
     std::optional<ComputeCost> compute =
         ComputeCost::make(graph, cluster.instance.device, plan, diagnostics, constants, ranks_a_node);
     if (!compute) return std::nullopt;
-    CostModels models{std::move(*compute), CommunicationCost(plan, cluster, constants), {}};
+    CostModels models{std::move(*compute),
+                      known ? CommunicationCost(plan, cluster, constants, *known)
+                            : CommunicationCost(plan, cluster, constants),
+                      {}};
     const int passes = schedule::passes_per_micro_batch(plan);
     if (passes == 1) return models;
     for (const model::ModelGraph& segment : model::SegmentGraphs(graph, passes)) {

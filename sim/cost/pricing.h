@@ -39,9 +39,11 @@ struct CostModels {
                                            : of_segment(program.segment_of(instruction.micro_batch));
     }
 };
+// `known`: of plans of one base on this cluster; with them no links are told.
 std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster,
                                            const schedule::Plan& plan, core::Diagnostics& diagnostics,
-                                           const CostConstants& constants = {});
+                                           const CostConstants& constants = {},
+                                           KnownCandidates* known = nullptr);
 
 PricedProgram price(const schedule::Program& program, CostModels& costs);
 

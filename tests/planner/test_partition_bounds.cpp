@@ -117,7 +117,9 @@ TEST_CASE("a mean of paths bounds every division of the units, and its own is th
         plan.schedule = name;
         plan.micro_batches = 16;
         const auto any = bounds.any_partition(plan);
-        REQUIRE(any.order != nullptr);
+        REQUIRE(any.has_order);
+        const sim::ReplayOrder* const replayed = bounds.whole_order(plan);
+        REQUIRE(replayed != nullptr);
         const schedule::Schedule* order = bounds.timed_order(plan);
         REQUIRE(order != nullptr);
         const auto units = std::int32_t(graph.units.size());
@@ -144,7 +146,7 @@ TEST_CASE("a mean of paths bounds every division of the units, and its own is th
                 const auto* of = passes(s, cuts[std::size_t(s)], s < 3 ? cuts[std::size_t(s) + 1] : units);
                 costs.stages.insert(costs.stages.end(), of->replayed.begin(), of->replayed.end());
             }
-            return any.order->replay(costs, ends).makespan.value;
+            return replayed->replay(costs, ends).makespan.value;
         };
         planner::PathBound mean(runs, graph.units.size());
         Cuts cuts = {0, 3, 6, 9};
@@ -153,7 +155,7 @@ TEST_CASE("a mean of paths bounds every division of the units, and its own is th
             sim::ScheduleCosts costs;
             std::vector<double> ends;
             const double length = makespan(cuts, costs, ends);
-            mean.mix(any.order->critical_path(costs, ends), 2.0 / (path + 2));
+            mean.mix(replayed->critical_path(costs, ends), 2.0 / (path + 2));
             // The first is the critical path itself.
             if (path == 0) {
                 double own = mean.beside();

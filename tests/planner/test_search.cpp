@@ -522,7 +522,7 @@ TEST_CASE(
         planner::SearchRequest request;
         request.global_batch = 64;
         request.threads = threads;
-        request.time_limit = core::Seconds(0.2);
+        request.time_limit = core::Seconds(0.1);
         core::Diagnostics diagnostics;
         auto result = planner::search_plans(graph, targets, request, diagnostics);
         CHECK(sum_of(result.account) == result.account.space);
