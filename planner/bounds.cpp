@@ -82,8 +82,8 @@ struct Bounds::Caches {
         communication;  // by shard degree, offload and sequence parallelism
     std::map<std::tuple<const schedule::Schedule*, int, int, int, int>, core::Seconds>
         after_passes;  // by order, micro-batch, recomputation and sharding
-    std::map<std::tuple<const schedule::Schedule*, int, bool, bool>, Sends>
-        sends;  // by order, micro-batch, sequence parallelism and whether they are of any partition
+    std::map<std::tuple<const schedule::Schedule*, int, bool>, Sends>
+        sends;  // by order, micro-batch and sequence parallelism
     std::map<std::tuple<std::int32_t, std::int32_t, int, bool, int, int>, Traffic>
         traffic;  // by operators, pipeline rank, sequence parallelism and sharding
     std::map<std::tuple<int, int, bool, GradientHandling, int>, Whole>
@@ -624,8 +624,8 @@ core::Seconds Bounds::time(const schedule::Plan& plan, const schedule::Schedule&
     if (plan.offload != schedule::Offload::none)
         copies = copy_times(plan, order, stages_.activations(plan, order));
     const std::vector<model::OperatorRange>& ranges = *stages_.stages(plan);
-    core::Seconds bound = time_of_passes(plan, order, ranges, stages, sends(plan, order, false), copies) +
-                          after_passes(plan, order);
+    core::Seconds bound =
+        time_of_passes(plan, order, ranges, stages, sends(plan, order), copies) + after_passes(plan, order);
     if (plan.layout.data > 1) bound = std::max(bound, data_parallel_time(plan, order, ranges));
     return bound * claimed_share;
 }
@@ -664,16 +664,13 @@ core::Seconds Bounds::after_passes(const schedule::Plan& plan, const schedule::S
     return least.value_or(core::Seconds(0));
 }
 
-// The least of what crosses any boundary, over the links of each.
-const Bounds::Sends& Bounds::sends(const schedule::Plan& plan, const schedule::Schedule& order,
-                                   bool of_any_partition) {
-    const auto [entry, is_new] =
-        caches_of(plan).sends.try_emplace({&order, plan.micro_batch, plan.sequence_parallel,
-                                           of_any_partition});  // the order knows how often each passes
+// The least of what crosses any boundary between units, over the links of each between stages.
+const Bounds::Sends& Bounds::sends(const schedule::Plan& plan, const schedule::Schedule& order) {
+    const auto [entry, is_new] = caches_of(plan).sends.try_emplace(
+        {&order, plan.micro_batch, plan.sequence_parallel});  // the order knows how often each passes
     Sends& sends = entry->second;
     if (!is_new) return sends;
-    const core::Bytes bytes =
-        of_any_partition ? stages_.smallest_boundary(plan) : stages_.smallest_transfer(plan);
+    const core::Bytes bytes = stages_.smallest_boundary(plan);
     sim::CommunicationCost& communication = communication_of(plan);
     const auto least = [&](int from_stage, int to_stage, schedule::PayloadKind payload) {
         std::optional<core::Seconds> time;
@@ -842,7 +839,7 @@ Bounds::OrderTiming Bounds::order_timing(const schedule::Plan& plan) {
     OrderTiming result;
     const core::Seconds known = time(plan, *order, stages);
     if (known.value > 0)
-        result = replay(plan, *order, *stages_.stages(plan), stages, sends(plan, *order, false),
+        result = replay(plan, *order, *stages_.stages(plan), stages, sends(plan, *order),
                         after_passes(plan, *order));
     result.known_ = known;
     return result;
@@ -853,7 +850,7 @@ Bounds::AnyPartition Bounds::any_partition(const schedule::Plan& plan) {
     const schedule::Schedule* order = timed_order(plan);
     if (!order || plan.layout.pipeline == 1) return result;
     result.has_order = true;
-    result.costs.sends = sends(plan, *order, true);
+    result.costs.sends = sends(plan, *order);
     result.costs.after = tied_reductions(plan, *order, stages_.tied_ends(plan, *order));
     result.costs.is_after_last_begins = scatters_every_micro_batch(plan);
     return result;
@@ -867,7 +864,7 @@ core::Seconds Bounds::time_of_order(const schedule::Plan& plan,
     const std::vector<RankParameters> parameters = stages_.rank_parameters(plan, *order, ranges);
     const std::vector<core::Seconds> no_copies(order->ranks);
     const core::Seconds after = after_passes(plan, *order, ranges, parameters);
-    const Sends& sent = sends(plan, *order, true);
+    const Sends& sent = sends(plan, *order);
     core::Seconds bound = time_of_passes(plan, *order, ranges, stages, sent, no_copies) + after;
     if (plan.layout.data > 1) bound = std::max(bound, data_parallel_time(plan, *order, ranges));
     if (bound * claimed_share < limit)

@@ -161,7 +161,7 @@ public:
 
     // What passes of each stage send, at least.
     using Sends = std::vector<sim::ScheduleCosts::Sends>;
-    // What steps of every partition of one plan have in common. It lives as long as these bounds.
+    // What steps of every partition of one plan have in common.
     struct AnyPartition {
         bool has_order = false;    // else times bound nothing, and costs are empty
         sim::ScheduleCosts costs;  // but for those of its stages
@@ -227,7 +227,7 @@ private:
     core::Seconds after_passes(const schedule::Plan& plan, const schedule::Schedule& order,
                                const std::vector<model::OperatorRange>& ranges,
                                const std::vector<RankParameters>& parameters);
-    const Sends& sends(const schedule::Plan& plan, const schedule::Schedule& order, bool of_any_partition);
+    const Sends& sends(const schedule::Plan& plan, const schedule::Schedule& order);
     // Of each rank, what it does for parameters that other ranks use too once its passes are over, or of
     // gradients that are sharded, its messages.
     std::vector<core::Seconds> tied_reductions(const schedule::Plan& plan, const schedule::Schedule& order,

@@ -49,8 +49,7 @@ struct StageCollection::Shape {
     std::map<const schedule::Schedule*, MadeOnce<std::vector<schedule::StateElements>>> state_elements;
     std::map<const schedule::Schedule*, MadeOnce<std::vector<RankParameters>>> rank_parameters;
     std::map<GradientHandling, Prices> prices;
-    std::map<std::pair<int, int>, core::Bytes> smallest_transfers;  // by stages and passes of a micro-batch
-    std::map<int, core::Bytes> smallest_boundaries;                 // by passes
+    std::map<int, core::Bytes> smallest_boundaries;  // by passes
 };
 
 GradientHandling::GradientHandling(const schedule::Plan& plan)
@@ -316,38 +315,21 @@ core::Seconds StageCollection::update(const schedule::Plan& plan, double element
     return compute->update_norm(count).device + compute->optimizer_step(count, 1).device;
 }
 
-core::Bytes StageCollection::smallest_transfer(const schedule::Plan& plan) {
-    Shape& shape = shape_of(plan);
-    const std::lock_guard lock(shape.guard);
-    const auto [entry, is_new] =
-        shape.smallest_transfers.try_emplace({plan.stages(), plan.passes_per_micro_batch()});
-    const std::vector<model::OperatorRange>* ranges = is_new ? stages(shape, plan) : nullptr;
-    if (ranges) entry->second = smallest_crossing(plan, *ranges);
-    return entry->second;
-}
-
 core::Bytes StageCollection::smallest_boundary(const schedule::Plan& plan) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
     const auto [entry, is_new] = shape.smallest_boundaries.try_emplace(plan.passes_per_micro_batch());
-    if (is_new) {
-        std::vector<model::OperatorRange> ranges;
-        for (const model::Unit& unit : graph_.units) ranges.push_back(unit.operators);
-        entry->second = smallest_crossing(plan, ranges);
-    }
-    return entry->second;
-}
-
-core::Bytes StageCollection::smallest_crossing(const schedule::Plan& plan,
-                                               const std::vector<model::OperatorRange>& ranges) {
+    if (!is_new) return entry->second;
     const model::CostContext context = plan.cost_context();
     std::optional<core::Bytes> smallest;
-    for (std::size_t s = 1; s < ranges.size(); ++s)
-        for (const model::TensorId tensor : model::tensors_crossing(graph_, ranges[s].begin)) {
-            const core::Bytes bytes = model::tensor_bytes(graph_of(plan, 0), tensor, context);
-            smallest = smallest ? std::min(*smallest, bytes) : bytes;
-        }
-    return smallest.value_or(core::Bytes(0));
+    for (std::size_t unit = 1; unit < graph_.units.size(); ++unit) {
+        core::Bytes bytes;
+        for (const model::TensorId tensor :
+             model::tensors_crossing(graph_, graph_.units[unit].operators.begin))
+            bytes += model::tensor_bytes(graph_of(plan, 0), tensor, context);
+        smallest = smallest ? std::min(*smallest, bytes) : bytes;
+    }
+    return entry->second = smallest.value_or(core::Bytes(0));
 }
 
 namespace {

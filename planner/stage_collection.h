@@ -94,8 +94,9 @@ public:
     model::Repetition& repetition() { return repetition_; }
     // Of the device; null where it has none for the model. They live as long as the collection.
     const sim::ComputeCost* prices(const schedule::Plan& plan, int segment = 0);
-    // Bytes of the smallest tensor that any stage sends on; zero when there is one stage.
-    core::Bytes smallest_transfer(const schedule::Plan& plan);
+    // Bytes of the tensors that cross a boundary between two units, the fewest of any; zero when there is
+    // one unit.
+    core::Bytes smallest_boundary(const schedule::Plan& plan);
     // The device's time to update so many elements.
     core::Seconds update(const schedule::Plan& plan, double elements);
     // Activations of each pipeline rank under an order of the plan's schedule, fragmentation not counted: of
@@ -150,8 +151,6 @@ public:
         int count = 0;
     };
     std::vector<DistinctUnit> distinct_units(model::OperatorRange range) const;
-    // Of any boundary between two units.
-    core::Bytes smallest_boundary(const schedule::Plan& plan);
 
 private:
     struct Division;
@@ -160,8 +159,6 @@ private:
     struct Shape;
     Shape& shape_of(const schedule::Plan& plan);
     Prices& prices_of(Shape& shape, const schedule::Plan& plan);
-    core::Bytes smallest_crossing(const schedule::Plan& plan,
-                                  const std::vector<model::OperatorRange>& ranges);
     std::vector<core::Seconds> unit_loads(Shape& shape, const schedule::Plan& plan);
     const Division* division(Shape& shape, const schedule::Plan& plan);
     const std::vector<model::OperatorRange>* stages(Shape& shape, const schedule::Plan& plan);
