@@ -378,6 +378,7 @@ std::vector<std::pair<std::string, std::string>> fixed_axes(bool covers_partitio
              : "the longest stage is shortest; of the first plan no move of one cut by one unit is "
                "better"},
         {"shard_degree", "all replicas, or those of one node"},
+        {"order", "of the base plan (PDT: replicas lie side by side, stages furthest apart)"},
         {"offload",
          "only what does not fit: the longest activation_loading_horizon (a power of two) that does, and "
          "shorter ones that may be the best of all"},
