@@ -626,7 +626,9 @@ core::Seconds Bounds::time(const schedule::Plan& plan, const schedule::Schedule&
     const std::vector<model::OperatorRange>& ranges = *stages_.stages(plan);
     core::Seconds bound =
         time_of_passes(plan, order, ranges, stages, sends(plan, order), copies) + after_passes(plan, order);
-    if (plan.layout.data > 1) bound = std::max(bound, data_parallel_time(plan, order, ranges));
+    if (plan.layout.data > 1)
+        bound =
+            std::max(bound, data_parallel_time(plan, order, ranges, tied_reductions(plan, order, ranges)));
     return bound * claimed_share;
 }
 
@@ -779,8 +781,15 @@ std::vector<core::Seconds> Bounds::tied_reductions(const schedule::Plan& plan,
     return times;
 }
 
+std::vector<core::Seconds> Bounds::tied_reductions(const schedule::Plan& plan,
+                                                   const schedule::Schedule& order,
+                                                   const std::vector<model::OperatorRange>& ranges) {
+    return tied_reductions(plan, order, stages_.tied_copies(plan, order, ranges));
+}
+
 core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const schedule::Schedule& order,
-                                         const std::vector<model::OperatorRange>& ranges) {
+                                         const std::vector<model::OperatorRange>& ranges,
+                                         const std::vector<core::Seconds>& tied) {
     // A segment of a sequence is a micro-batch of its own.
     const double passes = double(plan.micro_batches) * plan.passes_per_micro_batch();
     std::vector<core::Seconds> streams(order.ranks);
@@ -790,15 +799,14 @@ core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const sched
         streams[rank] +=
             (of_stage.gathered * 2 + of_stage.scattered) * passes + of_stage.reduced + of_stage.after_update;
     }
-    const std::vector<core::Seconds> tied =
-        tied_reductions(plan, order, stages_.tied_copies(plan, order, ranges));
     for (std::size_t rank = 0; rank < tied.size(); ++rank) streams[rank] += tied[rank];
     return *std::max_element(streams.begin(), streams.end());
 }
 
 Bounds::OrderTiming Bounds::replay(const schedule::Plan& plan, const schedule::Schedule& order,
                                    const std::vector<model::OperatorRange>& ranges,
-                                   const PassesByStage& stages, const Sends& sends, core::Seconds after) {
+                                   const PassesByStage& stages, const Sends& sends,
+                                   const std::vector<core::Seconds>& tied, core::Seconds after) {
     OrderTiming result;
     if (plan.layout.pipeline == 1) return result;
     result.plan_ = plan;
@@ -809,8 +817,7 @@ Bounds::OrderTiming Bounds::replay(const schedule::Plan& plan, const schedule::S
         result.costs_.stages.insert(result.costs_.stages.end(), stage->replayed.begin(),
                                     stage->replayed.end());
     result.costs_.sends = sends;
-    result.after_messages_ = tied_reductions(plan, order, stages_.tied_copies(plan, order, ranges));
-    result.costs_.after = result.after_messages_;
+    result.costs_.after = tied;
     result.costs_.is_after_last_begins = scatters_every_micro_batch(plan);
     if (plan.layout.data == 1) return result;
     for (const std::int32_t s : core::indices(ranges)) {
@@ -826,8 +833,7 @@ core::Seconds Bounds::OrderTiming::time() const {
     if (!whole) return known_;
     std::vector<double> ends;
     core::Seconds end = whole->replay(costs_, ends).makespan;
-    if (!messages_.empty())
-        end = std::max(end, whole->end_of_messages(costs_, ends, messages_, after_messages_));
+    if (!messages_.empty()) end = std::max(end, whole->end_of_messages(costs_, ends, messages_));
     return std::max(known_, (end + after_) * claimed_share);
 }
 
@@ -840,7 +846,7 @@ Bounds::OrderTiming Bounds::order_timing(const schedule::Plan& plan) {
     const core::Seconds known = time(plan, *order, stages);
     if (known.value > 0)
         result = replay(plan, *order, *stages_.stages(plan), stages, sends(plan, *order),
-                        after_passes(plan, *order));
+                        tied_reductions(plan, *order, *stages_.stages(plan)), after_passes(plan, *order));
     result.known_ = known;
     return result;
 }
@@ -866,9 +872,11 @@ core::Seconds Bounds::time_of_order(const schedule::Plan& plan,
     const core::Seconds after = after_passes(plan, *order, ranges, parameters);
     const Sends& sent = sends(plan, *order);
     core::Seconds bound = time_of_passes(plan, *order, ranges, stages, sent, no_copies) + after;
-    if (plan.layout.data > 1) bound = std::max(bound, data_parallel_time(plan, *order, ranges));
+    const std::vector<core::Seconds> tied = tied_reductions(plan, *order, ranges);
+    if (plan.layout.data > 1) bound = std::max(bound, data_parallel_time(plan, *order, ranges, tied));
     if (bound * claimed_share < limit)
-        return std::max(bound * claimed_share, replay(plan, *order, ranges, stages, sent, after).time());
+        return std::max(bound * claimed_share,
+                        replay(plan, *order, ranges, stages, sent, tied, after).time());
     return bound * claimed_share;
 }
 

@@ -107,7 +107,6 @@ public:
         OrderCollection* orders_ = nullptr;
         sim::ScheduleCosts costs_;
         std::vector<sim::ReplayOrder::StageMessages> messages_;
-        std::vector<core::Seconds> after_messages_;  // of each rank
         core::Seconds after_;
     };
     OrderTiming order_timing(const schedule::Plan& plan);
@@ -220,7 +219,7 @@ private:
     // `after`: all passes, and not counted here.
     OrderTiming replay(const schedule::Plan& plan, const schedule::Schedule& order,
                        const std::vector<model::OperatorRange>& ranges, const PassesByStage& stages,
-                       const Sends& sends, core::Seconds after);
+                       const Sends& sends, const std::vector<core::Seconds>& tied, core::Seconds after);
     core::Seconds time(const schedule::Plan& plan, const schedule::Schedule& order,
                        const PassesByStage& stages);
     core::Seconds after_passes(const schedule::Plan& plan, const schedule::Schedule& order);
@@ -232,8 +231,11 @@ private:
     // gradients that are sharded, its messages.
     std::vector<core::Seconds> tied_reductions(const schedule::Plan& plan, const schedule::Schedule& order,
                                                const std::vector<StageCollection::TiedCopies>& tied);
+    std::vector<core::Seconds> tied_reductions(const schedule::Plan& plan, const schedule::Schedule& order,
+                                               const std::vector<model::OperatorRange>& ranges);
     core::Seconds data_parallel_time(const schedule::Plan& plan, const schedule::Schedule& order,
-                                     const std::vector<model::OperatorRange>& ranges);
+                                     const std::vector<model::OperatorRange>& ranges,
+                                     const std::vector<core::Seconds>& tied);
     std::vector<core::Seconds> copy_times(const schedule::Plan& plan, const schedule::Schedule& order,
                                           const std::vector<RankActivations>& ranks);
 

@@ -159,6 +159,9 @@ private:
     struct Shape;
     Shape& shape_of(const schedule::Plan& plan);
     Prices& prices_of(Shape& shape, const schedule::Plan& plan);
+    TiedCopies copies_of(const model::TiedParameter& parameter, const schedule::Plan& plan,
+                         const schedule::Schedule& order,
+                         const std::function<int(std::int32_t unit)>& stage) const;
     std::vector<core::Seconds> unit_loads(Shape& shape, const schedule::Plan& plan);
     const Division* division(Shape& shape, const schedule::Plan& plan);
     const std::vector<model::OperatorRange>* stages(Shape& shape, const schedule::Plan& plan);
@@ -179,9 +182,6 @@ private:
     model::Repetition repetition_;
     std::vector<std::int32_t> first_like_;         // of each operator
     std::vector<model::OperatorRange> unit_like_;  // of each unit
-    TiedCopies copies_of(const model::TiedParameter& parameter, const schedule::Plan& plan,
-                         const schedule::Schedule& order,
-                         const std::function<int(std::int32_t unit)>& stage) const;
     std::vector<model::TiedParameter> tied_;
     std::mutex guard_;  // of the maps below; each shape has its own
     struct ParameterCount {

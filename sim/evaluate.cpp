@@ -821,7 +821,7 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
     evaluation.simulated_instructions = simulated_instructions;
     evaluation.available_memory = task.available;
     evaluation.memory = result->memory;
-    if (!options.step_only) judge_memory(evaluation);
+    judge_memory(evaluation);
     if (!evaluation.fits) evaluation.out_of_memory = result->out_of_memory;
     judge_host_memory(evaluation, task, result->host_memory);
     evaluation.rate = cluster::price(cluster);

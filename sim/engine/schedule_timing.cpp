@@ -293,8 +293,7 @@ ReplayOrder::CriticalPath ReplayOrder::critical_path(const ScheduleCosts& costs,
 }
 
 core::Seconds ReplayOrder::end_of_messages(const ScheduleCosts& costs, const std::vector<double>& ends,
-                                           const std::vector<StageMessages>& messages,
-                                           const std::vector<core::Seconds>& after) const {
+                                           const std::vector<StageMessages>& messages) const {
     core::require(!has_pairs_, "passes of overlapped slots begin together");
     const std::vector<double> table = durations(costs);
     std::vector<std::size_t> last(std::size_t(stages_), 0);
@@ -312,12 +311,13 @@ core::Seconds ReplayOrder::end_of_messages(const ScheduleCosts& costs, const std
         if (kind == ActionKind::backward || kind == ActionKind::backward_input)
             end += of_stage.before_backward.value;
         if (!makes_gradients(kind)) continue;
-        double follows = of_stage.after_backward.value;
-        if (last[stage] == i) follows += of_stage.after_last_backward.value;
-        if (follows > 0) end = std::max(end, ends[i + 1] - table[std::size_t(cost)]) + follows;
+        double after = of_stage.after_backward.value;
+        if (last[stage] == i) after += of_stage.after_last_backward.value;
+        if (after > 0) end = std::max(end, ends[i + 1] - table[std::size_t(cost)]) + after;
         latest = std::max(latest, end);
     }
-    for (std::size_t r = 0; r < stream.size(); ++r) latest = std::max(latest, stream[r] + after[r].value);
+    for (std::size_t r = 0; r < costs.after.size(); ++r)
+        latest = std::max(latest, stream[r] + costs.after[r].value);
     return core::Seconds(latest);
 }
 

@@ -97,11 +97,10 @@ public:
     struct StageMessages {
         core::Seconds before_forward, before_backward, after_backward, after_last_backward;
     };
-    // After a replay: when the last of the messages has ended, of any rank, and what comes after
-    // a rank's last one, of each rank. Not for orders with overlapped slots.
+    // After a replay: when the last of the messages has ended, of any rank, and what the costs say that a
+    // rank does after them. Not for orders with overlapped slots.
     core::Seconds end_of_messages(const ScheduleCosts& costs, const std::vector<double>& ends,
-                                  const std::vector<StageMessages>& messages,
-                                  const std::vector<core::Seconds>& after) const;
+                                  const std::vector<StageMessages>& messages) const;
 
 private:
     friend ScheduleTiming time_schedule(const schedule::Schedule& schedule, const ScheduleCosts& costs);
