@@ -38,6 +38,7 @@ struct ExecutionJob {
     bool is_finished = false;                 // the checkpoint has all steps behind it
     exec::FileDescriptor lock;                // of the folder of checkpoints, on the rank that leads it
     std::shared_ptr<const exec::HostFolders> host_folders;  // null: one folder for all
+    std::vector<std::vector<int>> holders;  // exec::HostCheckpoint::holders of what it goes on from
     double ranks_a_core = 1;  // when several hosts are one machine's: more than 1 = they share its cores
     std::vector<exec::MeasuredExchange> exchanges;  // of ranks that are processes, on rank 0
     double profile_low = 1, profile_high = 1;       // exec::PlanProfile::low_share, high_share

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <ostream>
 #include <sstream>
 
@@ -224,6 +225,14 @@ std::string near_tie(const CheckedLosses& checked) {
         *least, least - checked.router_margins.begin());
 }
 
+// A host's own folder may have nothing of it.
+std::string place_of_last(const ExecutionRequest& request, const ExecutionJob& job) {
+    std::string own = exec::checkpoint_folder(request.checkpoint, job.first_step);
+    std::error_code none;
+    if (!job.host_folders || std::filesystem::exists(own, none)) return own;
+    return exec::checkpoint_folder(job.host_folders->places[job.holders.front().front()], job.first_step);
+}
+
 }  // namespace
 
 double ExecutionReport::error_percent() const {
@@ -308,9 +317,11 @@ void show_written_start(const ExecutionRequest& request, const ExecutionJob& job
     out << core::to_json(value) << '\n';
 }
 
-void show_finished(const ExecutionRequest& request, const ExecutionJob& job, std::ostream& out) {
-    const std::string place = exec::checkpoint_folder(request.checkpoint, job.first_step);
+void show_finished(const ExecutionRequest& request, const ExecutionJob& job, std::ostream& out,
+                   std::ostream& err) {
+    const std::string place = place_of_last(request, job);
     if (!request.as_json) {
+        for (const std::string& remark : job.remarks) err << remark << '\n';
         out << fmt::format(
             "the training is finished: {} holds step {}, --steps asks for {}; nothing was run\n", place,
             job.first_step, job.steps);
@@ -324,6 +335,7 @@ void show_finished(const ExecutionRequest& request, const ExecutionJob& job, std
     value["steps"] = 0;
     value["losses"] = core::Value::array();
     value["checkpoint"] = place;
+    value["remarks"] = core::Value(job.remarks);
     out << core::to_json(value) << '\n';
 }
 

@@ -53,6 +53,7 @@ void show_interruption(const ExecutionRequest& request, const ExecutionJob& job,
 // Of a training that --resume found at its end: nothing was run.
 // --steps 0 wrote the state at the beginning.
 void show_written_start(const ExecutionRequest& request, const ExecutionJob& job, std::ostream& out);
-void show_finished(const ExecutionRequest& request, const ExecutionJob& job, std::ostream& out);
+void show_finished(const ExecutionRequest& request, const ExecutionJob& job, std::ostream& out,
+                   std::ostream& err);
 
 }  // namespace apps

@@ -9,6 +9,7 @@
 #include "core/diagnostics.h"
 #include "exec/checkpoint/checkpoint_lock.h"
 #include "exec/checkpoint/hosts/host_checkpoint.h"
+#include "exec/checkpoint/hosts/host_copies.h"
 #include "exec/checkpoint/training_state.h"
 #include "exec/transport/exchange.h"
 
@@ -189,7 +190,8 @@ void check_beginning(const ExecutionRequest& request, ExecutionJob& job, bool le
                      core::Diagnostics& diagnostics) {
     if (!schedule::trains(job.program)) return;
     if (leads_folder && (!request.resumes || job.resumed)) check_later_steps(request, job, diagnostics);
-    if (job.resumed && job.resumed->manifest().program_hash != schedule::hash_of(job.program))
+    if (job.resumed && !job.is_finished &&
+        job.resumed->manifest().program_hash != schedule::hash_of(job.program))
         job.remarks.push_back(
             fmt::format("the checkpoint was written by {}; it goes on as {}: losses equal up to rounding",
                         job.resumed->manifest().plan, exec::degrees_in_words(job.plan())));
@@ -279,13 +281,28 @@ void find_host_checkpoint(exec::transport::World& world, const ExecutionRequest&
                           "ask for fewer copies, or name a folder of each host's own");
     if (leads && schedule::trains(job->program)) lock(request, *job, diagnostics);
     if (request.resumes) {
-        const exec::NewestCheckpoint found =
+        exec::HostCheckpoint found =
             exec::open_newest(communicator, *folders, request.checkpoint, request.from_step, *job->needs);
         go_on(request, take(found, request, *job, request.from_step.has_value(), diagnostics), *job,
               diagnostics);
+        job->holders = std::move(found.holders);
     }
     communicator.set_patient(false);
     check_beginning(request, *job, leads, diagnostics);
+}
+
+void complete_copies(exec::transport::World& world, const ExecutionRequest& request, ExecutionJob& job) {
+    if (!job.host_folders || !job.resumed || !schedule::trains(job.program)) return;
+    exec::transport::ProcessCommunicator& communicator = world.communicator();
+    communicator.set_patient(true);
+    const int copied = exec::complete_copies(communicator, *job.host_folders, request.checkpoint,
+                                             job.resumed->manifest(), job.holders);
+    communicator.set_patient(false);
+    if (copied > 0)
+        job.remarks.push_back(
+            fmt::format("{} {} of the checkpoint of step {} lay in fewer folders than "
+                        "--checkpoint-copies {}: copied",
+                        copied, copied == 1 ? "file" : "files", job.first_step, request.copies));
 }
 
 }  // namespace apps

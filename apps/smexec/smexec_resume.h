@@ -32,4 +32,9 @@ void agree_on_checkpoint(exec::transport::World& world, const ExecutionRequest& 
 void find_host_checkpoint(exec::transport::World& world, const ExecutionRequest& request,
                           std::optional<ExecutionJob>& job, core::Diagnostics& diagnostics);
 
+// Every rank calls after that, when all have agreed that the job begins: where a training goes on, files of
+// its checkpoint that lie in fewer folders than --checkpoint-copies asks for are copied. Throws
+// core::MachineError.
+void complete_copies(exec::transport::World& world, const ExecutionRequest& request, ExecutionJob& job);
+
 }  // namespace apps

@@ -219,8 +219,9 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
     }
     if (!job) return show(diagnostics, request.as_json, out, err);
     if (is_first) show(diagnostics, false, out, err);
+    if (world) complete_copies(*world, request, *job);
     if (job->is_finished) {
-        if (is_first) show_finished(request, *job, out);
+        if (is_first) show_finished(request, *job, out, err);
         return agreed(world, good);
     }
 

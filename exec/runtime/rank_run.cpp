@@ -7,7 +7,7 @@
 
 #include "core/index/integers.h"
 #include "exec/checkpoint/checkpoint_writer.h"
-#include "exec/checkpoint/hosts/host_checkpoint.h"
+#include "exec/checkpoint/hosts/host_folders.h"
 #include "exec/checkpoint/training_state.h"
 #include "exec/cpu/backend.h"
 #include "exec/cpu/cores.h"
@@ -117,8 +117,6 @@ bool leads_folder(const RunOptions& options, int rank) {
 // Before anything is written into it.
 void prepare_folder(const RunOptions& options) {
     const CheckpointOptions& checkpoints = options.checkpoints;
-    if (checkpoints.host_folders && options.resumed)
-        complete_checkpoint(checkpoints.directory, options.resumed->manifest());
     tidy_checkpoints(checkpoints.directory);
     set_aside_damaged(checkpoints.directory, checkpoints.damaged_steps);
     if (checkpoints.sets_aside_later) set_aside_later(checkpoints.directory, options.first_step);

@@ -190,6 +190,46 @@ TEST_CASE("a damaged file of one host is an older checkpoint for all, or its cop
     CHECK(training.state(9) == training.unbroken(9));
 }
 
+TEST_CASE("copies that went with a host are made again when training goes on, or has ended") {
+    const int lost = GENERATE(0, 1, 2);
+    const bool goes_on = GENERATE(false, true);
+    const Training training("data_parallel = 3\nsharding = \"optimizer\"\nmicro_batches = 2", {0, 1, 2});
+    const std::vector<std::string> more = {"--checkpoint-copies", "2", "--resume"};
+    CHECK(training.train(4, more) == 0);
+    const State expected = training.state(4);
+    fs::remove_all(training.at(lost));
+    // Ends before its first checkpoint, or has nothing to do.
+    std::vector<std::string> again = more;
+    if (goes_on) again.insert(again.end(), {"--metrics", training.folder.path + "/none/here.jsonl"});
+    CHECK(training.train(goes_on ? 5 : 4, again) == (goes_on ? 2 : 0));
+    CHECK_THAT(training.told(),
+               Contains("lay in fewer folders than --checkpoint-copies 2: copied") || Contains("here.jsonl"));
+    CHECK(state_of(training.manifest(lost, 4)) == expected);
+    // Whichever other host is lost next, nothing is.
+    fs::remove_all(training.at((lost + 1) % 3));
+    CHECK(training.train(8, more) == 0);
+    CHECK(training.state(8) == training.unbroken(8));
+}
+
+TEST_CASE("a checkpoint of another training is not taken for a place of copies") {
+    const Training training("pipeline_parallel = 2");
+    CHECK(training.train(4, {"--checkpoint-copies", "2"}) == 0);
+    Training other("pipeline_parallel = 2");
+    other.plan = write_plan(other.folder.path + "/plan.toml",
+                            {"gpt", "dropout = 0.2", "pipeline_parallel = 2", "optimizer = \"adamw\""});
+    CHECK(other.train(4, {"--checkpoint-copies", "2"}) == 0);
+    fs::remove_all(training.at(0));
+    fs::copy(other.at(0), training.at(0), fs::copy_options::recursive);
+    const auto manifests = [&] {
+        return std::pair(content_of(training.at(0) + "/step-00000004/manifest.json"),
+                         content_of(training.at(1) + "/step-00000004/manifest.json"));
+    };
+    const auto before = manifests();
+    CHECK(before.first != before.second);
+    (void)training.train(4, {"--checkpoint-copies", "2", "--resume"});  // with either of them
+    CHECK(manifests() == before);
+}
+
 TEST_CASE("local folders that do not fit the job are refused") {
     const Training training("data_parallel = 2", {0, 0});
     CHECK(training.train(2, {"--checkpoint-copies", "2"}) == 2);

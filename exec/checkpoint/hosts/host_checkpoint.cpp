@@ -13,6 +13,7 @@
 #include "core/index/integers.h"
 #include "exec/checkpoint/checksum.h"
 #include "exec/checkpoint/hosts/host_copies.h"
+#include "exec/checkpoint/hosts/host_files.h"
 #include "exec/checkpoint/rank_file.h"
 #include "exec/transport/exchange.h"
 
@@ -39,11 +40,6 @@ std::vector<std::string> split(const std::string& text, char at) {
     std::istringstream stream(text);
     for (std::string part; std::getline(stream, part, at);) parts.push_back(part);
     return parts;
-}
-
-// Where a step's file may lie: a run that was killed has named a checkpoint in some folders only.
-std::vector<std::string> folders_of(const std::string& directory, std::int64_t step) {
-    return {checkpoint_folder(directory, step), partial_folder(directory, step)};
 }
 
 // A manifest that is in some folder; without a provider: why there is none of this step.
@@ -179,8 +175,8 @@ public:
            const StateNeeds& needs)
         : communicator_(communicator), folders_(folders), directory_(directory), needs_(needs) {}
 
-    NewestCheckpoint newest(std::optional<std::int64_t> only) {
-        NewestCheckpoint result;
+    HostCheckpoint newest(std::optional<std::int64_t> only) {
+        HostCheckpoint result;
         for (const Candidate& candidate : all_candidates(only)) {
             std::string failure = candidate.failure;
             if (!candidate.checksum.empty()) {
@@ -188,6 +184,7 @@ public:
                 manifest_ = manifest_of(candidate);
                 if (find_holders(failure)) {
                     result.checkpoint = collect();
+                    result.holders = holders_;
                     break;
                 }
             }
@@ -245,19 +242,8 @@ private:
         return found;
     }
 
-    // Null with an empty failure where the folder has no such file.
     std::unique_ptr<const RankFile> open_here(std::int32_t f, std::string& failure, bool verifies) const {
-        for (const std::string& folder : folders_of(directory_, manifest_.step)) {
-            std::error_code none;
-            if (!fs::exists(folder + "/" + manifest_.files[f].name, none)) continue;
-            std::unique_ptr<const RankFile> file = RankFile::open(folder, manifest_.files[f], failure);
-            for (std::size_t i = 0; verifies && file && i < file->arrays().size(); ++i)
-                if (!file->verify(i, failure)) file.reset();
-            if (!file) continue;
-            failure.clear();
-            return file;
-        }
-        return nullptr;
+        return open_host_file(directory_, manifest_, f, verifies, failure).content;
     }
 
     // Fills holders_ on every rank; false, and words, when a file is nowhere whole.
@@ -451,17 +437,10 @@ private:
 
 }  // namespace
 
-NewestCheckpoint open_newest(Communicator& communicator, const HostFolders& folders,
-                             const std::string& directory, std::optional<std::int64_t> only,
-                             const StateNeeds& needs) {
+HostCheckpoint open_newest(Communicator& communicator, const HostFolders& folders,
+                           const std::string& directory, std::optional<std::int64_t> only,
+                           const StateNeeds& needs) {
     return Search(communicator, folders, directory, needs).newest(only);
-}
-
-void complete_checkpoint(const std::string& directory, const CheckpointManifest& manifest) {
-    std::error_code none;
-    const bool is_begun = fs::is_directory(partial_folder(directory, manifest.step), none);
-    if (is_begun && !fs::exists(checkpoint_folder(directory, manifest.step), none))
-        name_checkpoint(directory, manifest);
 }
 
 }  // namespace exec

@@ -5,12 +5,18 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
+#include <optional>
 #include <sstream>
+#include <system_error>
 
 #include <fmt/core.h>
 
 #include "core/errors.h"
+#include "core/index/integers.h"
+#include "exec/checkpoint/checkpoint.h"
 #include "exec/checkpoint/durable_file.h"
+#include "exec/checkpoint/hosts/host_files.h"
 #include "exec/file_descriptor.h"
 #include "exec/transport/exchange.h"
 
@@ -18,7 +24,9 @@ namespace exec {
 
 namespace {
 
-enum : Tag { tag_copy = 36 };
+namespace fs = std::filesystem;
+
+enum : Tag { tag_copy = 36, tag_willing = 46, tag_copied = 47 };
 
 std::size_t floats_of(std::uint64_t bytes) { return (bytes + sizeof(float) - 1) / sizeof(float); }
 
@@ -55,6 +63,35 @@ std::vector<float> receive_file(Communicator& communicator, int peer, std::uint6
     return content;
 }
 
+// A file into a folder that it is not in.
+struct Copy {
+    std::int32_t file = 0;
+    int from = 0, to = 0;
+};
+
+// The folders that follow the first that has the file, as keepers_of.
+std::vector<Copy> missing_copies(const HostFolders& folders, const std::vector<std::vector<int>>& holders,
+                                 const std::vector<bool>& is_willing) {
+    std::vector<Copy> copies;
+    for (const std::int32_t f : core::indices(holders)) {
+        const std::vector<int>& have = holders[f];
+        int missing = folders.copies - static_cast<int>(have.size());
+        for (int next = 1; missing > 0 && next < folders.count(); ++next) {
+            const int to = (have.front() + next) % folders.count();
+            if (!is_willing[to] || std::find(have.begin(), have.end(), to) != have.end()) continue;
+            copies.push_back({f, have.front(), to});
+            --missing;
+        }
+    }
+    return copies;
+}
+
+bool is_manifest_of(const std::string& folder, const CheckpointManifest& manifest) {
+    std::string failure;
+    const std::optional<CheckpointManifest> there = read_manifest(folder, failure);
+    return there && text_of(*there) == text_of(manifest);
+}
+
 }  // namespace
 
 std::vector<int> kept_by(const HostFolders& folders, int rank) {
@@ -83,6 +120,49 @@ void exchange_copies(Communicator& communicator, const HostFolders& folders, con
         const std::span<const std::byte> written = std::as_bytes(std::span(content)).first(bytes);
         write_durably(folder, name, {&written, 1});
     }
+}
+
+int complete_copies(Communicator& communicator, const HostFolders& folders, const std::string& directory,
+                    const CheckpointManifest& manifest, const std::vector<std::vector<int>>& holders) {
+    const int rank = communicator.rank();
+    const bool leads = folders.leads(rank);
+    const std::string place = checkpoint_folder(directory, manifest.step),
+                      partial = partial_folder(directory, manifest.step);
+    std::error_code none;
+    const bool is_named = fs::exists(place, none);
+    const bool refuses = leads && is_named && !is_manifest_of(place, manifest);
+    const std::vector<std::string> all = gather_texts(communicator, tag_willing, refuses ? "no" : "");
+    std::string refusing;  // folders
+    for (const std::int32_t r : core::indices(all))
+        if (!all[r].empty()) refusing += fmt::format("{} ", folders.folder_of_rank[r]);
+    std::istringstream words(broadcast_text(communicator, tag_willing, refusing));
+    std::vector<bool> is_willing(folders.count(), true);
+    for (int folder = 0; words >> folder;) is_willing[folder] = false;
+
+    const std::vector<Copy> copies = missing_copies(folders, holders, is_willing);
+    for (const Copy& copy : copies) {
+        const CheckpointFile& file = manifest.files[copy.file];
+        const int sender = folders.ranks_in(copy.from).front(), receiver = folders.ranks_in(copy.to).front();
+        if (rank == sender) {
+            std::string failure;
+            const HostFile here = open_host_file(directory, manifest, copy.file, true, failure);
+            if (!here.content)
+                throw core::MachineError(fmt::format("{} of step {} is no longer whole in {}: {}", file.name,
+                                                     manifest.step, directory, failure));
+            send_file(communicator, receiver, here.folder + "/" + file.name, file.bytes);
+        } else if (rank == receiver) {
+            const std::vector<float> content = receive_file(communicator, sender, file.bytes);
+            const std::string& into = is_named ? place : partial;
+            fs::create_directories(into, none);
+            const std::span<const std::byte> written = std::as_bytes(std::span(content)).first(file.bytes);
+            write_durably(into, file.name, {&written, 1});
+        }
+    }
+    // One by itself would count in a folder whose copies are still to come.
+    gather_texts(communicator, tag_copied, "");
+    broadcast_text(communicator, tag_copied, "");
+    if (leads && !is_named && fs::is_directory(partial, none)) name_checkpoint(directory, manifest);
+    return static_cast<int>(copies.size());
 }
 
 }  // namespace exec

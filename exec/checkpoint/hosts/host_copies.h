@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "exec/checkpoint/hosts/host_folders.h"
+#include "exec/checkpoint/manifest.h"
 #include "exec/checkpoint/rank_file.h"
 #include "exec/transport/communicator.h"
 
@@ -25,5 +26,14 @@ std::vector<int> kept_by(const HostFolders& folders, int rank);
 // with path and the system's words.
 void exchange_copies(Communicator& communicator, const HostFolders& folders, const std::string& folder,
                      const CheckpointFile& own);
+
+// Every rank calls before training goes on from a checkpoint whose files are whole in `holders` (by file of
+// the manifest: folders, ascending), or ends with it, when it is agreed that it does. A host was replaced, or
+// a file damaged: what lies in fewer than `folders.copies` folders is copied into others, of which each
+// counts from then on; a folder that has another checkpoint of that step is left alone. The folders of a
+// killed run that lack only the name get it. How many files were copied, the same on every rank. Throws
+// core::MachineError with path and the system's words.
+int complete_copies(Communicator& communicator, const HostFolders& folders, const std::string& directory,
+                    const CheckpointManifest& manifest, const std::vector<std::vector<int>>& holders);
 
 }  // namespace exec
