@@ -254,10 +254,13 @@ core::Bytes Bounds::state(const schedule::Plan& plan, model::OperatorRange range
     return state.parameters + state.gradients + state.optimizer;
 }
 
-core::Bytes Bounds::saved(const schedule::Plan& plan, model::OperatorRange range) {
-    core::Bytes least = stages_.saved(plan, range);
-    for (int segment = 1; segment < plan.passes_per_micro_batch(); ++segment)
-        least = std::min(least, stages_.saved(plan, range, segment));
+Bounds::Saved Bounds::saved(const schedule::Plan& plan, model::OperatorRange range) {
+    Saved least = stages_.saved(plan, range);
+    for (int segment = 1; segment < plan.passes_per_micro_batch(); ++segment) {
+        const Saved of_segment = stages_.saved(plan, range, segment);
+        least.whole = std::min(least.whole, of_segment.whole);
+        least.for_weights = std::min(least.for_weights, of_segment.for_weights);
+    }
     return least;
 }
 
@@ -474,22 +477,31 @@ bool Bounds::state_never_fits(const schedule::Plan& plan) {
     return state(plan, all) > (device.memory - device.context_memory) * plan.layout.pipeline;
 }
 
-const std::vector<double>& Bounds::micro_batches_kept(const schedule::Plan& plan) {
+const std::vector<std::vector<Bounds::Kept>>& Bounds::kept(const schedule::Plan& plan) {
     const schedule::Schedule* order = orders_.order(plan);
-    const auto [entry, is_new] = micro_batches_kept_.try_emplace(order);
-    std::vector<double>& kept = entry->second;
-    if (!order || !is_new) return kept;
+    const auto [entry, is_new] = kept_.try_emplace(order);
+    std::vector<std::vector<Kept>>& ranks = entry->second;
+    if (!order || !is_new) return ranks;
     for (const std::vector<schedule::Action>& actions : order->actions) {
-        double held = 0, most = 1;
+        Kept now;
+        std::map<double, double, std::greater<>> most = {{1, 0}};  // for weights, by whole ones
         for (const schedule::Action& action : actions) {
-            if (action.kind == schedule::ActionKind::forward) most = std::max(most, ++held);
-            else if (action.kind == schedule::ActionKind::backward ||
-                     action.kind == schedule::ActionKind::backward_input)
-                --held;
+            if (action.kind == schedule::ActionKind::forward) ++now.whole;
+            else if (action.kind == schedule::ActionKind::backward) --now.whole;
+            else if (action.kind == schedule::ActionKind::backward_weight) --now.for_weights;
+            else if (action.kind == schedule::ActionKind::backward_input) {
+                --now.whole;
+                ++now.for_weights;
+            }
+            double& for_weights = most[now.whole];
+            for_weights = std::max(for_weights, now.for_weights);
         }
-        kept.push_back(most);
+        std::vector<Kept>& moments = ranks.emplace_back();
+        for (const auto& [whole, for_weights] : most)
+            if (moments.empty() || for_weights > moments.back().for_weights)
+                moments.push_back({whole, for_weights});
     }
-    return kept;
+    return ranks;
 }
 
 bool Bounds::never_fits(const schedule::Plan& plan) {
@@ -501,15 +513,16 @@ bool Bounds::never_fits(const schedule::Plan& plan) {
     if (!order || order->stages != order->ranks) return state > room * plan.layout.pipeline;
     // The state goes where a byte of activations costs most, as they are there of most micro-batches; what
     // is left takes the activations.
-    std::vector<double> in_flight = micro_batches_kept(plan);
+    std::vector<double> in_flight;
+    for (const std::vector<Kept>& moments : kept(plan)) in_flight.push_back(moments.front().whole);
     std::sort(in_flight.rbegin(), in_flight.rend());
-    double kept = 0;  // of one micro-batch, or of one segment
+    double room_left = 0;  // for one micro-batch, or one segment
     for (const double most : in_flight) {
         const double taken = std::min(state, room);
         state -= taken;
-        kept += (room - taken) / (most * (1 + device.fragmentation));
+        room_left += (room - taken) / (most * (1 + device.fragmentation));
     }
-    return state > 0 || saved(plan, all).value > kept;
+    return state > 0 || saved(plan, all).whole.value > room_left;
 }
 
 Bounds::StagePasses Bounds::stage_passes(const schedule::Plan& plan, const schedule::Schedule& order,

@@ -130,9 +130,13 @@ public:
     // Is there too little memory on all ranks together for the state of the model, and for the activations
     // that they keep, however both are divided among them? Then no partition fits.
     bool never_fits(const schedule::Plan& plan);
-    // Micro-batches, or the parts that pass, whose activations a rank keeps at most, under the plan's order;
-    // of one stage a rank.
-    const std::vector<double>& micro_batches_kept(const schedule::Plan& plan);
+    // Micro-batches, or the parts that pass, of which a rank keeps activations at one moment: all of them, or
+    // after the gradients of inputs those that its weights' gradients need.
+    struct Kept {
+        double whole = 0, for_weights = 0;
+    };
+    // By rank, under the plan's order: the moments that no other has more of both. Of one stage a rank.
+    const std::vector<std::vector<Kept>>& kept(const schedule::Plan& plan);
     // The first run of operators that costs what this one does, and the parameters of one, a rank's share.
     model::OperatorRange first_like(model::OperatorRange range) { return stages_.first_like(range); }
     // Of the collection's partition; none where the model has too few units.
@@ -145,7 +149,8 @@ public:
     }
     // Of a stage of these operators, at least; saved is of any part of a micro-batch that passes.
     core::Bytes state(const schedule::Plan& plan, model::OperatorRange range);
-    core::Bytes saved(const schedule::Plan& plan, model::OperatorRange range);
+    using Saved = StageCollection::Saved;
+    Saved saved(const schedule::Plan& plan, model::OperatorRange range);
     // Memory of a rank for state and activations, of which the latter take more by the share that is lost.
     core::Bytes room(const schedule::Plan& plan, int pipeline_rank);
     double fragmentation() const { return 1 + cluster_.instance.device.fragmentation; }
@@ -250,7 +255,7 @@ private:
     std::mutex outside_guard_;
     std::map<std::tuple<LayoutKey, int, int>, core::Bytes>
         outside_memory_;  // by shard degree and pipeline rank too
-    std::map<const schedule::Schedule*, std::vector<double>> micro_batches_kept_;
+    std::map<const schedule::Schedule*, std::vector<std::vector<Kept>>> kept_;
 };
 
 }  // namespace planner

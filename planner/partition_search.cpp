@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <tuple>
@@ -19,6 +20,9 @@ constexpr std::size_t looked_at_at_once = 64, walked_at_once = 64, simulated_at_
 // Partial partitions visited for one plan: less than a tenth of a second.
 constexpr std::size_t most_visited = 40'000;
 constexpr int most_tries_of_a_walk = 5;
+// Partitions of a plan that are simulated before there is time left: of a plan with more than that below the
+// best it is mostly what bounds do not see that makes it slower.
+constexpr std::size_t most_found_at_first = 256;
 // Two cuts are moved together where there are no more stages than this.
 constexpr std::size_t most_stages_in_pairs = 4;
 // A unit goes from a stage to any other where there are no more stages than this, until so many of these
@@ -237,12 +241,13 @@ std::optional<core::Seconds> PartitionSearch::least_of(StageTable& table, const 
 
 // Where there are too many partitions below the limit, those below as much of it as a few halvings find.
 PartitionSearch::Walk PartitionSearch::walk(StageTable& table, const PartitionTask& task, core::Seconds least,
-                                            double best) const {
+                                            double best, std::size_t most_found) const {
     core::Seconds limit = means_.limit(task.target, best), looked_at = limit;
     Walk walk{{}, least};
     for (int tries = 0; tries < most_tries_of_a_walk && !means_.is_stopped(); ++tries) {
         PartitionSpace space(table, task.plan);
-        std::optional<std::vector<PartitionOption>> options = space.below(looked_at, most_visited);
+        std::optional<std::vector<PartitionOption>> options =
+            space.below(looked_at, most_visited, most_found);
         count_work(space);
         if (options) {
             walk = {std::move(*options), looked_at};
@@ -322,34 +327,46 @@ std::vector<PartitionSearch::OpenTask> PartitionSearch::find_open(const Tasks& t
 
 std::optional<RankedPlan> PartitionSearch::find_better(const std::vector<PartitionTask>& tasks, double best) {
     std::optional<RankedPlan> better;
-    const std::vector<OpenTask> open = find_open(tasks, best);
+    left_ = walk_all(tasks, find_open(tasks, best), most_found_at_first, better, best);
+    return better;
+}
+
+std::optional<RankedPlan> PartitionSearch::find_rest(const std::vector<PartitionTask>& tasks, double best) {
+    std::optional<RankedPlan> better;
+    for (const OpenTask& task : walk_all(tasks, left_, std::numeric_limits<std::size_t>::max(), better, best))
+        leave_open(task.least, tasks[task.task].target);
+    return better;
+}
+
+std::vector<PartitionSearch::OpenTask> PartitionSearch::walk_all(const Tasks& tasks,
+                                                                 const std::vector<OpenTask>& open,
+                                                                 std::size_t most_found,
+                                                                 std::optional<RankedPlan>& better,
+                                                                 double& best) {
+    std::vector<OpenTask> left;
     bool is_late = false;
     for (std::size_t begin = 0; begin < open.size(); begin += walked_at_once) {
         is_late = is_late || means_.is_late();
-        std::vector<std::size_t> wave;
-        std::vector<core::Seconds> least;
+        std::vector<OpenTask> looked_at;
         for (std::size_t i = begin; i < std::min(open.size(), begin + walked_at_once); ++i) {
-            const PartitionTask& task = tasks[open[i].task];
-            if (open[i].least >= means_.limit(task.target, best)) {
-                ++account_.excluded;
-            } else if (is_late) {
-                leave_open(open[i].least, task.target);
-            } else {
-                wave.push_back(open[i].task);
-                least.push_back(open[i].least);
-            }
+            if (open[i].least >= means_.limit(tasks[open[i].task].target, best)) ++account_.excluded;
+            else (is_late ? left : looked_at).push_back(open[i]);
         }
+        std::vector<std::size_t> wave;
+        for (const OpenTask& task : looked_at) wave.push_back(task.task);
         std::vector<Walk> found(wave.size());
         for_each_of(tasks, wave, [&](StageTable& table, std::size_t i) {
-            found[i] = walk(table, tasks[wave[i]], least[i], best);
+            found[i] = walk(table, tasks[wave[i]], looked_at[i].least, best, most_found);
         });
         std::vector<Option> options;
         for (std::size_t i = 0; i < wave.size(); ++i) {
-            const std::size_t target = tasks[wave[i]].target;
-            if (found[i].complete_below < means_.limit(target, best))
-                leave_open(found[i].complete_below, target);
+            if (found[i].complete_below < means_.limit(tasks[wave[i]].target, best))
+                left.push_back({wave[i], found[i].complete_below, true});
             else ++account_.walked;
-            for (PartitionOption& option : found[i].options) options.push_back({wave[i], std::move(option)});
+            // Those below what was complete before are known.
+            for (PartitionOption& option : found[i].options)
+                if (!looked_at[i].is_walked || option.bound >= looked_at[i].least)
+                    options.push_back({wave[i], std::move(option)});
         }
         std::stable_sort(options.begin(), options.end(), [](const Option& a, const Option& b) {
             return a.partition.bound < b.partition.bound;
@@ -360,7 +377,7 @@ std::optional<RankedPlan> PartitionSearch::find_better(const std::vector<Partiti
             for (const Option& option : pool) leave_open(option.partition.bound, tasks[option.task].target);
         }
     }
-    return better;
+    return left;
 }
 
 }  // namespace planner

@@ -57,8 +57,11 @@ public:
     std::vector<char> improve(std::vector<RankedPlan>& plans, const std::vector<PartitionTask>& tasks,
                               const std::function<bool()>& has_time);
     // Simulates every partition of the tasks whose bound is below the best value, which is then `best`'s or
-    // that of the answer. The answer is the best of them, where it is better.
+    // that of the answer (of tasks that have many of them, some). The answer is the best
+    // of them, where it is better.
     std::optional<RankedPlan> find_better(const std::vector<PartitionTask>& tasks, double best);
+    // After it, with the same tasks: the others, or what bounds them where there are too many.
+    std::optional<RankedPlan> find_rest(const std::vector<PartitionTask>& tasks, double best);
     // Plans that are beaten without a look at them.
     void exclude(std::size_t plans) { account_.excluded += plans; }
     const PartitionAccount& account() const { return account_; }
@@ -68,10 +71,12 @@ private:
         std::size_t task;
         PartitionOption partition;
     };
-    // A task of which some partition may be better: the least bound of all its partitions.
+    // A task of which some partition may be better: the least bound of all its partitions, or of those that
+    // were not simulated.
     struct OpenTask {
         std::size_t task = 0;
         core::Seconds least;
+        bool is_walked = false;
     };
     // A plan whose cuts are moved.
     struct Improvement {
@@ -97,7 +102,12 @@ private:
         std::vector<PartitionOption> options;
         core::Seconds complete_below;
     };
-    Walk walk(StageTable& table, const PartitionTask& task, core::Seconds least, double best) const;
+    Walk walk(StageTable& table, const PartitionTask& task, core::Seconds least, double best,
+              std::size_t most_found) const;
+    // Simulates the partitions that may be better, of each task no more than `most_found` or those below a
+    // lower bound; what stays open.
+    std::vector<OpenTask> walk_all(const Tasks& tasks, const std::vector<OpenTask>& open,
+                                   std::size_t most_found, std::optional<RankedPlan>& better, double& best);
     // Calls `look(table, i)` for the tasks of the wave; those of one family share a table and a thread.
     void for_each_of(const Tasks& tasks, const std::vector<std::size_t>& wave,
                      const std::function<void(StageTable&, std::size_t)>& look) const;
@@ -107,6 +117,7 @@ private:
                   std::optional<RankedPlan>& better, double& best);
 
     const model::ModelGraph& graph_;
+    std::vector<OpenTask> left_;  // by find_better
     PartitionMeans means_;
     PartitionAccount account_;
 };

@@ -16,10 +16,23 @@ constexpr double most_passes = 2e7;
 // its forward pass, nor is recomputation longer than that: once a stage takes this many times the limit, no
 // longer one is below it.
 constexpr double hopeless = 1.5;
-// Paths in a mean. More make the bound no more than a percent better.
-constexpr int most_paths = 32;
+// Paths in a mean: where it cannot come to the limit as many as cost about a millisecond, and no fewer or
+// more than these. A pipeline of eight stages comes to half a percent of the greatest mean with 128.
+constexpr int fewest_paths = 32, most_paths = 256;
+constexpr double most_looked_at = 1.5e6;  // runs of units and passes, of all of a mean's paths
+// So close to the greatest mean of paths, more of them are not worth their time.
+constexpr double close = 1e-3;
 // Runs in the table of a mean that cost what one costs that is looked at.
 constexpr std::size_t runs_a_division = 8;
+
+// `mean` is that of what came before, without a share of it.
+void mix_in(std::vector<sim::StageCost>& mean, const std::vector<sim::StageCost>& costs, double share) {
+    if (mean.empty()) mean = costs;
+    for (std::size_t i = 0; i < mean.size(); ++i)
+        for (core::Seconds sim::StageCost::* const time :
+             {&sim::StageCost::forward, &sim::StageCost::backward_input, &sim::StageCost::backward_weight})
+            mean[i].*time += (costs[i].*time - mean[i].*time) * share;
+}
 
 // Of device and host, in seconds.
 double longer(const StageTable::Passes& passes) { return std::max(passes.busy, passes.host).value; }
@@ -100,13 +113,13 @@ const StageTable::Passes& StageTable::of(Row& row, const schedule::Plan& plan,
     return *entry;
 }
 
-double StageTable::saved(const schedule::Plan& plan, std::size_t begin, std::size_t end) {
+const Bounds::Saved& StageTable::saved(const schedule::Plan& plan, std::size_t begin, std::size_t end) {
     const std::size_t first = first_like(begin, end);
-    std::vector<std::optional<double>>& known =
+    std::vector<std::optional<Bounds::Saved>>& known =
         saved_[{plan.micro_batch, core::position_of(plan.recompute), plan.sequence_parallel,
                 plan.passes_per_micro_batch()}];
     if (known.empty()) known.resize(first_like_.size());
-    if (!known[first]) known[first] = bounds_.saved(plan, operators(begin, end)).value;
+    if (!known[first]) known[first] = bounds_.saved(plan, operators(begin, end));
     return *known[first];
 }
 
@@ -116,7 +129,12 @@ bool PartitionSpace::fits(std::size_t stage, std::size_t begin, std::size_t end)
     const schedule::StateFootprint footprint =
         schedule::state_footprint(table_.elements(plan_, begin, end), plan_);
     const double state = (footprint.parameters + footprint.gradients + footprint.optimizer).value;
-    return state + in_flight_[stage] * table_.saved(plan_, begin, end) <= room_[stage];
+    const Bounds::Saved& saved = table_.saved(plan_, begin, end);
+    double activations = 0;
+    for (const Bounds::Kept& kept : (*kept_)[stage])
+        activations = std::max(activations,
+                               kept.whole * saved.whole.value + kept.for_weights * saved.for_weights.value);
+    return state + activations * table_.bounds().fragmentation() <= room_[stage];
 }
 
 // Backwards over the stages, after what must have passed before each of them.
@@ -142,6 +160,7 @@ void PartitionSpace::tabulate_needs(double limit) {
             }
         }
     needs_[stages][units_] = 0;
+    runs_.assign(stages, {});
     for (std::size_t s = stages; s-- > 0;)
         for (std::size_t i = s; i + (stages - s) <= units_; ++i) {
             if (forward[s][i] == infinity) continue;
@@ -162,6 +181,7 @@ void PartitionSpace::tabulate_needs(double limit) {
                 }
                 if (!fits(s, i, j)) continue;
                 needs_[s][i] = std::min(needs_[s][i], std::max(rank, needs_[s + 1][j]));
+                runs_[s].push_back({core::narrow<std::int32_t>(i), core::narrow<std::int32_t>(j), &p});
             }
         }
 }
@@ -176,8 +196,7 @@ PartitionSpace::PartitionSpace(StageTable& table, const schedule::Plan& plan)
     any_ = table_.bounds().any_partition(plan_);
     for (int s = 0; s < order_->stages; ++s) rows_.push_back(&table_.row(plan_, *order_, splits_, s));
     if (order_->stages != order_->ranks) return;
-    in_flight_ = table_.bounds().micro_batches_kept(plan_);
-    for (double& kept : in_flight_) kept *= table_.bounds().fragmentation();
+    kept_ = &table_.bounds().kept(plan_);
     for (int rank = 0; rank < order_->ranks; ++rank) room_.push_back(table_.bounds().room(plan_, rank).value);
 }
 
@@ -202,20 +221,24 @@ const sim::ReplayOrder* PartitionSpace::whole_order() {
     return *whole_order_;
 }
 
-core::Seconds PartitionSpace::replay(const std::vector<std::int32_t>& first_units) {
-    std::vector<sim::StageCost>& costs = any_.costs.stages;
-    costs.clear();
+std::vector<sim::StageCost> PartitionSpace::costs_of(const std::vector<std::int32_t>& first_units) const {
+    std::vector<sim::StageCost> costs;
     for (const StageTable::Passes* stage : passes_of(first_units))
         costs.insert(costs.end(), stage->replayed.begin(), stage->replayed.end());
+    return costs;
+}
+
+double PartitionSpace::replay() {
     replayed_passes_ += double(whole_order()->actions());
-    return whole_order()->replay(any_.costs, ends_).makespan;
+    return whole_order()->replay(any_.costs, ends_).makespan.value;
 }
 
 core::Seconds PartitionSpace::bound_of(const std::vector<std::int32_t>& first_units, core::Seconds limit) {
     if (!order_) return core::Seconds(0);
     // Mostly enough, and cheaper than the rest.
     if (whole_order()) {
-        const core::Seconds replayed = replay(first_units) * Bounds::claimed_share;
+        any_.costs.stages = costs_of(first_units);
+        const core::Seconds replayed = core::Seconds(replay()) * Bounds::claimed_share;
         if (replayed >= limit) return replayed;
         replayed_passes_ += double(whole_order()->actions());
     }
@@ -230,15 +253,17 @@ core::Seconds PartitionSpace::least(core::Seconds limit) {
     if (order_->stages == order_->ranks) {
         tabulate_needs(limit_);
         least = needs_[0][0];
+    } else {
+        tabulate_runs(limit_);
     }
     if (least < limit_) least = std::max(least, mean_path(limit_));
     return core::Seconds(least * Bounds::claimed_share);
 }
 
-// Runs of units that are part of a division below the limit, as far as is known.
-std::vector<std::vector<PathBound::Run>> PartitionSpace::runs_below(double limit) {
+// Those that may be part of a division below the limit.
+void PartitionSpace::tabulate_runs(double limit) {
     const std::size_t stages = order_->stages;
-    std::vector<std::vector<PathBound::Run>> runs(stages);
+    runs_.assign(stages, {});
     std::vector<char> begins(units_ + 1, 0), next;
     begins[0] = 1;
     for (std::size_t s = 0; s < stages; ++s) {
@@ -247,28 +272,41 @@ std::vector<std::vector<PathBound::Run>> PartitionSpace::runs_below(double limit
             if (begins[i] == 0) continue;
             const std::size_t first = s + 1 == stages ? units_ : i + 1;
             for (std::size_t j = first; j + (stages - s - 1) <= units_; ++j) {
-                if (!needs_.empty() && needs_[s + 1][j] == infinity) continue;
                 ++divisions_;
                 const StageTable::Passes& p = passes(core::narrow<int>(s), i, j);
                 if (longer(p) >= limit * hopeless) break;
                 if (longer(p) >= limit || !fits(s, i, j)) continue;
                 next[j] = 1;
-                runs[s].push_back({core::narrow<std::int32_t>(i), core::narrow<std::int32_t>(j), &p});
+                runs_[s].push_back({core::narrow<std::int32_t>(i), core::narrow<std::int32_t>(j), &p});
             }
         }
         begins.swap(next);
     }
-    return runs;
 }
 
-// The greatest bound of the means that are tried, whose paths are kept.
+// One side mixes paths, the other divisions; each answers with what is best against the other's mixture so
+// far, late answers counting more (fictitious play: G. W. Brown, 1951). The value to which both mixtures come
+// is the greatest mean of paths: every mean is less than it, and the longest path through a mixture of
+// divisions is more. The greatest mean that was met is kept.
 double PartitionSpace::mean_path(double limit) {
     if (!whole_order()) return 0;
-    PathBound mean(runs_below(limit), units_);
-    double least = 0;
+    PathBound mean(std::move(runs_), units_);
+    const double looked_at = double(mean.runs()) + double(whole_order()->actions());
+    const int usual_paths = std::clamp(int(most_looked_at / looked_at), fewest_paths, most_paths);
+    double least = 0, greatest = infinity;
+    std::vector<sim::StageCost> divisions;  // the mean of their costs
     std::vector<std::int32_t> first_units = table_.bounds().first_units(plan_);
-    for (int path = 0; path < most_paths && !first_units.empty(); ++path) {
-        const double shortest = replay(first_units).value;
+    if (first_units.empty()) return 0;
+    for (int path = 0; path < (greatest < limit ? usual_paths : most_paths); ++path) {
+        // It begins with a path of the usual division, which may be none of those in question.
+        std::vector<sim::StageCost> costs = costs_of(first_units);
+        if (path > 0) {
+            mix_in(divisions, costs, 2.0 / (path + 1));
+            costs = divisions;
+        }
+        any_.costs.stages = std::move(costs);
+        const double longest = replay();
+        if (path > 0) greatest = std::min(greatest, longest);
         mean.mix(whole_order()->critical_path(any_.costs, ends_), 2.0 / (path + 2));
         divisions_ += mean.runs() / runs_a_division;
         const double bound = mean.least();
@@ -276,7 +314,7 @@ double PartitionSpace::mean_path(double limit) {
             least = bound;
             paths_ = mean;
         }
-        if (least >= std::min(limit, shortest)) break;
+        if (least >= std::min(limit, greatest * (1 - close))) break;
         first_units = mean.first_units();
     }
     return least;
@@ -335,12 +373,13 @@ void PartitionSpace::visit(int stage, std::size_t begin, const Before& before) {
     first_units_.pop_back();
 }
 
-std::optional<std::vector<PartitionOption>> PartitionSpace::below(core::Seconds limit, std::size_t most) {
+std::optional<std::vector<PartitionOption>> PartitionSpace::below(core::Seconds limit, std::size_t most,
+                                                                  std::size_t most_found) {
     if (!order_ || order_->directions > 1) return std::nullopt;
     if (std::cmp_less(units_, order_->stages)) return std::vector<PartitionOption>();
     limit_ = limit.value / Bounds::claimed_share;
     const double passes_a_replay = 2.0 * plan_.stages() * plan_.micro_batches;
-    most_found_ = std::size_t(most_passes / passes_a_replay) + 1;
+    most_found_ = std::min(most_found, std::size_t(most_passes / passes_a_replay) + 1);
     most_ = most;
     visited_ = 0;
     found_.clear();

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -41,7 +42,7 @@ public:
     const Passes& of(Row& row, const schedule::Plan& plan, const schedule::Schedule& order, bool splits,
                      int stage, std::size_t begin, std::size_t end);
     // Bytes that a run of units keeps of a micro-batch, or of any segment of it, for its backward, at least.
-    double saved(const schedule::Plan& plan, std::size_t begin, std::size_t end);
+    const Bounds::Saved& saved(const schedule::Plan& plan, std::size_t begin, std::size_t end);
     // Of a run of units, a rank's share (Bounds::elements).
     const schedule::StateElements& elements(const schedule::Plan& plan, std::size_t begin, std::size_t end);
     std::size_t entries() const { return passes_.size(); }  // passes priced so far
@@ -63,7 +64,7 @@ private:
     std::deque<Passes> passes_;
     // By micro-batch, recomputation, sequence parallelism and passes of a micro-batch; by such first runs as
     // below.
-    std::map<std::tuple<int, int, bool, int>, std::vector<std::optional<double>>> saved_;
+    std::map<std::tuple<int, int, bool, int>, std::vector<std::optional<Bounds::Saved>>> saved_;
     std::vector<std::optional<std::size_t>> first_like_;  // by run of units: the first run that is like it
     std::vector<std::optional<schedule::StateElements>> elements_;  // of such first runs
 };
@@ -76,9 +77,12 @@ public:
     // No partition's step is shorter; of one stage a rank none that fits the device's memory. A part of that
     // bound that is no less than the limit, or infinity, where none is below it.
     core::Seconds least(core::Seconds limit);
-    // Partitions whose bound is below `limit`, by their bounds, then as they come; nothing where they, or the
-    // partial ones behind them, are more than `most`. Each bound is that of the plan's own order.
-    std::optional<std::vector<PartitionOption>> below(core::Seconds limit, std::size_t most);
+    // Partitions whose bound is below `limit`, by their bounds, then as they come; nothing where they, as far
+    // as a table tells, are more than `most_found`, or the partial ones behind them more than `most`. Each
+    // bound is that of the plan's own order.
+    std::optional<std::vector<PartitionOption>> below(
+        core::Seconds limit, std::size_t most,
+        std::size_t most_found = std::numeric_limits<std::size_t>::max());
     // The same bound of one partition, or a part of it that is no less than the limit.
     core::Seconds bound_of(const std::vector<std::int32_t>& first_units, core::Seconds limit);
     // So far: runs of units looked at as stages, and passes of orders replayed.
@@ -110,10 +114,11 @@ private:
     double tied_after(double first_backward) const;
     // Null where there is none, or it is too long.
     const sim::ReplayOrder* whole_order();
-    // Of the division of the units, without what messages of other streams take.
-    core::Seconds replay(const std::vector<std::int32_t>& first_units);
+    std::vector<sim::StageCost> costs_of(const std::vector<std::int32_t>& first_units) const;
+    // Of any_'s stages, without what messages of other streams take.
+    double replay();
     Bounds::PassesByStage passes_of(const std::vector<std::int32_t>& first_units) const;
-    std::vector<std::vector<PathBound::Run>> runs_below(double limit);
+    void tabulate_runs(double limit);
     double mean_path(double limit);
     // What the units before `begin` ask of those from it on.
     struct Before {
@@ -131,9 +136,11 @@ private:
     std::optional<PathBound> paths_;
     bool splits_ = false;
     std::size_t units_;
-    std::vector<StageTable::Row*> rows_;    // by stage
-    Needs needs_;                           // with one stage a rank
-    std::vector<double> in_flight_, room_;  // of a rank: micro-batches kept, bytes for state and activations
+    std::vector<StageTable::Row*> rows_;             // by stage
+    Needs needs_;                                    // with one stage a rank
+    std::vector<std::vector<PathBound::Run>> runs_;  // by stage, of the last tables
+    const std::vector<std::vector<Bounds::Kept>>* kept_ = nullptr;
+    std::vector<double> room_;  // of a rank with one stage: bytes for state and activations
     std::size_t divisions_ = 0, most_found_ = 0;
     double replayed_passes_ = 0;
     // State of a walk.

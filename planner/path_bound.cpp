@@ -9,12 +9,12 @@
 namespace planner {
 
 PathBound::PathBound(std::vector<std::vector<Run>> runs, std::size_t units)
-    : runs_(std::move(runs)),
-      to_go_(runs_.size() + 1, std::vector<double>(units + 1, std::numeric_limits<double>::infinity())) {}
+    : runs_(std::make_shared<const std::vector<std::vector<Run>>>(std::move(runs))),
+      to_go_(runs_->size() + 1, std::vector<double>(units + 1, std::numeric_limits<double>::infinity())) {}
 
 std::size_t PathBound::runs() const {
     std::size_t count = 0;
-    for (const std::vector<Run>& of_stage : runs_) count += of_stage.size();
+    for (const std::vector<Run>& of_stage : *runs_) count += of_stage.size();
     return count;
 }
 
@@ -44,9 +44,9 @@ double PathBound::part(std::size_t stage, const Bounds::StagePasses& passes) con
 
 void PathBound::tabulate() {
     to_go_.back().back() = 0;
-    for (std::size_t s = runs_.size(); s-- > 0;) {
+    for (std::size_t s = runs_->size(); s-- > 0;) {
         std::fill(to_go_[s].begin(), to_go_[s].end(), std::numeric_limits<double>::infinity());
-        for (const Run& run : runs_[s]) {
+        for (const Run& run : (*runs_)[s]) {
             double& least = to_go_[s][std::size_t(run.begin)];
             least = std::min(least, part(s, *run.passes) + to_go_[s + 1][std::size_t(run.end)]);
         }
@@ -56,11 +56,11 @@ void PathBound::tabulate() {
 std::vector<std::int32_t> PathBound::first_units() const {
     std::vector<std::int32_t> first_units;
     std::int32_t begin = 0;
-    for (std::size_t s = 0; s < runs_.size(); ++s) {
+    for (std::size_t s = 0; s < runs_->size(); ++s) {
         first_units.push_back(begin);
         const Run* best = nullptr;
         double least = std::numeric_limits<double>::infinity();
-        for (const Run& run : runs_[s]) {
+        for (const Run& run : (*runs_)[s]) {
             if (run.begin != begin) continue;
             const double length = part(s, *run.passes) + to_go_[s + 1][std::size_t(run.end)];
             if (length < least) {

@@ -1,11 +1,12 @@
 // A lower bound of the steps of all contiguous partitions of a plan at once. A path through the order of
 // passes is one of every partition: its passes only take longer or shorter. So the step is no less than any
 // mean of the lengths of several paths, and that mean is a sum over stages, of which the least over all
-// divisions of the units follows stage by stage. Paths that are critical in one partition after another, each
-// the least by the mean so far, make a mean that comes close to the best partition's step.
+// divisions of the units follows stage by stage. PartitionSpace finds paths whose mean comes close to the
+// best partition's step.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "planner/bounds.h"
@@ -38,8 +39,8 @@ public:
 private:
     void tabulate();
 
-    std::vector<std::vector<Run>> runs_;
-    std::vector<sim::ReplayOrder::CriticalPath::Counts> mean_;  // by stage and part of a sequence
+    std::shared_ptr<const std::vector<std::vector<Run>>> runs_;  // copies of this share them
+    std::vector<sim::ReplayOrder::CriticalPath::Counts> mean_;   // by stage and part of a sequence
     double beside_ = 0;
     std::vector<std::vector<double>> to_go_;  // [stage][unit]
 };

@@ -185,10 +185,12 @@ const schedule::ActivationFootprint& StageCollection::footprint(Shape& shape, co
     return entry->second = schedule::activation_footprint(graph_of(plan, segment), like, bounding);
 }
 
-core::Bytes StageCollection::saved(const schedule::Plan& plan, model::OperatorRange range, int segment) {
+StageCollection::Saved StageCollection::saved(const schedule::Plan& plan, model::OperatorRange range,
+                                              int segment) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
-    return footprint(shape, plan, range, segment).saved;
+    const schedule::ActivationFootprint& of_range = footprint(shape, plan, range, segment);
+    return {of_range.saved, of_range.saved_for_weight + of_range.kept_for_weight};
 }
 
 StageCollection::Prices& StageCollection::prices_of(Shape& shape, const schedule::Plan& plan) {

@@ -143,7 +143,10 @@ public:
     // The same of every partition: of those that the first and the last unit share, and no other.
     std::vector<TiedCopies> tied_ends(const schedule::Plan& plan, const schedule::Schedule& order) const;
     // What a stage of these operators keeps of one segment of a micro-batch for its backward, at least.
-    core::Bytes saved(const schedule::Plan& plan, model::OperatorRange range, int segment = 0);
+    struct Saved {
+        core::Bytes whole, for_weights;  // until its backward; from gradients of inputs to those of weights
+    };
+    Saved saved(const schedule::Plan& plan, model::OperatorRange range, int segment = 0);
     const model::ModelGraph& graph() const { return graph_; }
     // Units of a range that cost the same, as the first such of the model and their number in the range.
     struct DistinctUnit {

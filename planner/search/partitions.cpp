@@ -162,22 +162,31 @@ void Search::search_partitions() {
     result_.account.covers_partitions = !tasks.open.empty() || tasks.beaten > 0;
     PartitionSearch search(graph_, std::move(means));
     search.exclude(tasks.beaten);
+    const auto value = [&] { return result_.plans.front().value; };
     if (!result_.plans.empty())
-        if (std::optional<RankedPlan> better = search.find_better(tasks.open, result_.plans.front().value))
+        if (std::optional<RankedPlan> better = search.find_better(tasks.open, value()))
             keep_plan(std::move(*better));
-    // Moved cuts may bring one of the others before the first.
+    move_cuts(search);
+    if (!result_.plans.empty())
+        if (std::optional<RankedPlan> better = search.find_rest(tasks.open, value())) {
+            keep_plan(std::move(*better));
+            move_cuts(search);
+        }
+    result_.account.partitions = search.account();
+}
+
+// Moved cuts may bring one of the others before the first.
+void Search::move_cuts(PartitionSearch& search) {
     std::vector<RankedPlan> moved = result_.plans;
     std::erase_if(moved, [&](const RankedPlan& ranked) { return has_only_partition(ranked); });
-    std::vector<PartitionTask> moved_tasks;
-    for (const RankedPlan& ranked : moved) moved_tasks.push_back(task_of(ranked));
-    const std::vector<char> is_done =
-        search.improve(moved, moved_tasks, [&] { return !is_late(share_of_moves); });
+    std::vector<PartitionTask> tasks;
+    for (const RankedPlan& ranked : moved) tasks.push_back(task_of(ranked));
+    const std::vector<char> is_done = search.improve(moved, tasks, [&] { return !is_late(share_of_moves); });
     for (const RankedPlan& ranked : moved) keep_plan(ranked);
     // One that came before the first while its cuts still moved is not settled either.
     is_settled_ = true;
     for (std::size_t p = 0; p < moved.size(); ++p)
         is_settled_ = is_settled_ && (is_done[p] != 0 || moved[p].value > result_.plans.front().value);
-    result_.account.partitions = search.account();
 }
 
 }  // namespace planner

@@ -202,6 +202,7 @@ private:
     void search_waves(core::Diagnostics& diagnostics, double share);
     void close_queue();
     void search_partitions();
+    void move_cuts(PartitionSearch& search);
     void simulate_whole();
     void search_orders(core::Diagnostics& diagnostics);
     void explain_plans();

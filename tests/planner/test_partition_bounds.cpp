@@ -181,3 +181,97 @@ TEST_CASE("a mean of paths bounds every division of the units, and its own is th
         CHECK(greatest >= least * 0.9);
     }
 }
+
+TEST_CASE("what is said of all partitions comes close to the least of them, where links are slow") {
+    const model::ModelGraph graph = load_graph("gpt2-medium", 1024);
+    const planner::Target target = target_of("p3.8xlarge", 4);
+    const auto units = std::int32_t(graph.units.size());
+    planner::OrderCollection orders;
+    planner::StageCollection stages(graph, target.cluster.instance.device);
+    planner::Bounds bounds(target.cluster, orders, stages);
+    for (const char* name : {"1f1b", "zb-h1", "zb-h2", "zb-2p"})
+        for (const schedule::Recompute recompute :
+             {schedule::Recompute::none, schedule::Recompute::selective}) {
+            schedule::Plan plan = target.base;
+            plan.layout.pipeline = 4;
+            plan.layout.data = 4;
+            plan.schedule = name;
+            plan.micro_batches = 16;
+            plan.recompute = recompute;
+            plan.sharding = schedule::Sharding::gradients;
+            planner::StageTable table(graph, bounds);
+            planner::PartitionSpace space(table, plan);
+            const core::Seconds never(1e9);
+            core::Seconds shortest = never;
+            Cuts cuts = {0, 0, 0, 0};
+            for (cuts[1] = 1; cuts[1] < units; ++cuts[1])
+                for (cuts[2] = cuts[1] + 1; cuts[2] < units; ++cuts[2])
+                    for (cuts[3] = cuts[2] + 1; cuts[3] < units; ++cuts[3])
+                        shortest = std::min(shortest, space.bound_of(cuts, shortest));
+            const core::Seconds least = planner::PartitionSpace(table, plan).least(shortest * 1.1);
+            INFO(name << ", recompute " << schedule::name_of(recompute) << ": " << least.value << " of "
+                      << shortest.value);
+            CHECK(least <= shortest * (1 + 1e-9));
+            CHECK(least >= shortest * 0.985);
+        }
+}
+
+TEST_CASE("memory of a rank is bounded from below, with what waits for the gradients of its weights") {
+    std::mt19937 chance(5);
+    for (const auto& [name, tokens, instance, nodes, batch] :
+         {std::tuple{"gpt2-medium", 1024, "p3.8xlarge", 2, 64},
+          std::tuple{"t5-small", 512, "g5.12xlarge", 2, 32},
+          std::tuple{"mixture", 1024, "p3.8xlarge", 2, 32}}) {
+        const model::ModelGraph graph = std::string(name) == "mixture"
+                                            ? mixture_of({.layers = 6, .tokens = tokens, .key_heads = 4})
+                                            : load_graph(name, tokens);
+        const planner::Target target = target_of(instance, nodes);
+        planner::OrderCollection orders;
+        planner::StageCollection stages(graph, target.cluster.instance.device);
+        planner::Bounds bounds(target.cluster, orders, stages);
+        const auto plans = planner::legal_plans(
+            graph, target.cluster, {.global_batch = batch, .base = target.base, .most_virtual_stages = 1});
+        const std::size_t step = plans.size() / 200 + 1;
+        int compared = 0, split = 0, close = 0;
+        for (std::size_t i = chance() % step; i < plans.size(); i += step) {
+            schedule::Plan plan = plans[i];
+            const schedule::Partition* const usual = stages.partition(plan);
+            const schedule::Schedule* const order = bounds.timed_order(plan);
+            if (!usual || !order || order->stages != order->ranks || plan.stages() == 1) continue;
+            plan.offload = schedule::Offload::none;
+            plan.partition.first_units =
+                random_cuts(usual->first_units, std::int32_t(graph.units.size()), chance);
+            core::Diagnostics diagnostics;
+            const auto evaluation =
+                sim::evaluate(graph, target.cluster, plan, diagnostics, {.memory_only = true});
+            REQUIRE(evaluation);
+            const std::vector<model::OperatorRange> ranges =
+                planner::ranges_of(graph, plan.partition.first_units);
+            for (const sim::ClassMemory& memory : evaluation->memory) {
+                const int rank = memory.pipeline;
+                const planner::Bounds::Saved saved = bounds.saved(plan, ranges[std::size_t(rank)]);
+                double least = 0, without = 0;
+                for (const planner::Bounds::Kept& kept : bounds.kept(plan)[std::size_t(rank)]) {
+                    least = std::max(
+                        least, kept.whole * saved.whole.value + kept.for_weights * saved.for_weights.value);
+                    without = std::max(without, kept.whole * saved.whole.value);
+                }
+                INFO(name << ": " << planner::describe(plan) << ", recompute "
+                          << schedule::name_of(plan.recompute) << ", pipeline rank " << rank);
+                const schedule::StateFootprint state =
+                    schedule::state_footprint(bounds.elements(plan, ranges[std::size_t(rank)]), plan);
+                const core::Bytes beside = target.cluster.instance.device.memory - bounds.room(plan, rank) +
+                                           state.parameters + state.gradients + state.optimizer;
+                CHECK(beside.value + least * bounds.fragmentation() <= memory.peak.value * (1 + 1e-9));
+                ++compared;
+                if (least > without) {
+                    ++split;
+                    close += beside.value + least * bounds.fragmentation() > 0.9 * memory.peak.value ? 1 : 0;
+                }
+            }
+        }
+        CHECK(compared > 100);
+        CHECK(split > 20);
+        CHECK(close > 5);
+    }
+}
