@@ -243,14 +243,14 @@ std::optional<core::Seconds> PartitionSearch::least_of(StageTable& table, const 
 PartitionSearch::Walk PartitionSearch::walk(StageTable& table, const PartitionTask& task, core::Seconds least,
                                             double best, std::size_t most_found) const {
     core::Seconds limit = means_.limit(task.target, best), looked_at = limit;
-    Walk walk{{}, least};
+    Walk walk{{}, least, false};
     for (int tries = 0; tries < most_tries_of_a_walk && !means_.is_stopped(); ++tries) {
         PartitionSpace space(table, task.plan);
         std::optional<std::vector<PartitionOption>> options =
             space.below(looked_at, most_visited, most_found);
         count_work(space);
         if (options) {
-            walk = {std::move(*options), looked_at};
+            walk = {std::move(*options), looked_at, true};
             if (looked_at == limit) break;
         } else {
             limit = looked_at;
@@ -361,11 +361,11 @@ std::vector<PartitionSearch::OpenTask> PartitionSearch::walk_all(const Tasks& ta
         std::vector<Option> options;
         for (std::size_t i = 0; i < wave.size(); ++i) {
             if (found[i].complete_below < means_.limit(tasks[wave[i]].target, best))
-                left.push_back({wave[i], found[i].complete_below, true});
+                left.push_back(
+                    {wave[i], found[i].complete_below, looked_at[i].is_simulated_below || found[i].is_done});
             else ++account_.walked;
-            // Those below what was complete before are known.
             for (PartitionOption& option : found[i].options)
-                if (!looked_at[i].is_walked || option.bound >= looked_at[i].least)
+                if (!looked_at[i].is_simulated_below || option.bound >= looked_at[i].least)
                     options.push_back({wave[i], std::move(option)});
         }
         std::stable_sort(options.begin(), options.end(), [](const Option& a, const Option& b) {

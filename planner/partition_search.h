@@ -57,8 +57,7 @@ public:
     std::vector<char> improve(std::vector<RankedPlan>& plans, const std::vector<PartitionTask>& tasks,
                               const std::function<bool()>& has_time);
     // Simulates every partition of the tasks whose bound is below the best value, which is then `best`'s or
-    // that of the answer (of tasks that have many of them, some). The answer is the best
-    // of them, where it is better.
+    // that of the answer; where a task has many of them, some. The answer is the best, where it is better.
     std::optional<RankedPlan> find_better(const std::vector<PartitionTask>& tasks, double best);
     // After it, with the same tasks: the others, or what bounds them where there are too many.
     std::optional<RankedPlan> find_rest(const std::vector<PartitionTask>& tasks, double best);
@@ -71,12 +70,12 @@ private:
         std::size_t task;
         PartitionOption partition;
     };
-    // A task of which some partition may be better: the least bound of all its partitions, or of those that
-    // were not simulated.
+    // A task of which some partition may be better: the least bound of all its partitions, or of those whose
+    // own bounds are no less, where the others were simulated.
     struct OpenTask {
         std::size_t task = 0;
         core::Seconds least;
-        bool is_walked = false;
+        bool is_simulated_below = false;
     };
     // A plan whose cuts are moved.
     struct Improvement {
@@ -97,10 +96,11 @@ private:
     void count_work(const PartitionSpace& space) const;
     std::optional<core::Seconds> least_of(StageTable& table, const PartitionTask& task, double best) const;
     std::vector<OpenTask> find_open(const Tasks& tasks, double best);
-    // All partitions whose bound is below this.
+    // All partitions whose bound is below this, where there are not too many.
     struct Walk {
         std::vector<PartitionOption> options;
         core::Seconds complete_below;
+        bool is_done = false;
     };
     Walk walk(StageTable& table, const PartitionTask& task, core::Seconds least, double best,
               std::size_t most_found) const;
