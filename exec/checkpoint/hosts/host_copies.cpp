@@ -53,14 +53,17 @@ void send_file(Communicator& communicator, int peer, const std::string& path, st
     }
 }
 
-std::vector<float> receive_file(Communicator& communicator, int peer, std::uint64_t bytes) {
+// Into FOLDER/NAME.
+void receive_file(Communicator& communicator, int peer, std::uint64_t bytes, const std::string& folder,
+                  const std::string& name) {
     std::vector<float> content(floats_of(bytes));
     for (std::size_t at = 0; at < content.size(); at += most_floats_in_a_piece)
         communicator.receive(
             peer, file_tag,
             std::span(content).subspan(at, std::min(most_floats_in_a_piece, content.size() - at)),
             Arrival::overwrites);
-    return content;
+    const std::span<const std::byte> written = std::as_bytes(std::span(content)).first(bytes);
+    write_durably(folder, name, {&written, 1});
 }
 
 // A file into a folder that it is not in.
@@ -116,9 +119,7 @@ void exchange_copies(Communicator& communicator, const HostFolders& folders, con
         std::string name;
         std::uint64_t bytes = 0;
         if (!(words >> name >> bytes)) continue;
-        const std::vector<float> content = receive_file(communicator, other, bytes);
-        const std::span<const std::byte> written = std::as_bytes(std::span(content)).first(bytes);
-        write_durably(folder, name, {&written, 1});
+        receive_file(communicator, other, bytes, folder, name);
     }
 }
 
@@ -151,11 +152,9 @@ int complete_copies(Communicator& communicator, const HostFolders& folders, cons
                                                      manifest.step, directory, failure));
             send_file(communicator, receiver, here.folder + "/" + file.name, file.bytes);
         } else if (rank == receiver) {
-            const std::vector<float> content = receive_file(communicator, sender, file.bytes);
             const std::string& into = is_named ? place : partial;
             fs::create_directories(into, none);
-            const std::span<const std::byte> written = std::as_bytes(std::span(content)).first(file.bytes);
-            write_durably(into, file.name, {&written, 1});
+            receive_file(communicator, sender, file.bytes, into, file.name);
         }
     }
     // One by itself would count in a folder whose copies are still to come.
