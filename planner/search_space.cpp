@@ -7,7 +7,7 @@
 
 #include "core/index/integers.h"
 #include "model/segment.h"
-#include "planner/partition_space.h"
+#include "planner/partition/partitions.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/partition.h"
 #include "sim/cost/framework/framework_lookup.h"
@@ -372,8 +372,8 @@ std::vector<std::pair<std::string, std::string>> fixed_axes(bool covers_partitio
          covers_partitions
              ? fmt::format(
                    "of plans with several stages a rank and more than {:.0f} partitions, and of plans "
-                   "that offload: the longest stage is shortest; of the first no move of one cut "
-                   "by one unit is better",
+                   "that offload: the longest stage is shortest, and some others; of the first no move "
+                   "of one cut by one unit is better",
                    most_partitions)
              : "the longest stage is shortest; of the first plan no move of one cut by one unit is "
                "better"},

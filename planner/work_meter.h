@@ -43,6 +43,7 @@ inline constexpr double per_timed_rank = 1'000;          // alone
 inline constexpr double per_instruction = 800;           // simulated
 inline constexpr double per_instruction_alone = 300;     // ... alone
 inline constexpr double per_table_entry = 8'000;         // passes of one run of units
+inline constexpr double per_chosen_partition = 5e7;      // by moves of cuts, each replayed
 inline constexpr double per_division = 40;  // of units into stages, looked at by tables and walks
 
 }  // namespace planner

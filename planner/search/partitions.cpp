@@ -1,10 +1,18 @@
 #include <algorithm>
 #include <iterator>
+#include <limits>
 
 #include "core/diagnostics.h"
 #include "planner/search/search_state.h"
 
 namespace planner {
+
+namespace {
+
+// Of the first plan's value, for plans that are tried with another partition to begin with.
+constexpr double most_behind_to_choose = 1.01;
+
+}  // namespace
 
 // Steps of this length or longer are no better than the value, or violate a constraint. Of an objective that
 // no step tells of, the value.
@@ -22,9 +30,12 @@ core::Seconds Search::step_limit(std::size_t target, double value) const {
 
 // May every partition of it be looked at?
 bool Search::is_divided(const Entry& entry) const {
+    return may_be_divided(entry) && covers_every_partition(entry.plan, graph_.units.size());
+}
+
+bool Search::may_be_divided(const Entry& entry) const {
     return entry.plan.layout.pipeline > 1 && entry.plan.partition.first_units.empty() &&
-           entry.plan.offload == targets_[entry.target].base.offload &&
-           covers_every_partition(entry.plan, graph_.units.size());
+           entry.plan.offload == targets_[entry.target].base.offload;
 }
 
 Search::PartitionTasks Search::partition_tasks() {
@@ -49,9 +60,13 @@ Search::PartitionTasks Search::partition_tasks() {
         }
         for (const std::size_t i : families_[f].members) {
             const Entry& entry = entries_[i];
-            if (entry.rejection == Rejection::stages || !is_divided(entry)) continue;
-            if (is_beaten) ++tasks.beaten;
-            else tasks.open.push_back({entry.target, entry.layout, entry.plan, f, bound, bound});
+            if (entry.rejection == Rejection::stages || !may_be_divided(entry)) continue;
+            const bool covers_all = covers_every_partition(entry.plan, graph_.units.size());
+            const PartitionTask task{entry.target, entry.layout, entry.plan, f, bound, bound};
+            if (is_beaten) tasks.beaten += covers_all ? 1 : 0;
+            else if (covers_all) tasks.open.push_back(task);
+            else if (has_partitions_to_explore(entry.plan, graph_.units.size()))
+                tasks.explored.push_back(task);
         }
     }
     return tasks;
@@ -85,16 +100,24 @@ std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, 
     const bool may_offload =
         request_.offload != schedule::Offload::none && task.plan.offload == schedule::Offload::none;
     std::optional<core::Seconds> alone;  // whatever the horizon
+    // Nothing where it does not fit.
+    const auto memory_within = [&](const schedule::Plan& plan) -> std::optional<MemoryBound> {
+        work_.add(1, per_bounded_plan);
+        work_.add(double(plan.stages()), per_bounded_stage);
+        const std::lock_guard lock(bounds_[task.layout]->guard);
+        std::optional<MemoryBound> memory = bounds_[task.layout]->bounds.memory_of(plan, ranges);
+        if (memory && memory->peak > target.cluster.instance.device.memory) memory.reset();
+        return memory;
+    };
+    const auto time_of_copies = [&](const schedule::Plan& plan) {
+        const std::lock_guard lock(bounds_[task.layout]->guard);
+        return bounds_[task.layout]->bounds.time_of_copies(plan, ranges);
+    };
     const auto try_plan = [&](const schedule::Plan& plan) -> std::optional<RankedPlan> {
-        {
-            const std::lock_guard lock(bounds_[task.layout]->guard);
-            Bounds& bounds = bounds_[task.layout]->bounds;
-            const std::optional<MemoryBound> memory = bounds.memory_of(plan, ranges);
-            if (!memory || memory->peak > target.cluster.instance.device.memory ||
-                (looks_at_every_horizon() ? memory->peak.value >= limit.value
-                                          : bounds.time_of_copies(plan, ranges) >= limit))
-                return std::nullopt;
-        }
+        const std::optional<MemoryBound> memory = memory_within(plan);
+        if (!memory ||
+            (looks_at_every_horizon() ? memory->peak.value >= limit.value : time_of_copies(plan) >= limit))
+            return std::nullopt;
         if (!is_run(target, plan)) return std::nullopt;
         if (!alone && !looks_at_every_horizon()) alone = time_alone(task.target, plan, may_offload).bound;
         if (alone && *alone >= limit) return std::nullopt;
@@ -115,6 +138,9 @@ std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, 
         const std::vector<int> horizons = loading_horizons(graph_, target.cluster.instance.device, task.plan);
         schedule::Plan away = task.plan;
         away.offload = request_.offload;
+        // The shortest needs least.
+        if (!horizons.empty()) away.activation_loading_horizon = horizons.front();
+        if (!horizons.empty() && !memory_within(away)) return ranked;
         for (auto horizon = horizons.rbegin(); horizon != horizons.rend(); ++horizon) {
             away.activation_loading_horizon = *horizon;
             std::optional<RankedPlan> tried = try_plan(away);
@@ -160,31 +186,78 @@ void Search::search_partitions() {
     means.threads = request_.threads;
     const PartitionTasks tasks = partition_tasks();
     result_.account.covers_partitions = !tasks.open.empty() || tasks.beaten > 0;
-    PartitionSearch search(graph_, std::move(means));
+    PartitionSearch search(graph_, means);
     search.exclude(tasks.beaten);
     const auto value = [&] { return result_.plans.front().value; };
     if (!result_.plans.empty())
         if (std::optional<RankedPlan> better = search.find_better(tasks.open, value()))
             keep_plan(std::move(*better));
-    move_cuts(search);
+    move_cuts(search, result_.plans);
+    if (!is_late()) try_chosen_partitions(search);
     if (!result_.plans.empty())
         if (std::optional<RankedPlan> better = search.find_rest(tasks.open, value())) {
             keep_plan(std::move(*better));
-            move_cuts(search);
+            move_cuts(search, result_.plans);
         }
+    means.is_late = [this] { return is_late(share_of_exploring); };
+    explore_partitions(tasks.explored, search, PartitionSearch(graph_, std::move(means)));
     result_.account.partitions = search.account();
 }
 
+// The first plans and those close behind, where not every partition is looked at, also with the partition
+// that they get from a simulation which is given none: it is chosen by moves under the compute order itself,
+// and may lie far from what balances the work. Where it is better, its cuts are moved too.
+void Search::try_chosen_partitions(PartitionSearch& search) {
+    std::vector<PartitionTask> tasks;
+    std::vector<double> values;
+    for (const RankedPlan& ranked : result_.plans) {
+        if (ranked.value > best_value() * most_behind_to_choose || ranked.plan.stages() == 1 ||
+            has_only_partition(ranked) || covers_every_partition(ranked.plan, graph_.units.size()))
+            continue;
+        tasks.push_back(task_of(ranked));
+        values.push_back(ranked.value);
+    }
+    std::vector<std::optional<RankedPlan>> chosen(tasks.size());
+    work_on(tasks.size(), [&](std::size_t t) {
+        PartitionTask task = tasks[t];
+        work_.add(1, per_chosen_partition);
+        std::optional<schedule::Partition> partition =
+            sim::complete_partition(task.plan, graph_, targets_[task.target].cluster, request_.constants);
+        if (!partition) return;
+        task.plan.partition = std::move(*partition);
+        chosen[t] = simulate_partition(task, step_limit(task.target, values[t]));
+    });
+    std::vector<RankedPlan> better;
+    for (std::size_t t = 0; t < tasks.size(); ++t) {
+        if (!chosen[t]) continue;
+        search.count_simulated(1);
+        if (chosen[t]->value < values[t]) better.push_back(std::move(*chosen[t]));
+    }
+    move_cuts(search, std::move(better));
+}
+
+// Of plans with several stages a rank some more partitions, while there is time. None of them stays open:
+// that they are not all looked at is what the account says of them.
+void Search::explore_partitions(const std::vector<PartitionTask>& tasks, PartitionSearch& search,
+                                PartitionSearch exploring) {
+    if (result_.plans.empty() || is_late(share_of_exploring)) return;
+    std::optional<RankedPlan> better = exploring.find_better(tasks, best_value());
+    std::optional<RankedPlan> best = exploring.find_rest(tasks, better ? better->value : best_value());
+    search.count_simulated(exploring.account().simulated);
+    if (!best) best = std::move(better);
+    if (!best) return;
+    keep_plan(std::move(*best));
+    move_cuts(search, {result_.plans.front()});
+}
+
 // Moved cuts may bring one of the others before the first.
-void Search::move_cuts(PartitionSearch& search) {
-    std::vector<RankedPlan> moved = result_.plans;
+void Search::move_cuts(PartitionSearch& search, std::vector<RankedPlan> moved) {
     std::erase_if(moved, [&](const RankedPlan& ranked) { return has_only_partition(ranked); });
     std::vector<PartitionTask> tasks;
     for (const RankedPlan& ranked : moved) tasks.push_back(task_of(ranked));
     const std::vector<char> is_done = search.improve(moved, tasks, [&] { return !is_late(share_of_moves); });
     for (const RankedPlan& ranked : moved) keep_plan(ranked);
     // One that came before the first while its cuts still moved is not settled either.
-    is_settled_ = true;
     for (std::size_t p = 0; p < moved.size(); ++p)
         is_settled_ = is_settled_ && (is_done[p] != 0 || moved[p].value > result_.plans.front().value);
 }

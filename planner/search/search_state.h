@@ -19,7 +19,7 @@
 #include "core/diagnostics_fwd.h"
 #include "core/errors.h"
 #include "planner/bounds.h"
-#include "planner/partition_search.h"
+#include "planner/partition/partition_search.h"
 #include "planner/search.h"
 
 namespace planner {
@@ -29,6 +29,8 @@ using Clock = std::chrono::steady_clock;
 // Of the limit, for the first plans, and for these and all plans with the one partition that balances them.
 // Then partitions, and moves of cuts of the plans behind the first.
 constexpr double share_of_probes = 0.7, share_of_waves = 0.75, share_of_moves = 0.9;
+// Of the limit, for partitions of which nothing is said, where all else is done.
+constexpr double share_of_exploring = 0.2;
 // Of the limit, for a first plan, where none that was looked at fits.
 constexpr double patience = 4;
 
@@ -192,6 +194,7 @@ private:
     }
     Entry entry_of(const schedule::Plan& plan, std::size_t group, std::size_t ordinal) const;
     bool is_divided(const Entry& entry) const;
+    bool may_be_divided(const Entry& entry) const;
     void make_members(std::size_t group);
     void bound_families();
     void bound_families_of(const std::vector<std::size_t>& groups);
@@ -202,7 +205,10 @@ private:
     void search_waves(core::Diagnostics& diagnostics, double share);
     void close_queue();
     void search_partitions();
-    void move_cuts(PartitionSearch& search);
+    void explore_partitions(const std::vector<PartitionTask>& tasks, PartitionSearch& search,
+                            PartitionSearch exploring);
+    void try_chosen_partitions(PartitionSearch& search);
+    void move_cuts(PartitionSearch& search, std::vector<RankedPlan> moved);
     void simulate_whole();
     void search_orders(core::Diagnostics& diagnostics);
     void explain_plans();
@@ -263,7 +269,8 @@ private:
     core::Seconds step_limit(std::size_t target, double value) const;
     struct PartitionTasks {
         std::vector<PartitionTask> open;
-        std::size_t beaten = 0;  // by the first plan, whatever their partition
+        std::vector<PartitionTask> explored;  // some of their partitions may be looked at
+        std::size_t beaten = 0;               // by the first plan, whatever their partition
     };
     PartitionTasks partition_tasks();
     bool has_only_partition(const RankedPlan& ranked) const;

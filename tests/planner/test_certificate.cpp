@@ -5,7 +5,7 @@
 #include "core/diagnostics.h"
 #include "model/load.h"
 #include "planner/certificate.h"
-#include "planner/partition_space.h"
+#include "planner/partition/partition_space.h"
 #include "planner/search.h"
 #include "planner/search_space.h"
 #include "tests/planner/questions.h"

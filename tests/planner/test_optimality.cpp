@@ -200,19 +200,31 @@ TEST_CASE("no move of a cut, shard degree, recomputation or micro-batch beats a 
 }
 
 TEST_CASE("a plan of many stages is no slower than with the partition that the simulator chooses for it") {
-    const model::ModelGraph graph = load_graph("llama-2-7b", 4096);
-    const std::vector<Target> targets = {target_of("p4d.24xlarge", 4)};
+    struct Case {
+        const char *model, *instance;
+        std::int64_t sequence_length;
+        int nodes, global_batch;
+    };
+    // In the second and third the chosen partition is far from one that balances the work, and better.
+    const Case of =
+        GENERATE(Case{"llama-2-7b", "p4d.24xlarge", 4096, 4, 8}, Case{"gpt2-xl", "p3.16xlarge", 1024, 3, 128},
+                 Case{"gpt2-large", "g4dn.12xlarge", 1024, 3, 64});
+    CAPTURE(of.model, of.instance);
+    const model::ModelGraph graph = load_graph(of.model, of.sequence_length);
+    const std::vector<Target> targets = {target_of(of.instance, of.nodes)};
     SearchRequest request;
-    request.global_batch = 8;
+    request.global_batch = of.global_batch;
     core::Diagnostics diagnostics;
     const SearchResult result = search_plans(graph, targets, request, diagnostics);
     REQUIRE_FALSE(result.plans.empty());
     const RankedPlan& first = result.plans.front();
     REQUIRE(first.plan.stages() > first.plan.layout.pipeline);
-    schedule::Plan plan = first.plan;
-    plan.partition = {};
-    const auto evaluation =
-        sim::evaluate(graph, targets.front().cluster, plan, diagnostics, {.verifies = false});
-    REQUIRE(evaluation);
-    CHECK(evaluation->step_time.value >= first.value * (1 - 1e-9));
+    for (const RankedPlan& ranked : result.plans) {
+        schedule::Plan plan = ranked.plan;
+        plan.partition = {};
+        const auto evaluation =
+            sim::evaluate(graph, targets.front().cluster, plan, diagnostics, {.verifies = false});
+        REQUIRE(evaluation);
+        if (evaluation->fits) CHECK(evaluation->step_time.value >= first.value * (1 - 1e-9));
+    }
 }

@@ -9,7 +9,7 @@
 #include "core/diagnostics.h"
 #include "planner/bounds.h"
 #include "planner/explain.h"
-#include "planner/partition_space.h"
+#include "planner/partition/partition_space.h"
 #include "planner/search_space.h"
 #include "tests/planner/questions.h"
 

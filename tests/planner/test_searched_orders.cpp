@@ -16,7 +16,7 @@ namespace {
 
 SearchResult search(bool searches_orders, Objective objective) {
     core::Diagnostics diagnostics;
-    const model::ModelGraph graph = load_graph("gpt2-xl");
+    const model::ModelGraph graph = load_graph("gpt2-large");
     Target target = target_of("g4dn.12xlarge", 2);
     target.base.attention = model::AttentionImplementation::fused_softmax;
     SearchRequest request;

@@ -1,4 +1,4 @@
-#include "planner/partition_space.h"
+#include "planner/partition/partition_space.h"
 
 #include <algorithm>
 #include <limits>
@@ -37,27 +37,6 @@ void mix_in(std::vector<sim::StageCost>& mean, const std::vector<sim::StageCost>
 // Of device and host, in seconds.
 double longer(const StageTable::Passes& passes) { return std::max(passes.busy, passes.host).value; }
 }  // namespace
-
-bool covers_every_partition(const schedule::Plan& plan, std::size_t units) {
-    if (plan.virtual_stages == 1) return true;
-    // Ways to place the cuts between units.
-    double ways = 1;
-    for (int cut = 1; cut < plan.stages() && ways <= most_partitions; ++cut)
-        ways = ways * (static_cast<double>(units) - cut) / cut;
-    return ways <= most_partitions;
-}
-
-std::vector<model::OperatorRange> ranges_of(const model::ModelGraph& graph,
-                                            const std::vector<std::int32_t>& first_units) {
-    std::vector<model::OperatorRange> ranges;
-    for (std::size_t s = 0; s < first_units.size(); ++s) {
-        const std::size_t first = first_units[s];
-        const std::size_t end =
-            s + 1 < first_units.size() ? static_cast<std::size_t>(first_units[s + 1]) : graph.units.size();
-        ranges.push_back({graph.units[first].operators.begin, graph.units[end - 1].operators.end});
-    }
-    return ranges;
-}
 
 // Where nothing is exchanged within a stage, its pipeline rank does not matter, only whether messages arrive
 // from before and from behind.

@@ -1,4 +1,4 @@
-#include "planner/path_bound.h"
+#include "planner/partition/path_bound.h"
 
 #include <algorithm>
 #include <limits>

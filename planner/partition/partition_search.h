@@ -12,7 +12,7 @@
 
 #include "model/model_fwd.h"
 #include "planner/bounds.h"
-#include "planner/partition_space.h"
+#include "planner/partition/partition_space.h"
 #include "planner/search.h"
 #include "schedule/plan/plan.h"
 
@@ -63,6 +63,8 @@ public:
     std::optional<RankedPlan> find_rest(const std::vector<PartitionTask>& tasks, double best);
     // Plans that are beaten without a look at them.
     void exclude(std::size_t plans) { account_.excluded += plans; }
+    // Those that were simulated elsewhere.
+    void count_simulated(std::size_t partitions) { account_.simulated += partitions; }
     const PartitionAccount& account() const { return account_; }
 
 private:

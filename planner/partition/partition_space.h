@@ -13,19 +13,11 @@
 #include "core/units.h"
 #include "model/model_fwd.h"
 #include "planner/bounds.h"
-#include "planner/path_bound.h"
+#include "planner/partition/partitions.h"
+#include "planner/partition/path_bound.h"
 #include "schedule/plan/plan.h"
 
 namespace planner {
-
-// May all partitions of such a plan be looked at? Of plans with one stage a rank, whose busiest rank bounds
-// them tightly, and of plans that have few of them.
-bool covers_every_partition(const schedule::Plan& plan, std::size_t units);
-inline constexpr double most_partitions = 1000;  // of a plan with several stages a rank, if all are covered
-
-// Operators of the stages that begin at these units.
-std::vector<model::OperatorRange> ranges_of(const model::ModelGraph& graph,
-                                            const std::vector<std::int32_t>& first_units);
 
 struct PartitionOption {
     core::Seconds bound;  // of its step

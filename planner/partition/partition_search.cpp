@@ -1,4 +1,4 @@
-#include "planner/partition_search.h"
+#include "planner/partition/partition_search.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -26,8 +26,9 @@ constexpr std::size_t most_found_at_first = 256;
 // Two cuts are moved together where there are no more stages than this.
 constexpr std::size_t most_stages_in_pairs = 4;
 // A unit goes from a stage to any other where there are no more stages than this, until so many of these
-// moves in a row, those of the least bounds, are in vain.
-constexpr std::size_t most_stages_apart = 64, most_in_vain = 12;
+// moves in a row, those of the least bounds, are in vain. Of few stages all moves are tried, also of plans
+// behind the first.
+constexpr std::size_t most_stages_apart = 64, most_in_vain = 12, few_stages = 8;
 
 using Cuts = std::vector<std::int32_t>;
 
@@ -97,16 +98,18 @@ void PartitionSearch::look_around(Improvement& improvement) const {
 // To the best of the moves, once all are looked at; of far ones to the first that is better. False where none
 // is: that is the end.
 bool PartitionSearch::advance(Improvement& improvement) const {
+    const bool has_few = improvement.plan->plan.partition.first_units.size() <= few_stages;
     const auto is_over = [&] {
         return improvement.next == improvement.options.size() ||
-               (improvement.goes_far && (improvement.better || improvement.in_vain >= most_in_vain));
+               (improvement.goes_far &&
+                (improvement.better || (!has_few && improvement.in_vain >= most_in_vain)));
     };
     while (is_over()) {
         if (improvement.better && is_better(*improvement.better, *improvement.plan)) {
             *improvement.plan = std::move(*improvement.better);
             improvement.goes_far = false;
         } else if (!improvement.known.empty()) {
-            if (improvement.goes_far || !improvement.is_first) return false;
+            if (improvement.goes_far || !(improvement.is_first || has_few)) return false;
             improvement.goes_far = true;
         }
         improvement.better = std::nullopt;
