@@ -158,8 +158,8 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     bound_families();
     // Nothing is better than the best but other partitions of plans, unless time is up.
     search_waves(diagnostics, share_of_waves);
-    // No partition of the plans whose partitions are covered is better than the first, and no move of a cut
-    // makes a plan better that is kept, unless time is up.
+    // No partition of the plans whose partitions are covered is better than the first, and no move of one of
+    // its cuts is, unless time is up.
     if (request_.uses_bounds) search_partitions();
     // The plans kept are the best of those simulated, and none that was excluded is better than the last.
     wanted_ = request_.keep;

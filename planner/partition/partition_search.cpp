@@ -75,7 +75,12 @@ std::vector<Cuts> far_moves(const Cuts& cuts, std::size_t units) {
 
 }  // namespace
 
-// Moves from where the plan is, but for those that cannot be better.
+bool PartitionSearch::has_few_stages(const Improvement& improvement) {
+    return improvement.plan->plan.partition.first_units.size() <= few_stages;
+}
+
+// Moves from where the plan is, but for those that cannot be better. Of plans of many stages behind the first
+// those with a lower bound than the plan itself.
 void PartitionSearch::look_around(Improvement& improvement) const {
     improvement.options.clear();
     improvement.next = improvement.in_vain = 0;
@@ -83,8 +88,10 @@ void PartitionSearch::look_around(Improvement& improvement) const {
     const std::lock_guard lock(*layout.guard);
     StageTable table(graph_, *layout.bounds);
     PartitionSpace space(table, improvement.task->plan);
-    const core::Seconds limit = means_.limit(improvement.task->target, improvement.plan->value);
+    core::Seconds limit = means_.limit(improvement.task->target, improvement.plan->value);
     const Cuts& cuts = improvement.plan->plan.partition.first_units;
+    if (!improvement.is_first && !has_few_stages(improvement))
+        limit = std::min(limit, space.bound_of(cuts, limit));
     for (Cuts& move : improvement.goes_far ? far_moves(cuts, graph_.units.size())
                                            : near_moves(cuts, graph_.units.size())) {
         if (improvement.known.contains(move)) continue;
@@ -98,7 +105,7 @@ void PartitionSearch::look_around(Improvement& improvement) const {
 // To the best of the moves, once all are looked at; of far ones to the first that is better. False where none
 // is: that is the end.
 bool PartitionSearch::advance(Improvement& improvement) const {
-    const bool has_few = improvement.plan->plan.partition.first_units.size() <= few_stages;
+    const bool has_few = has_few_stages(improvement);
     const auto is_over = [&] {
         return improvement.next == improvement.options.size() ||
                (improvement.goes_far &&

@@ -91,6 +91,7 @@ private:
         std::optional<RankedPlan> better;           // the best of those simulated
         bool is_done = false;
     };
+    static bool has_few_stages(const Improvement& improvement);
     void look_around(Improvement& improvement) const;
     bool advance(Improvement& improvement) const;
     using Tasks = std::vector<PartitionTask>;
