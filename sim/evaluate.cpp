@@ -487,14 +487,22 @@ Run extrapolate(const Run& b, Run c, double periods) {
     return c;
 }
 
+// What a step follows from.
+struct Extrapolation {
+    std::string how;
+    int from = 0;  // micro-batches of the longest step that was simulated for it
+};
+
 // Through steps of two numbers of micro-batches.
-std::optional<Run> run_on_a_line(const Task& task, int total, std::pair<int, int> through, std::string& how) {
+std::optional<Run> run_on_a_line(const Task& task, int total, std::pair<int, int> through,
+                                 Extrapolation& made) {
     core::Diagnostics unneeded;
     const std::optional<Run> shorter = run(task, through.first, unneeded);
     std::optional<Run> longer = run(task, through.second, unneeded);
     if (!shorter || !longer) return std::nullopt;
-    how = fmt::format("{} micro-batches are taken to lie on a line with {} and {}", total, through.first,
-                      through.second);
+    made = {fmt::format("{} micro-batches are taken to lie on a line with {} and {}", total, through.first,
+                        through.second),
+            through.second};
     return extrapolate(*shorter, std::move(*longer),
                        double(total - through.second) / (through.second - through.first));
 }
@@ -505,7 +513,8 @@ constexpr double most_of_the_whole = 0.75;
 // One short step that is in its steady state, with as many more blocks as the whole has. Nothing where no
 // step up to `most` is, where orders differ in more than repetitions of a block, or depend on times, and
 // where activations are copied to hosts. `is_hopeless`: it repeats itself, but settles too late.
-std::optional<Run> run_from_one(const Task& task, int total, int most, std::string& how, bool& is_hopeless) {
+std::optional<Run> run_from_one(const Task& task, int total, int most, Extrapolation& made,
+                                bool& is_hopeless) {
     // What did not settle is tried with half as many micro-batches more, if all tries are half of the whole.
     constexpr double longer = 1.5, most_tried = 0.5;
     const schedule::PipelineSchedule* found = schedule::find_pipeline_schedule(task.plan.schedule);
@@ -518,12 +527,14 @@ std::optional<Run> run_from_one(const Task& task, int total, int most, std::stri
     // The least that can be steady, then rounds over the pipeline.
     std::vector<int> counts = {2 * ranks + 2, 2 * ranks + 3};
     for (int rounds = 3; rounds * ranks <= most; ++rounds) counts.push_back(rounds * ranks + total % ranks);
-    if (known && known->line_through) return run_on_a_line(task, total, *known->line_through, how);
+    if (known && known->line_through) return run_on_a_line(task, total, *known->line_through, made);
     int simulated = 0, last = 0, before = 0;
     for (const int count : counts) {
         if (count > most || simulated + count > (simulated > 0 ? most_tried : most_of_the_whole) * total)
             break;
-        if (count < longer * last || (known && known->steady_at && count < *known->steady_at)) continue;
+        if (count < longer * last || count < task.options.least_micro_batches ||
+            (known && known->steady_at && count < *known->steady_at))
+            continue;
         if (!whole) whole = schedule::make_schedule(task.plan, unneeded, total);
         if (!whole) return std::nullopt;
         const std::optional<schedule::Schedule> order = schedule::make_schedule(task.plan, unneeded, count);
@@ -541,22 +552,24 @@ std::optional<Run> run_from_one(const Task& task, int total, int most, std::stri
         for (const BreakdownPart& part : breakdown_parts())
             one->breakdown.*part.part += one->block.*part.part * periods;
         one->recompute_flops = one->recompute_flops * (double(total) / count);
-        how = fmt::format(
-            "{} micro-batches follow from {}: the schedule is in its steady state, in which {} take {}",
-            total, count, *block * one->steady->blocks * whole->directions,
-            core::format(one->steady->period));
+        made = {
+            fmt::format(
+                "{} micro-batches follow from {}: the schedule is in its steady state, in which {} take {}",
+                total, count, *block * one->steady->blocks * whole->directions,
+                core::format(one->steady->period)),
+            count};
         return one;
     }
     if (!known || !known->takes_a_line || known->steady_at || before == 0) return std::nullopt;
     known->line_through = {before, last};
-    return run_on_a_line(task, total, *known->line_through, how);
+    return run_on_a_line(task, total, *known->line_through, made);
 }
 
 // Lowers short steps, a period apart; when two differ as the two before them do, in every instruction's end,
 // the schedule has reached its steady state and the rest is a straight line (makespan is eventually linear in
 // micro-batches: max-plus algebra, Baccelli et al., Synchronization and Linearity, 1992). Nothing where that
 // does not happen up to `most`.
-std::optional<Run> run_extrapolated(const Task& task, int total, int most, std::string& how) {
+std::optional<Run> run_extrapolated(const Task& task, int total, int most, Extrapolation& made) {
     constexpr int steps_of_a_line = 3;
     const int period = period_of(task.plan);
     if (total <= most || most < steps_of_a_line * period) return std::nullopt;
@@ -564,7 +577,9 @@ std::optional<Run> run_extrapolated(const Task& task, int total, int most, std::
     LoweredPrograms* const known = task.options.lowered;
     const bool was_straight = known && known->straight_at;
     // The shortest has a round of micro-batches and more; all are congruent to the total.
-    int count = was_straight ? *known->straight_at - period : period + total % period;
+    int count = was_straight ? *known->straight_at - period
+                             : std::max(period + total % period,
+                                        task.options.least_micro_batches - (steps_of_a_line - 1) * period);
     std::vector<Run> runs;  // the last ones
     int simulated = 0;
     for (; count <= most; count += period) {
@@ -578,10 +593,10 @@ std::optional<Run> run_extrapolated(const Task& task, int total, int most, std::
                          : last == 2 && are_straight(runs[0], runs[1], runs[2]) &&
                                (!task.costs || repeats(runs[0], runs[1], runs[2]))) {
             if (known) known->straight_at = count;
-            how = fmt::format(
-                "{} micro-batches follow from {}, {} and {} on a straight line: the schedule is "
-                "in its steady state",
-                total, count - 2 * period, count - period, count);
+            made = {fmt::format("{} micro-batches follow from {}, {} and {} on a straight line: the schedule "
+                                "is in its steady state",
+                                total, count - 2 * period, count - period, count),
+                    count};
             return extrapolate(runs[last - 1], std::move(runs[last]),
                                static_cast<double>(total - count) / period);
         }
@@ -807,7 +822,7 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
                     &simulated_instructions};
 
     std::optional<Run> result;
-    std::string extrapolation;
+    Extrapolation extrapolation;
     bool settles_late = false;
     const bool may_extrapolate = options.most_micro_batches && !options.keeps_timeline;
     if (may_extrapolate)
@@ -825,9 +840,10 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
     if (!evaluation.fits) evaluation.out_of_memory = result->out_of_memory;
     judge_host_memory(evaluation, task, result->host_memory);
     evaluation.rate = cluster::price(cluster);
-    evaluation.is_extrapolated = !extrapolation.empty();
+    evaluation.is_extrapolated = extrapolation.from > 0;
+    evaluation.settled_at = extrapolation.from;
     evaluation.settles_late = settles_late && !evaluation.is_extrapolated;
-    if (evaluation.is_extrapolated) evaluation.assumptions.push_back(extrapolation);
+    if (evaluation.is_extrapolated) evaluation.assumptions.push_back(extrapolation.how);
     if (!options.step_only) add_assumptions(evaluation, task, *result);
     if (options.memory_only) return evaluation;
 

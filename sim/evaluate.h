@@ -76,6 +76,7 @@ struct Evaluation {
     core::DollarsPerSecond rate;
     std::size_t simulated_instructions = 0;  // of all classes and all runs that this took
     bool is_extrapolated = false;            // the step follows from shorter ones
+    int settled_at = 0;                      // ... the longest of which had so many micro-batches
     bool settles_late = false;  // ... it did not: its schedule repeats itself, but no short step was steady
     std::vector<std::string> assumptions;
     schedule::Timeline timeline;  // empty unless asked for, like all below
@@ -120,6 +121,9 @@ struct EvaluateOptions {
     // Lower at most this many micro-batches and extrapolate (exact in steady state: makespan is eventually
     // linear in micro-batches). Nothing: all are lowered.
     std::optional<int> most_micro_batches = {};
+    // Of those, short steps of fewer are not tried: where it is known that they are not steady. A longer one
+    // is as exact.
+    int least_micro_batches = 0;
     // Only memory (no pricing, no timeline): for the planner's first filter.
     bool memory_only = false;
     CostConstants constants = {};

@@ -193,6 +193,7 @@ void Search::choose_horizon(Entry& entry) {
         return;
     }
     // The longer the horizon, the more memory is needed.
+    if (entry.is_shortest) return;
     std::size_t chosen = entry.first, beyond = looks_at_every_horizon() ? entry.first + 1 : entry.end;
     while (beyond - chosen > 1) {
         const std::size_t middle = (chosen + beyond) / 2;
@@ -211,6 +212,10 @@ void Search::tighten(Entry& entry) {
     if (!entry.is_bounded) return bound(entry, guarded);
     if (entry.is_open) choose_horizon(entry);
     if (entry.rejection) return;
+    if (entry.is_shortest) {
+        entry.is_tight = true;
+        return;
+    }
     work_.add(1, per_tightened_plan);
     const double passes = 2.0 * entry.plan.stages() * entry.plan.micro_batches;
     work_.add(passes <= most_replayed_passes ? passes : 0, per_replayed_pass);
@@ -250,8 +255,7 @@ Search::TimedAlone Search::time_alone(std::size_t target, schedule::Plan plan, b
     if (!has_priced_times(cluster) || plan.layout.ranks() == 1 ||
         (may_offload && has_bare_unit_ && plan.shards(schedule::Sharding::gradients)))
         return {};
-    sim::EvaluateOptions options = quickest_options(target, plan);
-    options.shares_links = false;
+    sim::EvaluateOptions options = quickest_options(target, plan, false);
     options.step_only = true;
     options.known_candidates = &known_candidates_[target];
     options.counts_hosts = !may_offload;
@@ -265,14 +269,27 @@ Search::TimedAlone Search::time_alone(std::size_t target, schedule::Plan plan, b
     work_.add(plan.layout.ranks(), per_timed_rank);
     if (!evaluation) return {};
     work_.add(double(evaluation->simulated_instructions), per_instruction_alone);
-    return {evaluation->step_time * (1 - rounding_of_steps), evaluation->settles_late};
+    return {evaluation->step_time * (1 - rounding_of_steps), Settling(*evaluation)};
 }
 
-sim::EvaluateOptions Search::quickest_options(std::size_t target, const schedule::Plan& plan) const {
+sim::EvaluateOptions Search::quickest_options(std::size_t target, const schedule::Plan& plan,
+                                              bool shares_links) const {
     sim::EvaluateOptions options = quick_options(plan, request_.constants);
     options.repetition = &stages_[target]->repetition();
-    if (late_orders_.contains({plan.order_key(), plan.micro_batches})) options.most_micro_batches.reset();
+    options.shares_links = shares_links;
+    const OrderOfStep order(plan.order_key(), plan.micro_batches);
+    if (late_orders_.contains(order)) options.most_micro_batches.reset();
+    const auto settled = settled_at_.find({order, shares_links});
+    if (settled != settled_at_.end()) options.least_micro_batches = settled->second;
     return options;
+}
+
+void Search::note_order(const schedule::Plan& plan, bool shares_links, const Settling& settling) {
+    const OrderOfStep order(plan.order_key(), plan.micro_batches);
+    if (settling.is_late) late_orders_.insert(order);
+    if (settling.at == 0) return;
+    int& soonest = settled_at_.try_emplace({order, shares_links}, settling.at).first->second;
+    soonest = std::min(soonest, settling.at);
 }
 
 schedule::Plan Search::partitioned(const Entry& entry) const {
@@ -284,7 +301,7 @@ schedule::Plan Search::partitioned(const Entry& entry) const {
 
 void Search::time_all(const std::vector<std::size_t>& untimed) {
     for (const std::size_t i : untimed) leave_queue(i);
-    std::vector<char> settles_late(untimed.size(), 0);
+    std::vector<Settling> settling(untimed.size());
     work_on(untimed.size(), [&](std::size_t u) {
         Entry& entry = entries_[untimed[u]];
         schedule::Plan plan = partitioned(entry);
@@ -292,13 +309,13 @@ void Search::time_all(const std::vector<std::size_t>& untimed) {
         if (!is_run(targets_[entry.target], plan)) return;
         const bool may_offload = entry.stands_for > 1 || plan.offload != targets_[entry.target].base.offload;
         const TimedAlone timed = time_alone(entry.target, std::move(plan), may_offload);
-        settles_late[u] = timed.settles_late ? 1 : 0;
+        settling[u] = timed.settling;
         entry.time_bound = std::max(entry.time_bound, timed.bound);
         entry.bound = std::max(entry.bound, value_of(entry.target, entry.time_bound, entry.memory.peak));
         entry.rejection = constraint_violated(entry.target, entry.time_bound);
     });
     for (std::size_t u = 0; u < untimed.size(); ++u) {
-        note_order(entries_[untimed[u]].plan, settles_late[u] != 0);
+        note_order(entries_[untimed[u]].plan, false, settling[u]);
         enter(untimed[u]);
     }
 }

@@ -60,6 +60,9 @@ struct Entry {
     // none is chosen the bounds are those of any.
     bool is_open = false;
     bool is_shorter = false;  // it fits with a longer horizon
+    // The horizon in question is the shortest, after a longer one with which it did not fit; the bounds are
+    // of any. And where that one fitted: longer ones again.
+    bool is_shortest = false, knows_shortest = false;
     std::size_t first = 0, end = 0;
     std::size_t stands_for =
         1;  // plans of the space: this one, and those that are looked at after it, if at all
@@ -233,16 +236,23 @@ private:
     void leave_queue(std::size_t i);
     void tighten_all(const std::vector<std::size_t>& loose);
     schedule::Plan partitioned(const Entry& entry) const;
+    // How soon steps of a compute order are steady.
+    struct Settling {
+        Settling() = default;
+        explicit Settling(const sim::Evaluation& evaluation)
+            : is_late(evaluation.settles_late), at(evaluation.settled_at) {}
+        bool is_late = false;
+        int at = 0;  // micro-batches; 0: unknown
+    };
     struct TimedAlone {
         core::Seconds bound;
-        bool settles_late = false;
+        Settling settling;
     };
     TimedAlone time_alone(std::size_t target, schedule::Plan plan, bool may_offload) const;
     // quick_options(), with what the search knows: stages that are alike, short steps that are in vain.
-    sim::EvaluateOptions quickest_options(std::size_t target, const schedule::Plan& plan) const;
-    void note_order(const schedule::Plan& plan, bool settles_late) {
-        if (settles_late) late_orders_.emplace(plan.order_key(), plan.micro_batches);
-    }
+    sim::EvaluateOptions quickest_options(std::size_t target, const schedule::Plan& plan,
+                                          bool shares_links = true) const;
+    void note_order(const schedule::Plan& plan, bool shares_links, const Settling& settling);
     void time_all(const std::vector<std::size_t>& untimed);
     void simulate(const std::vector<std::size_t>& taken, core::Diagnostics& diagnostics);
     bool pursue(core::Diagnostics& diagnostics);
@@ -260,7 +270,9 @@ private:
     void look_for_shortfall();
     void keep_shortfall(Shortfall shortfall);
     Entry offloaded(const Entry& entry) const;
-    std::optional<Entry> after_taking(Entry& entry, std::optional<Rejection> rejection) const;
+    bool seems_never_to_fit(const Entry& entry, core::Bytes peak) const;
+    std::optional<Entry> after_taking(Entry& entry, std::optional<Rejection> rejection,
+                                      core::Bytes peak) const;
     void choose_horizon(Entry& entry);
     void tighten(Entry& entry);
     void evaluate(std::size_t index, RankedPlan& ranked, std::optional<Rejection>& rejection,
@@ -299,10 +311,12 @@ private:
     void leave_open(double value) { open_ = open_ ? std::min(*open_, value) : value; }
     core::Seconds least_step(const cluster::Cluster& cluster) const;
     std::vector<std::optional<core::Seconds>> least_steps_;  // of the targets
-    // Orders of which a plan was found to settle late. Added to between waves only, so that answers do not
-    // depend on threads.
-    std::set<std::pair<schedule::Plan::OrderKey, int>> late_orders_;
-    bool is_settled_ = true;                              // no move of a cut makes a ranked plan better
+    // Of orders, by their micro-batches: of a plan that was found to settle late, or the soonest. Added to
+    // between waves only, so that answers do not depend on threads.
+    using OrderOfStep = std::pair<schedule::Plan::OrderKey, int>;
+    std::set<OrderOfStep> late_orders_;
+    std::map<std::pair<OrderOfStep, bool>, int> settled_at_;  // and whether links are shared
+    bool is_settled_ = true;                                  // no move of a cut makes a ranked plan better
     std::optional<double> first_unvisited_;               // bound of the best entry that the time limit left
     std::vector<std::unique_ptr<GuardedBounds>> bounds_;  // one a layout
     mutable WorkMeter work_;

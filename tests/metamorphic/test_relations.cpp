@@ -190,6 +190,28 @@ TEST_CASE("a step is no shorter for what runs beside it, nor for offload") {
     CHECK(offloaded > 0);
 }
 
+// A search relies on it: where the shortest horizon needs more than 1.01 times the memory, no longer one is
+// looked at.
+TEST_CASE("no loading horizon needs less memory than the shortest, but for a hundredth") {
+    constexpr double largest_difference = 0.01;
+    int compared = 0;
+    for_each_scenario(40, [&](Scenario scenario, const sim::Evaluation&) {
+        scenario.plan.offload = schedule::Offload::host;
+        scenario.plan.activation_loading_horizon = 1;
+        const std::optional<sim::Evaluation> shortest = try_evaluate(scenario);
+        if (!shortest) return;
+        for (const int horizon : {2, 4, 16, 64}) {
+            scenario.plan.activation_loading_horizon = horizon;
+            const std::optional<sim::Evaluation> longer = try_evaluate(scenario);
+            REQUIRE(longer);
+            INFO("horizon " << horizon);
+            CHECK(shortest->peak_memory <= longer->peak_memory * (1 + largest_difference));
+            ++compared;
+        }
+    });
+    CHECK(compared > 0);
+}
+
 TEST_CASE("twice the replicas on twice the nodes never more than double the samples per second") {
     for_each_scenario(3, [](const Scenario& scenario, const sim::Evaluation&) {
         // Whole replicas side by side: the second half lies on its nodes as the first does. Shards stay as
