@@ -381,7 +381,7 @@ std::vector<std::pair<std::string, std::string>> fixed_axes(bool covers_partitio
         {"order", "of the base plan (PDT: replicas lie side by side, stages furthest apart)"},
         {"offload",
          "only what does not fit: the longest activation_loading_horizon (a power of two) that does, and "
-         "shorter ones that may be the best of all; none where the shortest needs more than 1.01 times the "
+         "shorter ones that may be the best of all; none where the shortest needs more than 1.005 times the "
          "memory"},
         {"sequence_parallel", "wherever tokens divide"},
         {"tensor_overlap", "of the base plan, or the values that are asked for"},
