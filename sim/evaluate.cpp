@@ -577,9 +577,9 @@ std::optional<Run> run_extrapolated(const Task& task, int total, int most, Extra
     LoweredPrograms* const known = task.options.lowered;
     const bool was_straight = known && known->straight_at;
     // The shortest has a round of micro-batches and more; all are congruent to the total.
-    int count = was_straight ? *known->straight_at - period
-                             : std::max(period + total % period,
-                                        task.options.least_micro_batches - (steps_of_a_line - 1) * period);
+    int count = was_straight ? *known->straight_at - period : period + total % period;
+    while (!was_straight && count + steps_of_a_line * period <= task.options.least_micro_batches)
+        count += period;
     std::vector<Run> runs;  // the last ones
     int simulated = 0;
     for (; count <= most; count += period) {

@@ -90,7 +90,7 @@ void PartitionSearch::look_around(Improvement& improvement) const {
     PartitionSpace space(table, improvement.task->plan);
     core::Seconds limit = means_.limit(improvement.task->target, improvement.plan->value);
     const Cuts& cuts = improvement.plan->plan.partition.first_units;
-    if (!improvement.is_first && !has_few_stages(improvement))
+    if (!improvement.is_first && !has_few_stages(improvement) && means_.values_steps)
         limit = std::min(limit, space.bound_of(cuts, limit));
     for (Cuts& move : improvement.goes_far ? far_moves(cuts, graph_.units.size())
                                            : near_moves(cuts, graph_.units.size())) {

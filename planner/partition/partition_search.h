@@ -43,6 +43,7 @@ struct PartitionMeans {
     };
     std::function<Layout(std::size_t)> layout;
     int threads = 1;
+    bool values_steps = true;  // is a plan better whose step is shorter?
 };
 
 class PartitionSearch {

@@ -184,6 +184,7 @@ void Search::search_partitions() {
         return PartitionMeans::Layout{&bounds_[layout]->guard, &bounds_[layout]->bounds};
     };
     means.threads = request_.threads;
+    means.values_steps = request_.objective != Objective::memory;
     const PartitionTasks tasks = partition_tasks();
     result_.account.covers_partitions = !tasks.open.empty() || tasks.beaten > 0;
     PartitionSearch search(graph_, means);
@@ -260,6 +261,14 @@ void Search::move_cuts(PartitionSearch& search, std::vector<RankedPlan> moved) {
     // One that came before the first while its cuts still moved is not settled either.
     for (std::size_t p = 0; p < moved.size(); ++p)
         is_settled_ = is_settled_ && (is_done[p] != 0 || moved[p].value > result_.plans.front().value);
+    // And not all of its moves were tried.
+    const auto is_ahead = [&](const RankedPlan& ranked) {
+        const RankedPlan& first = result_.plans.front();
+        return ranked.candidate == first.candidate && ranked.plan == first.plan;
+    };
+    if (moved.size() < 2 || std::none_of(moved.begin() + 1, moved.end(), is_ahead)) return;
+    if (is_late()) is_settled_ = false;
+    else move_cuts(search, {result_.plans.front()});
 }
 
 }  // namespace planner

@@ -176,6 +176,15 @@ TEST_CASE("extrapolating in micro-batches equals the full simulation in time, br
                             REQUIRE(
                                 std::abs((line.breakdown.*part.part - whole.breakdown.*part.part).value) <=
                                 1e-8 * whole.step_time.value);
+                        if (!line.is_extrapolated) continue;
+                        REQUIRE(line.settled_at <= 10 * pipeline);
+                        for (const int least : {line.settled_at, line.settled_at + 1}) {
+                            const sim::Evaluation later =
+                                evaluate(graph, cluster, plan,
+                                         {.most_micro_batches = 10 * pipeline, .least_micro_batches = least});
+                            REQUIRE(later.step_time.value == Approx(whole.step_time.value).epsilon(1e-9));
+                            if (later.is_extrapolated) REQUIRE(later.settled_at >= line.settled_at);
+                        }
                     }
                 }
     WARN(extrapolated << " of " << evaluated << " steps were extrapolated");
