@@ -200,7 +200,7 @@ void Search::search_partitions() {
             keep_plan(std::move(*better));
             move_cuts(search, result_.plans);
         }
-    means.is_late = [this] { return is_late(share_of_exploring); };
+    means.is_late = [this] { return is_late_to_explore(); };
     explore_partitions(tasks.explored, search, PartitionSearch(graph_, std::move(means)));
     result_.account.partitions = search.account();
 }
@@ -241,7 +241,7 @@ void Search::try_chosen_partitions(PartitionSearch& search) {
 // that they are not all looked at is what the account says of them.
 void Search::explore_partitions(const std::vector<PartitionTask>& tasks, PartitionSearch& search,
                                 PartitionSearch exploring) {
-    if (result_.plans.empty() || is_late(share_of_exploring)) return;
+    if (result_.plans.empty() || is_late_to_explore()) return;
     std::optional<RankedPlan> better = exploring.find_better(tasks, best_value());
     std::optional<RankedPlan> best = exploring.find_rest(tasks, better ? better->value : best_value());
     search.count_simulated(exploring.account().simulated);

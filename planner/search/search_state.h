@@ -29,8 +29,9 @@ using Clock = std::chrono::steady_clock;
 // Of the limit, for the first plans, and for these and all plans with the one partition that balances them.
 // Then partitions, and moves of cuts of the plans behind the first.
 constexpr double share_of_probes = 0.7, share_of_waves = 0.75, share_of_moves = 0.9;
-// Of the limit, for partitions of which nothing is said, where all else is done.
+// Of the limit, for partitions of which nothing is said, where all else is done; and where there is no limit.
 constexpr double share_of_exploring = 0.2;
+constexpr core::Seconds exploring_without_limit(3);
 // Of the limit, for a first plan, where none that was looked at fits.
 constexpr double patience = 4;
 
@@ -153,6 +154,10 @@ private:
     // Has this share of the limit been worked?
     bool is_late(double share) const {
         return is_stopped() || (request_.time_limit && work_.spent() > *request_.time_limit * share);
+    }
+    bool is_late_to_explore() const {
+        return request_.time_limit ? is_late(share_of_exploring)
+                                   : is_stopped() || work_.spent() > exploring_without_limit;
     }
     bool is_stopped() const { return request_.is_stopped && request_.is_stopped(); }
     // `least` is the bound of what is left, where it is known.
