@@ -52,9 +52,10 @@ public:
         : graph_(graph), means_(std::move(means)) {}
 
     // Moves cuts of the plans, each one or two neighbours at a time, until no such move makes its value
-    // better; of each: false when time was up before. Of the first plan units go to stages further away too,
-    // as far as their bounds promise something. `tasks` are of the plans. The plans behind the first take
-    // turns with it as long as `has_time` says so.
+    // better; of each: false when time was up before. Of the first plan, and of plans of few stages, units go
+    // to stages further away too, as far as their bounds promise something. `tasks` are of the plans. The
+    // plans behind the first take turns with it as long as `has_time` says so; those of many stages try the
+    // moves alone that lower their bound.
     std::vector<char> improve(std::vector<RankedPlan>& plans, const std::vector<PartitionTask>& tasks,
                               const std::function<bool()>& has_time);
     // Simulates every partition of the tasks whose bound is below the best value, which is then `best`'s or
