@@ -132,21 +132,16 @@ std::optional<Entry> Search::after_taking(Entry& entry, std::optional<Rejection>
         return std::nullopt;
     Entry next = is_first ? offloaded(entry) : entry;
     next.is_taken = false;
-    if (entry.is_shortest) {
-        next.is_shortest = false;
-        next.knows_shortest = next.is_open = true;
-        next.is_tight = false;
-        next.stands_for = entry.stands_for - 1;
-        ++next.first;
-    } else if (!is_first) {
+    if (!is_first) {
         next.is_open = true;
-        next.is_shorter = !looks_at_every_horizon() && (entry.is_shorter || !rejection);
         next.is_tight = false;
         next.stands_for = entry.stands_for - 1;
-        if (looks_at_every_horizon()) ++next.first;
-        else --next.end;
+        next.is_shorter = !looks_at_every_horizon() && !entry.is_shortest && (entry.is_shorter || !rejection);
+        next.knows_shortest = entry.knows_shortest || entry.is_shortest;
         next.is_shortest = is_too_large && !looks_at_every_horizon() && !entry.is_shorter &&
-                           !entry.knows_shortest && next.stands_for > 1 && seems_never_to_fit(entry, peak);
+                           !next.knows_shortest && next.stands_for > 1 && seems_never_to_fit(entry, peak);
+        if (looks_at_every_horizon() || entry.is_shortest) ++next.first;
+        else --next.end;
     }
     next.skipped = 0;
     entry.stands_for = 1;

@@ -35,6 +35,11 @@ Cuts random_cuts(const Cuts& from, std::int32_t units, std::mt19937& chance) {
     return cuts;
 }
 
+model::ModelGraph graph_named(const std::string& name, int tokens) {
+    return name == "mixture" ? mixture_of({.layers = 6, .tokens = tokens, .key_heads = 4})
+                             : load_graph(name, tokens);
+}
+
 bool holds(const std::vector<planner::PartitionOption>& options, const Cuts& cuts) {
     return std::any_of(options.begin(), options.end(),
                        [&](const planner::PartitionOption& option) { return option.first_units == cuts; });
@@ -51,9 +56,7 @@ TEST_CASE("no partition that fits takes less time than is said of all of them, a
           std::tuple{"bert-base", 512, "g4dn.12xlarge", 2, 32},
           std::tuple{"t5-small", 512, "g5.12xlarge", 2, 16},
           std::tuple{"mixture", 1024, "p3.8xlarge", 2, 16}}) {
-        const model::ModelGraph graph = std::string(name) == "mixture"
-                                            ? mixture_of({.layers = 6, .tokens = tokens, .key_heads = 4})
-                                            : load_graph(name, tokens);
+        const model::ModelGraph graph = graph_named(name, tokens);
         const planner::Target target = target_of(instance, nodes);
         planner::OrderCollection orders;
         planner::StageCollection stages(graph, target.cluster.instance.device);
@@ -222,9 +225,7 @@ TEST_CASE("memory of a rank is bounded from below, with what waits for the gradi
          {std::tuple{"gpt2-medium", 1024, "p3.8xlarge", 2, 64},
           std::tuple{"t5-small", 512, "g5.12xlarge", 2, 32},
           std::tuple{"mixture", 1024, "p3.8xlarge", 2, 32}}) {
-        const model::ModelGraph graph = std::string(name) == "mixture"
-                                            ? mixture_of({.layers = 6, .tokens = tokens, .key_heads = 4})
-                                            : load_graph(name, tokens);
+        const model::ModelGraph graph = graph_named(name, tokens);
         const planner::Target target = target_of(instance, nodes);
         planner::OrderCollection orders;
         planner::StageCollection stages(graph, target.cluster.instance.device);
