@@ -249,7 +249,8 @@ private:
     StageCollection& stages_;
     std::unique_ptr<sim::KnownCandidates> own_known_;
     sim::KnownCandidates& known_;
-    using LayoutKey = std::tuple<int, int, int, int, int, int>;  // degrees, and the pieces of products
+    // Degrees, the pieces of products and the bytes of a bucket.
+    using LayoutKey = std::tuple<int, int, int, int, int, int, double>;
     static LayoutKey layout_key(const schedule::Plan& plan);
     std::map<LayoutKey, std::unique_ptr<Caches>> caches_;
     std::mutex outside_guard_;

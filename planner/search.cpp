@@ -166,10 +166,10 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     const std::optional<RankedPlan> first =
         result_.plans.empty() ? std::nullopt : std::optional(result_.plans.front());
     search_waves(diagnostics, 1);
-    // Cuts of one that comes before the first now were not moved.
+    // Cuts of one that comes before the first now were not moved, nor was it refined.
     if (first &&
         (first->candidate != result_.plans.front().candidate || !(first->plan == result_.plans.front().plan)))
-        is_settled_ = false;
+        is_settled_ = result_.account.is_refined = false;
     // Every plan of the space is in exactly one part of the account.
     close_queue();
     if (result_.plans.empty()) look_for_shortfall();

@@ -66,6 +66,7 @@ struct SearchRequest {
     PlanLimits limits = {};
     bool keeps_front = false;      // SearchResult::front
     bool searches_orders = false;  // of the ranked plans, each with an order of its own where that is better
+    bool refines_first = false;    // by values beside those of the space (refinement.h)
     // Called between pieces of work, many times a second, from the thread that called the search.
     std::function<void(const SearchProgress&)> progress = {};
     // True ends the search as its time limit does, also where there is no plan yet. From any thread.
@@ -126,6 +127,8 @@ struct SearchAccount {
     // has the one that balances its stages.
     bool covers_partitions = false;
     PartitionAccount partitions;
+    std::size_t refinements = 0;      // of first plans, looked at
+    bool is_refined = false;          // none of them is better than the first plan by a thousandth
     std::size_t bounded_targets = 0;  // of the unsearched clusters those that bounds do not exclude
 };
 

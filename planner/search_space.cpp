@@ -3,11 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include <fmt/core.h>
-
 #include "core/index/integers.h"
 #include "model/segment.h"
-#include "planner/partition/partitions.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/partition.h"
 #include "sim/cost/framework/framework_lookup.h"
@@ -364,37 +361,6 @@ std::vector<std::string> covered_axes(bool covers_partitions) {
         "segments",       "sharding",         "recompute",       "micro_batch"};
     if (covers_partitions) axes.push_back("partition");
     return axes;
-}
-
-std::vector<std::pair<std::string, std::string>> fixed_axes(bool covers_partitions) {
-    return {
-        {"partition",
-         covers_partitions
-             ? fmt::format(
-                   "of plans with several stages a rank and more than {:.0f} partitions, and of plans "
-                   "that offload: the longest stage is shortest, and some others; of the first no move "
-                   "of one cut by one unit is better",
-                   most_partitions)
-             : "the longest stage is shortest; of the first plan no move of one cut by one unit is "
-               "better"},
-        {"shard_degree", "all replicas, or those of one node"},
-        {"order", "of the base plan (PDT: replicas lie side by side, stages furthest apart)"},
-        {"offload",
-         "only what does not fit: the longest activation_loading_horizon (a power of two) that does, and "
-         "shorter ones that may be the best of all; none where the shortest needs more than 1.005 times the "
-         "memory"},
-        {"sequence_parallel", "wherever tokens divide"},
-        {"tensor_overlap", "of the base plan, or the values that are asked for"},
-        {"gradient_bucket", "of the base plan"},
-        {"overlaps_gradient_reduction", "of the base plan"},
-        {"overlaps_parameter_gathering", "of the base plan"},
-        {"fused_cross_entropy", "of the base plan"},
-        {"attention", "of the base plan"},
-        {"precision", "of the base plan"},
-        {"communication", "of the base plan"},
-        {"collective", "of the base plan"},
-        {"framework", "of the base plan"},
-    };
 }
 
 }  // namespace planner

@@ -106,11 +106,9 @@ struct SearchStep {
 };
 std::span<const SearchStep> search_steps();
 
-// What a search varies, in the words of the plan file, and what it sets by which rule, where it looked at
-// other partitions than the one that balances stages and where it did not. A proof is of the former under the
-// latter.
+// What a search varies, in the words of the plan file, and whether it looked at other partitions than the one
+// that balances stages.
 std::vector<std::string> covered_axes(bool covers_partitions);
-std::vector<std::pair<std::string, std::string>> fixed_axes(bool covers_partitions);
 
 // The base for a device: bf16 where its profile has it, else fp16, else fp32, each with the master copy it
 // needs; flash attention where kernels for it are known.

@@ -524,9 +524,9 @@ const std::vector<StageCollection::Bucket>& StageCollection::buckets(const sched
                                                                      model::OperatorRange stage) {
     const model::OperatorRange like = repetition_.first_like(stage);
     const std::lock_guard lock(guard_);
-    const auto [entry, is_new] =
-        buckets_.try_emplace({plan.layout.tensor, plan.layout.expert, plan.sequence_parallel,
-                              plan.shards(schedule::Sharding::parameters), like.begin, like.end});
+    const auto [entry, is_new] = buckets_.try_emplace(
+        {plan.layout.tensor, plan.layout.expert, plan.sequence_parallel,
+         plan.shards(schedule::Sharding::parameters), plan.gradient_bucket.value, like.begin, like.end});
     if (!is_new) return entry->second;
     std::vector<schedule::StageInfo> stages;
     const auto add = [&](std::int32_t begin, std::int32_t end, int rank) {

@@ -8,6 +8,8 @@
 #include "core/display/text_table.h"
 #include "core/parallel.h"
 #include "planner/explain.h"
+#include "planner/fixed_axes.h"
+#include "planner/search_space.h"
 #include "schedule/plan/explicit_order.h"
 
 namespace api {
@@ -77,7 +79,8 @@ core::Value axes_of(const planner::SearchAccount& account) {
     core::Value axes = core::Value::table();
     axes["covered"] = planner::covered_axes(account.covers_partitions);
     core::Value fixed = core::Value::table();
-    for (const auto& [axis, rule] : planner::fixed_axes(account.covers_partitions)) fixed[axis] = rule;
+    for (const auto& [axis, rule] : planner::fixed_axes(account.covers_partitions, account.is_refined))
+        fixed[axis] = rule;
     axes["fixed"] = std::move(fixed);
     return axes;
 }
@@ -113,6 +116,7 @@ core::Value account_of(const planner::SearchAccount& account, planner::Objective
     partitions["simulated"] = account.partitions.simulated;
     partitions["open"] = account.partitions.open;
     value["partitions"] = std::move(partitions);
+    value["refinements"] = account.refinements;
     value["bounded_targets"] = account.bounded_targets;
     value["axes"] = axes_of(account);
     return value;

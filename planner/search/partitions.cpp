@@ -202,6 +202,7 @@ void Search::search_partitions() {
         }
     means.is_late = [this] { return is_late_to_explore(); };
     explore_partitions(tasks.explored, search, PartitionSearch(graph_, std::move(means)));
+    if (request_.refines_first) refine(search);
     result_.account.partitions = search.account();
 }
 

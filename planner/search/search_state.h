@@ -213,6 +213,8 @@ private:
     void search_waves(core::Diagnostics& diagnostics, double share);
     void close_queue();
     void search_partitions();
+    bool refine_first();
+    void refine(PartitionSearch& search);
     void explore_partitions(const std::vector<PartitionTask>& tasks, PartitionSearch& search,
                             PartitionSearch exploring);
     void try_chosen_partitions(PartitionSearch& search);

@@ -1,0 +1,48 @@
+#include "planner/fixed_axes.h"
+
+#include <fmt/core.h>
+
+#include "planner/partition/partitions.h"
+
+namespace planner {
+
+std::vector<std::pair<std::string, std::string>> fixed_axes(bool covers_partitions, bool is_refined) {
+    const auto refined = [&](const char* rule, const char* of_first) {
+        return std::string(rule) + (is_refined ? std::string("; of the first plan ") + of_first : "");
+    };
+    return {
+        {"partition",
+         covers_partitions
+             ? fmt::format(
+                   "of plans with several stages a rank and more than {:.0f} partitions, and of plans "
+                   "that offload: the longest stage is shortest, and some others; of the first no move "
+                   "of one cut by one unit is better",
+                   most_partitions)
+             : "the longest stage is shortest; of the first plan no move of one cut by one unit is "
+               "better"},
+        {"shard_degree", refined("all replicas, or those of one node",
+                                 "no other divisor of the replicas is better by a thousandth")},
+        {"group_size",
+         refined("the ranks of the pipeline", "half and twice as many are no better by a thousandth")},
+        {"order", "of the base plan (PDT: replicas lie side by side, stages furthest apart)"},
+        {"offload",
+         "only what does not fit: the longest activation_loading_horizon (a power of two) that does, and "
+         "shorter ones that may be the best of all; none where the shortest needs more than 1.005 times the "
+         "memory"},
+        {"sequence_parallel", "wherever tokens divide"},
+        {"tensor_overlap", "of the base plan, or the values that are asked for"},
+        {"gradient_bucket", refined("of the base plan",
+                                    "no next one of 1, 2, 5, 10, 25, ... MiB is better by a thousandth, "
+                                    "where no framework has its own")},
+        {"overlaps_gradient_reduction", "of the base plan"},
+        {"overlaps_parameter_gathering", "of the base plan"},
+        {"fused_cross_entropy", "of the base plan"},
+        {"attention", "of the base plan"},
+        {"precision", "of the base plan"},
+        {"communication", "of the base plan"},
+        {"collective", "of the base plan"},
+        {"framework", "of the base plan"},
+    };
+}
+
+}  // namespace planner

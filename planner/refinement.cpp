@@ -1,0 +1,76 @@
+#include "planner/refinement.h"
+
+#include <algorithm>
+
+#include "core/units.h"
+#include "schedule/pipeline/registry.h"
+
+namespace planner {
+
+namespace {
+
+using schedule::Plan;
+using schedule::Sharding;
+
+constexpr double buckets_in_mebibytes[] = {1, 2, 5, 10, 25, 50, 100, 200, 500, 1000};
+
+void add_shard_degrees(const Plan& plan, std::vector<Plan>& plans) {
+    const int replicas = plan.layout.data, experts = plan.layout.expert, own = plan.effective_shard_degree();
+    if (!plan.shards(Sharding::optimizer)) return;
+    for (int degree = 2; degree <= replicas; ++degree) {
+        const bool parts_experts = degree % experts == 0 || experts % degree == 0;
+        if (replicas % degree != 0 || degree == own || !parts_experts) continue;
+        plans.push_back(plan);
+        plans.back().shard_degree = degree == replicas ? 0 : degree;
+    }
+}
+
+void add_group_sizes(const Plan& plan, std::vector<Plan>& plans) {
+    const schedule::PipelineSchedule* order = schedule::find_pipeline_schedule(plan.schedule);
+    if (!order || !std::holds_alternative<schedule::GroupParameters>(order->parameters) ||
+        plan.virtual_stages == 1)
+        return;
+    const int ranks = plan.layout.pipeline, own = plan.parameters<schedule::GroupParameters>().size(ranks);
+    int smaller = 0, larger = 0;
+    for (int size = (ranks + 1) / 2; size < 2 * plan.micro_batches; size *= 2) {
+        const int group = std::min(size, plan.micro_batches);
+        if (group < own) smaller = group;
+        if (group > own && larger == 0) larger = group;
+    }
+    for (const int group : {smaller, larger}) {
+        schedule::PipelineShape shape;
+        shape.ranks = ranks;
+        shape.chunks = plan.virtual_stages;
+        shape.micro_batches = plan.micro_batches;
+        shape.parameters = schedule::GroupParameters{group};
+        if (group == 0 || schedule::unsupported(*order, shape)) continue;
+        plans.push_back(plan);
+        plans.back().schedule_parameters = shape.parameters;
+    }
+}
+
+void add_buckets(const Plan& plan, std::vector<Plan>& plans) {
+    if (plan.layout.data == 1 || plan.shards(Sharding::parameters) || !plan.framework.empty()) return;
+    const double own = plan.gradient_bucket / core::mebibytes(1);
+    const auto larger =
+        std::upper_bound(std::begin(buckets_in_mebibytes), std::end(buckets_in_mebibytes), own);
+    const auto smaller = std::lower_bound(std::begin(buckets_in_mebibytes), larger, own);
+    const auto add = [&](double size) {
+        plans.push_back(plan);
+        plans.back().gradient_bucket = core::mebibytes(size);
+    };
+    if (smaller != std::begin(buckets_in_mebibytes)) add(*(smaller - 1));
+    if (larger != std::end(buckets_in_mebibytes)) add(*larger);
+}
+
+}  // namespace
+
+std::vector<Plan> refinements(const Plan& plan) {
+    std::vector<Plan> plans;
+    add_shard_degrees(plan, plans);
+    add_group_sizes(plan, plans);
+    add_buckets(plan, plans);
+    return plans;
+}
+
+}  // namespace planner

@@ -1,0 +1,18 @@
+// Plans beside those of the space: its axes have few values where more would cost more than they bring.
+#pragma once
+
+#include <vector>
+
+#include "schedule/plan/plan.h"
+
+namespace planner {
+
+// The plan with one thing changed to what no plan of the space has:
+//   shard_degree: every other divisor of the replicas (that divides the experts' ranks or is divided by
+//   them); group_size, of schedules that take micro-batches in groups: the next smaller and larger one of
+//   half the ranks and their powers of two, up to all micro-batches; gradient_bucket, of gradients that are
+//   reduced in buckets and where no framework has its own: the next smaller and larger one of 1, 2, 5, 10,
+//   25, 50, ... 1,000 MiB.
+std::vector<schedule::Plan> refinements(const schedule::Plan& plan);
+
+}  // namespace planner

@@ -1,0 +1,160 @@
+// Plans beside those of the space: what they are, that their bounds hold, and that a refined first plan has
+// none that is better.
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <set>
+
+#include "core/diagnostics.h"
+#include "planner/bounds.h"
+#include "planner/explain.h"
+#include "planner/refinement.h"
+#include "planner/search.h"
+#include "sim/evaluate.h"
+#include "tests/planner/questions.h"
+
+namespace {
+
+std::set<int> degrees_of(const schedule::Plan& plan) {
+    std::set<int> degrees;
+    for (const schedule::Plan& other : planner::refinements(plan))
+        if (other.effective_shard_degree() != plan.effective_shard_degree())
+            degrees.insert(other.effective_shard_degree());
+    return degrees;
+}
+
+std::set<double> buckets_of(const schedule::Plan& plan) {
+    std::set<double> buckets;
+    for (const schedule::Plan& other : planner::refinements(plan))
+        if (!(other.gradient_bucket == plan.gradient_bucket))
+            buckets.insert(other.gradient_bucket / core::mebibytes(1));
+    return buckets;
+}
+
+std::set<int> groups_of(const schedule::Plan& plan) {
+    std::set<int> groups;
+    for (const schedule::Plan& other : planner::refinements(plan))
+        if (!(other.schedule_parameters == plan.schedule_parameters))
+            groups.insert(other.parameters<schedule::GroupParameters>().group_size);
+    return groups;
+}
+
+}  // namespace
+
+TEST_CASE("a plan is refined by divisors of its replicas, by group sizes and by buckets, one at a time") {
+    schedule::Plan plan;
+    plan.layout = {.data = 12, .tensor = 2, .pipeline = 4};
+    plan.micro_batches = 16;
+    CHECK(degrees_of(plan).empty());
+    plan.sharding = schedule::Sharding::gradients;
+    CHECK(degrees_of(plan) == std::set{2, 3, 4, 6});
+    plan.shard_degree = 4;
+    CHECK(degrees_of(plan) == std::set{2, 3, 6, 12});
+    // Shards of three or six replicas would cut through groups of four that hold all experts.
+    plan.layout.expert = 4;
+    CHECK(degrees_of(plan) == std::set{2, 12});
+    plan.layout.expert = 1;
+
+    CHECK(buckets_of(plan) == std::set<double>{10, 50});
+    plan.gradient_bucket = core::mebibytes(40);
+    CHECK(buckets_of(plan) == std::set<double>{25, 50});
+    plan.gradient_bucket = core::mebibytes(2000);
+    CHECK(buckets_of(plan) == std::set<double>{1000});
+    // Sharded parameters are reduced by units, and a framework has buckets of its own.
+    plan.sharding = schedule::Sharding::parameters;
+    CHECK(buckets_of(plan).empty());
+    plan.sharding = schedule::Sharding::gradients;
+    plan.framework = "megatron";
+    CHECK(buckets_of(plan).empty());
+
+    CHECK(groups_of(plan).empty());
+    // Half the ranks up to all of them in the one schedule, all of them or more in the other.
+    plan.virtual_stages = 2;
+    plan.schedule = "grouped-interleaved";
+    CHECK(groups_of(plan) == std::set{2});
+    plan.schedule = "interleaved-1f1b";
+    CHECK(groups_of(plan) == std::set{8});
+    plan.schedule_parameters = schedule::GroupParameters{16};
+    CHECK(groups_of(plan) == std::set{8});
+    for (const schedule::Plan& other : planner::refinements(plan)) {
+        const int changes = (other.shard_degree != plan.shard_degree ? 1 : 0) +
+                            (other.gradient_bucket == plan.gradient_bucket ? 0 : 1) +
+                            (other.schedule_parameters == plan.schedule_parameters ? 0 : 1);
+        CHECK(changes == 1);
+    }
+}
+
+TEST_CASE("no refined plan needs less memory or less time than its bounds say") {
+    const auto graph = load_graph("gpt2", 512);
+    const auto candidate = target_of("p3.16xlarge", 2);
+    planner::OrderCollection orders;
+    planner::StageCollection stages(graph, candidate.cluster.instance.device);
+    planner::Bounds bounds(candidate.cluster, orders, stages);
+    planner::SpaceRequest request{.global_batch = 32, .base = candidate.base, .most_virtual_stages = 2};
+    int seen = 0;
+    std::set<int> degrees;
+    std::set<double> buckets;
+    for (const schedule::Plan& plan : planner::legal_plans(graph, candidate.cluster, request)) {
+        // As a search does: what plans share is computed for one of the space.
+        if (seen++ % 97 != 0) continue;
+        bounds.time(plan);
+        for (schedule::Plan other : planner::refinements(plan)) {
+            const auto memory = bounds.memory(other);
+            const schedule::Partition* const partition = stages.partition(other);
+            if (!memory || !partition) continue;
+            const core::Seconds time = bounds.time_of_order(other), work = bounds.time_of_work(other),
+                                any = bounds.time_of_any_partition(other);
+            other.partition = *partition;
+            core::Diagnostics diagnostics;
+            const auto evaluation = sim::evaluate(graph, candidate.cluster, other, diagnostics);
+            INFO(planner::describe(other) << ", shards " << other.effective_shard_degree() << ", bucket "
+                                          << other.gradient_bucket.value);
+            REQUIRE(evaluation);
+            CHECK(memory->peak.value <= evaluation->peak_memory.value * (1 + 1e-9));
+            for (const core::Seconds bound : {time, work, any})
+                CHECK(bound.value <= evaluation->step_time.value * (1 + 1e-9));
+            degrees.insert(other.effective_shard_degree());
+            buckets.insert(other.gradient_bucket.value);
+        }
+    }
+    CHECK(degrees.size() >= 4);
+    CHECK(buckets.size() >= 3);
+}
+
+TEST_CASE("nothing that a first plan is refined by makes it better by a thousandth") {
+    // On the first divisors of the replicas gain a hundredth, on the second smaller buckets.
+    for (const auto& [name, tokens, instance, nodes, batch] :
+         {std::tuple{"bert-large", 512, "g5.12xlarge", 2, 64}, {"gpt2", 1024, "g4dn.12xlarge", 4, 128}}) {
+        INFO(name);
+        const auto graph = load_graph(name, tokens);
+        const std::vector<planner::Target> targets = {target_of(instance, nodes)};
+        planner::SearchRequest request;
+        request.global_batch = batch;
+        request.keep = 1;
+        request.most_virtual_stages = 2;
+        core::Diagnostics diagnostics;
+        const auto plain = planner::search_plans(graph, targets, request, diagnostics);
+        request.refines_first = true;
+        const auto refined = planner::search_plans(graph, targets, request, diagnostics);
+        request.threads = 1;
+        const auto alone = planner::search_plans(graph, targets, request, diagnostics);
+        REQUIRE(plain.plans.size() == 1);
+        REQUIRE(refined.plans.size() == 1);
+        CHECK(plain.account.refinements == 0);
+        CHECK_FALSE(plain.account.is_refined);
+        CHECK(refined.account.refinements > 0);
+        CHECK(refined.account.is_refined);
+        CHECK(alone.plans[0].plan == refined.plans[0].plan);
+        CHECK(refined.plans[0].value < plain.plans[0].value * 0.995);
+        CHECK(refined.account.is_proven_optimal);
+        CHECK(refined.account.space == plain.account.space);
+        CHECK(*refined.account.lower_bound <= refined.plans[0].value);
+        for (const schedule::Plan& other : planner::refinements(refined.plans[0].plan)) {
+            const auto evaluation = sim::evaluate(graph, targets[0].cluster, other, diagnostics);
+            REQUIRE(evaluation);
+            INFO(other.effective_shard_degree() << ", " << other.gradient_bucket.value);
+            CHECK(
+                (!evaluation->fits || evaluation->step_time.value > refined.plans[0].value * (1 - 1.001e-3)));
+        }
+    }
+}
