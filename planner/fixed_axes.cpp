@@ -31,9 +31,10 @@ std::vector<std::pair<std::string, std::string>> fixed_axes(bool covers_partitio
          "memory"},
         {"sequence_parallel", "wherever tokens divide"},
         {"tensor_overlap", "of the base plan, or the values that are asked for"},
-        {"gradient_bucket", refined("of the base plan",
-                                    "no next one of 1, 2, 5, 10, 25, ... MiB is better by a thousandth, "
-                                    "where no framework has its own")},
+        {"gradient_bucket",
+         refined("of the base plan",
+                 "none of the next two of 1, 2, 5, 10, 25, ... MiB is better by a thousandth, "
+                 "where no framework has its own")},
         {"overlaps_gradient_reduction", "of the base plan"},
         {"overlaps_parameter_gathering", "of the base plan"},
         {"fused_cross_entropy", "of the base plan"},

@@ -1,6 +1,8 @@
 #include "planner/refinement.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <iterator>
 
 #include "core/units.h"
 #include "schedule/pipeline/registry.h"
@@ -13,6 +15,7 @@ using schedule::Plan;
 using schedule::Sharding;
 
 constexpr double buckets_in_mebibytes[] = {1, 2, 5, 10, 25, 50, 100, 200, 500, 1000};
+constexpr std::ptrdiff_t next_buckets = 2;  // each way
 
 void add_shard_degrees(const Plan& plan, std::vector<Plan>& plans) {
     const int replicas = plan.layout.data, experts = plan.layout.expert, own = plan.effective_shard_degree();
@@ -52,24 +55,37 @@ void add_group_sizes(const Plan& plan, std::vector<Plan>& plans) {
 void add_buckets(const Plan& plan, std::vector<Plan>& plans) {
     if (plan.layout.data == 1 || plan.shards(Sharding::parameters) || !plan.framework.empty()) return;
     const double own = plan.gradient_bucket / core::mebibytes(1);
-    const auto larger =
-        std::upper_bound(std::begin(buckets_in_mebibytes), std::end(buckets_in_mebibytes), own);
-    const auto smaller = std::lower_bound(std::begin(buckets_in_mebibytes), larger, own);
     const auto add = [&](double size) {
         plans.push_back(plan);
         plans.back().gradient_bucket = core::mebibytes(size);
     };
-    if (smaller != std::begin(buckets_in_mebibytes)) add(*(smaller - 1));
-    if (larger != std::end(buckets_in_mebibytes)) add(*larger);
+    const auto begin = std::begin(buckets_in_mebibytes), end = std::end(buckets_in_mebibytes);
+    const auto smaller = std::lower_bound(begin, end, own), larger = std::upper_bound(smaller, end, own);
+    for (std::ptrdiff_t next = 0; next < next_buckets; ++next) {
+        if (smaller - begin > next) add(*(smaller - 1 - next));
+        if (end - larger > next) add(larger[next]);
+    }
+}
+
+void add_shardings(const Plan& plan, std::vector<Plan>& plans) {
+    if (plan.layout.data == 1) return;
+    for (const Sharding sharding :
+         {Sharding::none, Sharding::optimizer, Sharding::gradients, Sharding::parameters}) {
+        if (sharding == plan.sharding) continue;
+        plans.push_back(plan);
+        plans.back().sharding = sharding;
+        if (sharding == Sharding::none) plans.back().shard_degree = 0;
+    }
 }
 
 }  // namespace
 
-std::vector<Plan> refinements(const Plan& plan) {
+std::vector<Plan> refinements(const Plan& plan, bool was_refined) {
     std::vector<Plan> plans;
     add_shard_degrees(plan, plans);
     add_group_sizes(plan, plans);
     add_buckets(plan, plans);
+    if (was_refined) add_shardings(plan, plans);
     return plans;
 }
 

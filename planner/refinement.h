@@ -11,8 +11,9 @@ namespace planner {
 //   shard_degree: every other divisor of the replicas (that divides the experts' ranks or is divided by
 //   them); group_size, of schedules that take micro-batches in groups: the next smaller and larger one of
 //   half the ranks and their powers of two, up to all micro-batches; gradient_bucket, of gradients that are
-//   reduced in buckets and where no framework has its own: the next smaller and larger one of 1, 2, 5, 10,
-//   25, 50, ... 1,000 MiB.
-std::vector<schedule::Plan> refinements(const schedule::Plan& plan);
+//   reduced in buckets and where no framework has its own: the next two smaller and larger ones of 1, 2, 5,
+//   10, 25, 50, ... 1,000 MiB; sharding, of a plan that was refined and is in no space any more: every other
+//   kind.
+std::vector<schedule::Plan> refinements(const schedule::Plan& plan, bool was_refined);
 
 }  // namespace planner

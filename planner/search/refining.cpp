@@ -13,12 +13,13 @@ constexpr double least_gain = 1e-3;
 }  // namespace
 
 // The first plan with one thing changed, while that makes it better. False where time was up before.
-bool Search::refine_first() {
+bool Search::refine_first(bool was_refined) {
     std::vector<RankedPlan>& plans = result_.plans;
-    while (!is_late()) {
+    for (; !is_late(); was_refined = true) {
         const RankedPlan first = plans.front();
         std::vector<PartitionTask> tasks;
-        for (schedule::Plan& plan : refinements(first.plan)) {
+        for (schedule::Plan& plan : refinements(first.plan, was_refined)) {
+            if (!request_.limits.allows(plan)) continue;
             PartitionTask task = task_of(first);
             plan.partition = first.plan.partition;
             plan.offload = task.plan.offload;
@@ -44,9 +45,9 @@ bool Search::refine_first() {
 // Values of the first plan that the space has not, and its cuts again where one of them is better.
 void Search::refine(PartitionSearch& search) {
     bool is_moved = true;
-    while (is_moved && !result_.plans.empty()) {
+    for (bool was_refined = false; is_moved && !result_.plans.empty(); was_refined = true) {
         const schedule::Plan before = result_.plans.front().plan;
-        result_.account.is_refined = refine_first();
+        result_.account.is_refined = refine_first(was_refined);
         if (result_.plans.front().plan == before) return;
         const schedule::Plan refined = result_.plans.front().plan;
         move_cuts(search, {result_.plans.front()});

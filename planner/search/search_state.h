@@ -213,7 +213,7 @@ private:
     void search_waves(core::Diagnostics& diagnostics, double share);
     void close_queue();
     void search_partitions();
-    bool refine_first();
+    bool refine_first(bool was_refined);
     void refine(PartitionSearch& search);
     void explore_partitions(const std::vector<PartitionTask>& tasks, PartitionSearch& search,
                             PartitionSearch exploring);

@@ -17,7 +17,7 @@ namespace {
 
 std::set<int> degrees_of(const schedule::Plan& plan) {
     std::set<int> degrees;
-    for (const schedule::Plan& other : planner::refinements(plan))
+    for (const schedule::Plan& other : planner::refinements(plan, false))
         if (other.effective_shard_degree() != plan.effective_shard_degree())
             degrees.insert(other.effective_shard_degree());
     return degrees;
@@ -25,7 +25,7 @@ std::set<int> degrees_of(const schedule::Plan& plan) {
 
 std::set<double> buckets_of(const schedule::Plan& plan) {
     std::set<double> buckets;
-    for (const schedule::Plan& other : planner::refinements(plan))
+    for (const schedule::Plan& other : planner::refinements(plan, false))
         if (!(other.gradient_bucket == plan.gradient_bucket))
             buckets.insert(other.gradient_bucket / core::mebibytes(1));
     return buckets;
@@ -33,7 +33,7 @@ std::set<double> buckets_of(const schedule::Plan& plan) {
 
 std::set<int> groups_of(const schedule::Plan& plan) {
     std::set<int> groups;
-    for (const schedule::Plan& other : planner::refinements(plan))
+    for (const schedule::Plan& other : planner::refinements(plan, false))
         if (!(other.schedule_parameters == plan.schedule_parameters))
             groups.insert(other.parameters<schedule::GroupParameters>().group_size);
     return groups;
@@ -55,11 +55,13 @@ TEST_CASE("a plan is refined by divisors of its replicas, by group sizes and by 
     CHECK(degrees_of(plan) == std::set{2, 12});
     plan.layout.expert = 1;
 
-    CHECK(buckets_of(plan) == std::set<double>{10, 50});
+    CHECK(buckets_of(plan) == std::set<double>{5, 10, 50, 100});
     plan.gradient_bucket = core::mebibytes(40);
-    CHECK(buckets_of(plan) == std::set<double>{25, 50});
+    CHECK(buckets_of(plan) == std::set<double>{10, 25, 50, 100});
+    plan.gradient_bucket = core::mebibytes(2);
+    CHECK(buckets_of(plan) == std::set<double>{1, 5, 10});
     plan.gradient_bucket = core::mebibytes(2000);
-    CHECK(buckets_of(plan) == std::set<double>{1000});
+    CHECK(buckets_of(plan) == std::set<double>{500, 1000});
     // Sharded parameters are reduced by units, and a framework has buckets of its own.
     plan.sharding = schedule::Sharding::parameters;
     CHECK(buckets_of(plan).empty());
@@ -76,12 +78,21 @@ TEST_CASE("a plan is refined by divisors of its replicas, by group sizes and by 
     CHECK(groups_of(plan) == std::set{8});
     plan.schedule_parameters = schedule::GroupParameters{16};
     CHECK(groups_of(plan) == std::set{8});
-    for (const schedule::Plan& other : planner::refinements(plan)) {
+    for (const schedule::Plan& other : planner::refinements(plan, false)) {
         const int changes = (other.shard_degree != plan.shard_degree ? 1 : 0) +
                             (other.gradient_bucket == plan.gradient_bucket ? 0 : 1) +
                             (other.schedule_parameters == plan.schedule_parameters ? 0 : 1);
         CHECK(changes == 1);
     }
+    // Another sharding is of the space, unless something else is not.
+    const auto shardings_of = [&](bool was_refined) {
+        std::set<schedule::Sharding> shardings;
+        for (const schedule::Plan& other : planner::refinements(plan, was_refined))
+            shardings.insert(other.sharding);
+        return shardings;
+    };
+    CHECK(shardings_of(false).size() == 1);
+    CHECK(shardings_of(true).size() == 4);
 }
 
 TEST_CASE("no refined plan needs less memory or less time than its bounds say") {
@@ -98,7 +109,7 @@ TEST_CASE("no refined plan needs less memory or less time than its bounds say") 
         // As a search does: what plans share is computed for one of the space.
         if (seen++ % 97 != 0) continue;
         bounds.time(plan);
-        for (schedule::Plan other : planner::refinements(plan)) {
+        for (schedule::Plan other : planner::refinements(plan, false)) {
             const auto memory = bounds.memory(other);
             const schedule::Partition* const partition = stages.partition(other);
             if (!memory || !partition) continue;
@@ -149,7 +160,7 @@ TEST_CASE("nothing that a first plan is refined by makes it better by a thousand
         CHECK(refined.account.is_proven_optimal);
         CHECK(refined.account.space == plain.account.space);
         CHECK(*refined.account.lower_bound <= refined.plans[0].value);
-        for (const schedule::Plan& other : planner::refinements(refined.plans[0].plan)) {
+        for (const schedule::Plan& other : planner::refinements(refined.plans[0].plan, true)) {
             const auto evaluation = sim::evaluate(graph, targets[0].cluster, other, diagnostics);
             REQUIRE(evaluation);
             INFO(other.effective_shard_degree() << ", " << other.gradient_bucket.value);
