@@ -65,7 +65,7 @@ Search::PartitionTasks Search::partition_tasks() {
             const PartitionTask task{entry.target, entry.layout, entry.plan, f, bound, bound};
             if (is_beaten) tasks.beaten += covers_all ? 1 : 0;
             else if (covers_all) tasks.open.push_back(task);
-            else if (has_partitions_to_explore(entry.plan, graph_.units.size()))
+            else if (!entry.rejection && has_partitions_to_explore(entry.plan, graph_.units.size()))
                 tasks.explored.push_back(task);
         }
     }

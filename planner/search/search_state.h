@@ -288,8 +288,9 @@ private:
     core::Seconds step_limit(std::size_t target, double value) const;
     struct PartitionTasks {
         std::vector<PartitionTask> open;
-        std::vector<PartitionTask> explored;  // some of their partitions may be looked at
-        std::size_t beaten = 0;               // by the first plan, whatever their partition
+        // Some of their partitions may be looked at. The one that balances them is not known to be too large.
+        std::vector<PartitionTask> explored;
+        std::size_t beaten = 0;  // by the first plan, whatever their partition
     };
     PartitionTasks partition_tasks();
     bool has_only_partition(const RankedPlan& ranked) const;
