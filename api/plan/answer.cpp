@@ -38,10 +38,13 @@ core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const pl
     row["context_parallel"] = plan.layout.context;
     row["sequence_parallel"] = plan.has_sequence_parallelism();
     if (plan.tensor_overlap > 1) row["tensor_overlap"] = plan.tensor_overlap;
+    row["gradient_bucket_mib"] = plan.gradient_bucket / core::mebibytes(1);
     row["micro_batch"] = plan.micro_batch;
     row["micro_batches"] = plan.micro_batches;
     row["precision"] = core::name_of(plan.precision.compute);
     row["schedule"] = schedule::schedule_label(plan.schedule);
+    if (const int group = plan.parameters<schedule::GroupParameters>().group_size; group > 0)
+        row["group_size"] = group;
     if (plan.passes_per_micro_batch() > 1) row["segments"] = plan.passes_per_micro_batch();
     row["recompute"] = schedule::name_of(plan.recompute);
     row["offload"] = schedule::name_of(plan.offload);
@@ -232,6 +235,18 @@ std::string headline(const Request& request, const model::ModelGraph& graph) {
         request.search.global_batch);
 }
 
+// What the table does not show of the first plan, where it was refined.
+std::string refinement_text(const schedule::Plan& plan, const schedule::Plan& base) {
+    std::vector<std::string> words;
+    if (!(plan.gradient_bucket == base.gradient_bucket))
+        words.push_back("gradient buckets of " + core::format(plan.gradient_bucket));
+    if (const int group = plan.parameters<schedule::GroupParameters>().group_size; group > 0)
+        words.push_back(fmt::format("groups of {} micro-batches", group));
+    return words.empty()
+               ? std::string()
+               : "  the first has " + words.front() + (words.size() > 1 ? " and " + words.back() : "") + '\n';
+}
+
 std::string text_of(const planner::SearchAccount& account) {
     std::string out = fmt::format("\n  {} plans: {} simulated", core::with_thousands(account.space),
                                   core::with_thousands(account.evaluated));
@@ -273,7 +288,8 @@ std::string text_of(const Request& request, const model::ModelGraph& graph,
     std::vector<TableRow> rows;
     for (const planner::RankedPlan& ranked : result.plans)
         rows.push_back({"#", std::to_string(rows.size() + 1), &ranked, &targets[ranked.candidate].cluster});
-    out += table_of(rows, request) + "\n  why: " + best.why + '\n';
+    out += table_of(rows, request) + '\n' + refinement_text(best.plan, targets[best.candidate].base);
+    out += "  why: " + best.why + '\n';
     out += fmt::format("  its step, 80 %: {} to {}\n", core::format(intervals.front().step.low),
                        core::format(intervals.front().step.high));
     out += text_of(look, result, targets);
