@@ -192,7 +192,8 @@ private:
     };
     std::map<std::pair<std::int32_t, std::int32_t>, ParameterCount> parameter_counts_;
     std::map<int, model::SegmentGraphs> segment_graphs_;  // by their number
-    // By tensor and expert degree, sequence parallelism, whether parameters are sharded, and operators.
+    // By tensor and expert degree, sequence parallelism, whether parameters are sharded, the bytes of a
+    // bucket, and operators.
     std::map<std::tuple<int, int, bool, bool, double, std::int32_t, std::int32_t>, std::vector<Bucket>>
         buckets_;
     // tensor, context, expert, micro_batch, recompute, sequence_parallel
