@@ -65,6 +65,7 @@ std::optional<Export> write_accelerate(const ExportSource& source, const ExportO
     e.refuse_shared_heads("transformers' plans divide keys and values by whole heads");
     e.refuse_offload();
     e.refuse_recompute(schedule::Recompute::selective, "it checkpoints whole layers");
+    e.refuse_recompute_layers("it checkpoints every layer");
     if (plan.layout.expert > 1)
         e.refuse("expert_parallel", std::to_string(plan.layout.expert), "its mesh has no such axis",
                  "set expert_parallel = 1");

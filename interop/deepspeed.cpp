@@ -177,6 +177,7 @@ private:
 
     void rest() {
         e_.refuse_recompute(schedule::Recompute::selective, "it checkpoints whole layers");
+        e_.refuse_recompute_layers("its intervals are of all layers of a stage");
         if (plan_.recompute == schedule::Recompute::full) {
             core::Value& section = document_["activation_checkpointing"];
             section["partition_activations"] = false;

@@ -210,6 +210,12 @@ void Expression::refuse_recompute(schedule::Recompute recompute, const std::stri
                "use another value of recompute");
 }
 
+void Expression::refuse_recompute_layers(const std::string& why) {
+    if (plan.recompute_layers > 0)
+        refuse("recompute_layers", std::to_string(plan.recompute_layers), why,
+               "leave recompute_layers out: all layers then run again");
+}
+
 void Expression::require_plain_precision() {
     const schedule::Precision& p = plan.precision;
     const bool is_low = p.compute == core::DataType::fp16 || p.compute == core::DataType::bf16;

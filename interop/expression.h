@@ -68,6 +68,8 @@ public:
     std::optional<std::int64_t> shared_heads() const;
     void refuse_shared_heads(const std::string& why);
     void refuse_recompute(schedule::Recompute recompute, const std::string& why);
+    // Full recomputation of some layers of each stage.
+    void refuse_recompute_layers(const std::string& why);
     // Precision as 16-bit training with fp32 master parameters, or plain fp32; refuses everything else.
     void require_plain_precision();
     void leave_collective_to_environment();

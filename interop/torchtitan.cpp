@@ -294,6 +294,7 @@ std::optional<Export> write_torchtitan(const ExportSource& source, const ExportO
     const core::Value training = training_table(e), parallelism = parallelism_table(e);
     e.require_order({"PDT"});
     e.refuse_recompute(schedule::Recompute::selective, "its selective mode chooses other operators");
+    e.refuse_recompute_layers("its full mode checkpoints every layer");
     const std::string optimizer = optimizer_source(e, diagnostics);
     if (plan.attention != model::AttentionImplementation::flash)
         e.refuse("attention", "not flash", "its models fuse attention (FlexAttention)",

@@ -80,18 +80,19 @@ struct Bounds::Caches {
     };
     std::map<std::tuple<int, schedule::Offload, bool>, Communication>
         communication;  // by shard degree, offload and sequence parallelism
-    std::map<std::tuple<const schedule::Schedule*, int, int, int, int>, core::Seconds>
+    std::map<std::tuple<const schedule::Schedule*, int, RecomputationKey, int, int>, core::Seconds>
         after_passes;  // by order, micro-batch, recomputation and sharding
     std::map<std::tuple<const schedule::Schedule*, int, bool>, Sends>
         sends;  // by order, micro-batch and sequence parallelism
     std::map<std::tuple<std::int32_t, std::int32_t, int, bool, int, int>, Traffic>
         traffic;  // by operators, pipeline rank, sequence parallelism and sharding
-    std::map<std::tuple<int, int, bool, GradientHandling, int>, Whole>
+    std::map<std::tuple<int, RecomputationKey, bool, GradientHandling, int>, Whole>
         whole;  // by micro-batch, recomputation, sequence parallelism, gradients and parts of sequences
     // Of passes, by micro-batch, recomputation, sequence parallelism, what becomes of gradients (some
     // reductions run beside them), stage, pipeline rank, passes of a micro-batch and which.
-    std::map<std::tuple<int, int, bool, GradientHandling, std::int32_t, std::int32_t, int, int, int>,
-             Collectives>
+    std::map<
+        std::tuple<int, RecomputationKey, bool, GradientHandling, std::int32_t, std::int32_t, int, int, int>,
+        Collectives>
         collectives;
 
     sim::CommunicationCost& communication_of(const schedule::Plan& plan, const cluster::Cluster& cluster,
@@ -303,20 +304,26 @@ const Bounds::Collectives& Bounds::collectives(const schedule::Plan& plan, model
                                                int pipeline_rank, int segment) {
     const model::OperatorRange like = stages_.first_like(range);
     const auto [entry, is_new] = caches_of(plan).collectives.try_emplace(
-        {plan.micro_batch, core::position_of(plan.recompute), plan.sequence_parallel, GradientHandling(plan),
+        {plan.micro_batch, recomputation_key(plan), plan.sequence_parallel, GradientHandling(plan),
          like.begin, like.end, pipeline_rank, plan.passes_per_micro_batch(), segment});
     Collectives& times = entry->second;
     if (!is_new) return times;
+    const auto add = [&](const Collectives& part, int count) {
+        times.forward += part.forward * count;
+        times.backward += part.backward * count;
+        times.backward_input += part.backward_input * count;
+        times.beside_backward += part.beside_backward * count;
+    };
+    if (plan.recompute_layers > 0) {
+        for (const auto& [part, operators] : stages_.parts(plan, like))
+            add(collectives(part, operators, pipeline_rank, segment), 1);
+        return times;
+    }
     const std::vector<StageCollection::DistinctUnit> units = stages_.distinct_units(like);
     if (units.size() == 1 && units.front().count == 1)
         return times = collectives_of_unit(plan, like, pipeline_rank, segment);
-    for (const auto& [operators, count] : units) {
-        const Collectives& of_unit = collectives(plan, operators, pipeline_rank, segment);
-        times.forward += of_unit.forward * count;
-        times.backward += of_unit.backward * count;
-        times.backward_input += of_unit.backward_input * count;
-        times.beside_backward += of_unit.beside_backward * count;
-    }
+    for (const auto& [operators, count] : units)
+        add(collectives(plan, operators, pipeline_rank, segment), count);
     return times;
 }
 
@@ -382,9 +389,9 @@ core::Seconds Bounds::time_of_work(const schedule::Plan& plan) {
 }
 
 const Bounds::Whole& Bounds::whole(const schedule::Plan& plan) {
-    const auto [entry, is_new] = caches_of(plan).whole.try_emplace(
-        {plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel, GradientHandling(plan),
-         plan.passes_per_micro_batch()});
+    const auto [entry, is_new] =
+        caches_of(plan).whole.try_emplace({plan.micro_batch, recomputation_key(plan), plan.sequence_parallel,
+                                           GradientHandling(plan), plan.passes_per_micro_batch()});
     Whole& whole = entry->second;
     if (!is_new) return whole;
     const auto price = [&](model::OperatorRange range, Whole& result) {
@@ -649,7 +656,7 @@ core::Seconds Bounds::time(const schedule::Plan& plan, const schedule::Schedule&
 // it: the least of any rank, since any rank's passes may be the last.
 core::Seconds Bounds::after_passes(const schedule::Plan& plan, const schedule::Schedule& order) {
     const auto [entry, is_new] = caches_of(plan).after_passes.try_emplace(
-        {&order, plan.micro_batch, core::position_of(plan.recompute), core::position_of(plan.sharding),
+        {&order, plan.micro_batch, recomputation_key(plan), core::position_of(plan.sharding),
          plan.effective_shard_degree()});
     if (is_new)
         entry->second =

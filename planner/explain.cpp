@@ -64,7 +64,7 @@ std::string describe(const schedule::Plan& plan) {
     if (plan.tensor_overlap > 1) text += fmt::format(", products in {} pieces", plan.tensor_overlap);
     text += fmt::format(", micro-batch {} x {}", plan.micro_batch, plan.micro_batches);
     if (plan.recompute != schedule::Recompute::none)
-        text += fmt::format(", {} recomputation", schedule::name_of(plan.recompute));
+        text += fmt::format(", {} recomputation", schedule::recomputation_text(plan));
     if (plan.offload != schedule::Offload::none)
         text += fmt::format(", activations to {} and back {} units ahead",
                             plan.offload == schedule::Offload::host ? "the host" : "disk",

@@ -267,6 +267,8 @@ void for_each_legal_plan(const model::ModelGraph& graph, const cluster::Cluster&
             for (const PassChoice& pass : pass_choices(request, layout, has_recomputable_attention)) {
                 plan.tensor_overlap = pass.tensor_overlap;
                 plan.recompute = pass.recompute;
+                plan.recompute_layers =
+                    pass.recompute == schedule::Recompute::full ? request.base.recompute_layers : 0;
                 for (const ScheduleChoice& choice : schedule_choices(
                          graph, layout.pipeline, plan.micro_batches, request.most_virtual_stages, segments)) {
                     plan.schedule = choice.name;

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "model/segment.h"
 #include "schedule/pass/recipe.h"
 #include "schedule/plan/memory.h"
+#include "schedule/plan/partition.h"
 #include "schedule/plan/plan.h"
 #include "schedule/schedule.h"
 #include "sim/cost/compute.h"
@@ -60,6 +62,12 @@ struct GradientHandling {
     explicit GradientHandling(const schedule::Plan& plan);
     auto operator<=>(const GradientHandling&) const = default;
 };
+
+// A plan's recomputation as a key of what depends on it.
+using RecomputationKey = std::pair<int, int>;
+inline RecomputationKey recomputation_key(const schedule::Plan& plan) {
+    return {core::position_of(plan.recompute), plan.recompute_layers};
+}
 
 // Answers are the same whichever plans were asked about before.
 class StageCollection {
@@ -142,6 +150,13 @@ public:
                                         const std::vector<model::OperatorRange>& ranges) const;
     // The same of every partition: of those that the first and the last unit share, and no other.
     std::vector<TiedCopies> tied_ends(const schedule::Plan& plan, const schedule::Schedule& order) const;
+    // Of a plan with recompute_layers: the layers of a stage that run again, under a plan that runs all
+    // again, and the others, under one that runs none again. What is empty is left out.
+    struct Part {
+        schedule::Plan plan;
+        model::OperatorRange operators;
+    };
+    std::vector<Part> parts(const schedule::Plan& plan, model::OperatorRange stage) const;
     // What a stage of these operators keeps of one segment of a micro-batch for its backward, at least.
     struct Saved {
         core::Bytes whole, for_weights;  // until its backward; from gradients of inputs to those of weights
@@ -156,16 +171,59 @@ public:
     std::vector<DistinctUnit> distinct_units(model::OperatorRange range) const;
 
 private:
-    struct Division;
-    struct Passes;
-    struct Prices;
-    struct Shape;
+    struct Passes {
+        StageCost cost;
+        Collectives collectives;
+    };
+    using SegmentKey = std::pair<int, int>;  // passes of a micro-batch, and which
+    struct Prices {
+        schedule::Plan plan;  // the cost objects refer to it
+        std::map<SegmentKey, std::optional<sim::ComputeCost>> compute;
+        std::map<std::pair<std::int32_t, SegmentKey>, Passes> passes;  // of units, by their first operator
+        std::map<std::tuple<std::int32_t, std::int32_t, SegmentKey>, StageCost> stages;
+    };
+    struct Division {
+        schedule::Partition partition;
+        std::vector<model::OperatorRange> ranges;  // of its stages
+    };
+    // Made once, by whoever asks first, and without the lock of its shape: it takes long.
+    template <class Made>
+    struct MadeOnce {
+        std::once_flag is_made;
+        Made made;
+    };
+    // What is known of plans that pass micro-batches alike (shape_of).
+    struct Shape {
+        std::mutex guard;  // of everything below
+        schedule::PartitionProblem balance;
+        std::map<int, std::optional<Division>> divisions;  // by the number of stages
+        std::map<std::tuple<std::int32_t, std::int32_t, bool, SegmentKey>, schedule::ActivationFootprint>
+            footprints;  // by operators, with offload or without
+        std::map<std::pair<const schedule::Schedule*, int>, MadeOnce<std::vector<RankActivations>>>
+            activations;  // by order and loading horizon, 0: without offload
+        std::map<const schedule::Schedule*, MadeOnce<std::vector<schedule::StateElements>>> state_elements;
+        std::map<const schedule::Schedule*, MadeOnce<std::vector<RankParameters>>> rank_parameters;
+        std::map<GradientHandling, Prices> prices;
+        std::map<int, core::Bytes> smallest_boundaries;  // by passes
+
+        template <class Map, class Key, class Make>
+        const auto& made_once(Map& map, const Key& key, Make make) {
+            typename Map::mapped_type* entry = nullptr;
+            {
+                const std::lock_guard lock(guard);
+                entry = &map[key];
+            }
+            std::call_once(entry->is_made, [&] { entry->made = make(); });
+            return entry->made;
+        }
+    };
     Shape& shape_of(const schedule::Plan& plan);
     Prices& prices_of(Shape& shape, const schedule::Plan& plan);
     TiedCopies copies_of(const model::TiedParameter& parameter, const schedule::Plan& plan,
                          const schedule::Schedule& order,
                          const std::function<int(std::int32_t unit)>& stage) const;
     std::vector<core::Seconds> unit_loads(Shape& shape, const schedule::Plan& plan);
+    schedule::PartitionProblem balance_of(Shape& shape, const schedule::Plan& plan);
     const Division* division(Shape& shape, const schedule::Plan& plan);
     const std::vector<model::OperatorRange>* stages(Shape& shape, const schedule::Plan& plan);
     const sim::ComputeCost* compute_cost(Shape& shape, const schedule::Plan& plan, int segment);
@@ -197,7 +255,7 @@ private:
     std::map<std::tuple<int, int, bool, bool, double, std::int32_t, std::int32_t>, std::vector<Bucket>>
         buckets_;
     // tensor, context, expert, micro_batch, recompute, sequence_parallel
-    using ShapeKey = std::tuple<int, int, int, int, int, bool, int>;
+    using ShapeKey = std::tuple<int, int, int, int, RecomputationKey, bool, int>;
     std::map<ShapeKey, std::unique_ptr<Shape>> shapes_;
 };
 

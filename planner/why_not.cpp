@@ -93,6 +93,7 @@ private:
         std::optional<schedule::Plan> plan = schedule::read_plan(table, nullptr, diagnostics);
         if (!plan) return std::nullopt;
         plan->optimizer = ends_[0].optimizer;
+        if (plan->recompute != schedule::Recompute::full) plan->recompute_layers = 0;
         if (!have_one_number_of_stages())
             for (const schedule::Plan& end : ends_)
                 if (end.stages() == plan->stages() && end.layout.pipeline == plan->layout.pipeline)

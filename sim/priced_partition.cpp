@@ -10,6 +10,7 @@
 #include "core/diagnostics.h"
 #include "core/index/integers.h"
 #include "schedule/pass/lower.h"
+#include "schedule/pass/recompute.h"
 #include "schedule/pass/stage_recipes.h"
 #include "schedule/plan/memory.h"
 #include "schedule/plan/partition.h"
@@ -30,18 +31,22 @@ constexpr double most_replayed_actions = 5e6;
 
 using Cuts = std::vector<std::int32_t>;
 
-// Sums over units [0, i) of what a stage of them takes and holds.
+// Sums over units of what a stage of them takes and holds.
 struct Prefix {
     UnitPass forward, backward, backward_input;
     core::Bytes state, saved;
 };
 
-struct Stage {
-    UnitPass forward, backward, backward_input;
-};
-
 UnitPass operator+(UnitPass a, UnitPass b) { return {a.device + b.device, a.host + b.host}; }
 UnitPass operator-(UnitPass a, UnitPass b) { return {a.device - b.device, a.host - b.host}; }
+Prefix operator+(const Prefix& a, const Prefix& b) {
+    return {a.forward + b.forward, a.backward + b.backward, a.backward_input + b.backward_input,
+            a.state + b.state, a.saved + b.saved};
+}
+Prefix operator-(const Prefix& a, const Prefix& b) {
+    return {a.forward - b.forward, a.backward - b.backward, a.backward_input - b.backward_input,
+            a.state - b.state, a.saved - b.saved};
+}
 core::Seconds slower(UnitPass pass) { return std::max(pass.device, pass.host); }
 
 class PricedPartition {
@@ -55,18 +60,22 @@ public:
 private:
     std::size_t stages() const { return plan_.stages(); }
     std::size_t units() const { return graph_.units.size(); }
-    Stage stage(std::size_t begin, std::size_t end) const {
-        const Prefix &a = prefix_[begin], &b = prefix_[end];
-        return {b.forward - a.forward, b.backward - a.backward, b.backward_input - a.backward_input};
+    std::vector<Prefix> sums_of_units(const schedule::Plan& plan) const;
+    Prefix stage(std::size_t begin, std::size_t end) const {
+        const Prefix once = prefix_[end] - prefix_[begin];
+        if (plan_.recompute_layers == 0) return once;
+        const std::size_t first = before_[begin],
+                          last = std::min(before_[end], first + std::size_t(plan_.recompute_layers));
+        return once + (again_[last] - again_[first]);
     }
     double time(std::size_t begin, std::size_t end) const {
-        const Stage s = stage(begin, end);
+        const Prefix s = stage(begin, end);
         return (slower(s.forward) + slower(s.backward)).value;
     }
     // Of one stage; ranks with several add them up.
     double memory(std::size_t s, std::size_t begin, std::size_t end) const {
-        const Prefix &a = prefix_[begin], &b = prefix_[end];
-        return (b.state - a.state).value + (b.saved - a.saved).value * in_flight_[s];
+        const Prefix sum = stage(begin, end);
+        return sum.state.value + sum.saved.value * in_flight_[s];
     }
     std::size_t end_of(const Cuts& cuts, std::size_t s) const {
         return s + 1 < cuts.size() ? static_cast<std::size_t>(cuts[s + 1]) : units();
@@ -89,6 +98,10 @@ private:
     const cluster::Cluster& cluster_;
     CostModels& costs_;
     std::vector<Prefix> prefix_;
+    // With recompute_layers `prefix_` is of units that run once, and this of what running again adds, over
+    // the units that can; and how many of those there are before each unit.
+    std::vector<Prefix> again_;
+    std::vector<std::size_t> before_;
     std::optional<schedule::Schedule> order_;                  // of enough micro-batches
     std::optional<ReplayOrder> replay_;                        // of whole sequences on several ranks
     std::vector<double> in_flight_;                            // micro-batches that a stage keeps
@@ -99,18 +112,25 @@ private:
 PricedPartition::PricedPartition(const schedule::Plan& plan, const model::ModelGraph& graph,
                                  const cluster::Cluster& cluster, CostModels& costs)
     : plan_(plan), graph_(graph), cluster_(cluster), costs_(costs) {
-    prefix_.emplace_back();
-    const std::vector<UnitPrice> prices = unit_prices(plan, graph, costs);
-    for (std::size_t u = 0; u < prices.size(); ++u) {
-        const model::OperatorRange range = graph.units[u].operators;
-        const schedule::StateFootprint state = schedule::state_footprint(graph, range, plan);
-        Prefix next = prefix_.back();
-        next.forward = next.forward + prices[u].forward;
-        next.backward = next.backward + prices[u].backward;
-        next.backward_input = next.backward_input + prices[u].backward_input;
-        next.state += state.parameters + state.gradients + state.optimizer;
-        next.saved += schedule::activation_footprint(graph, range, plan).saved;
-        prefix_.push_back(next);
+    if (plan.recompute_layers == 0) {
+        prefix_ = sums_of_units(plan);
+    } else {
+        schedule::Plan variant = plan;
+        variant.recompute_layers = 0;
+        const std::vector<Prefix> twice = sums_of_units(variant);
+        variant.recompute = schedule::Recompute::none;
+        prefix_ = sums_of_units(variant);
+        std::vector<model::OperatorRange> units;
+        for (const model::Unit& unit : graph.units) units.push_back(unit.operators);
+        const std::vector<char> can_run_again =
+            schedule::recomputed_units(graph, units, schedule::Recompute::full, 0);
+        again_.emplace_back();
+        before_.push_back(0);
+        for (std::size_t u = 0; u < units.size(); ++u) {
+            const Prefix more = (twice[u + 1] - twice[u]) - (prefix_[u + 1] - prefix_[u]);
+            if (can_run_again[u]) again_.push_back(again_.back() + more);
+            before_.push_back(again_.size() - 1);
+        }
     }
     for (std::size_t u = 1; u < graph.units.size(); ++u) {
         core::Bytes& bytes = crossing_.emplace_back();
@@ -119,6 +139,19 @@ PricedPartition::PricedPartition(const schedule::Plan& plan, const model::ModelG
     }
     make_order();
     count_in_flight();
+}
+
+std::vector<Prefix> PricedPartition::sums_of_units(const schedule::Plan& plan) const {
+    std::vector<Prefix> sums(1);
+    const std::vector<UnitPrice> prices = unit_prices(plan, graph_, costs_);
+    for (std::size_t u = 0; u < prices.size(); ++u) {
+        const model::OperatorRange range = graph_.units[u].operators;
+        const schedule::StateFootprint state = schedule::state_footprint(graph_, range, plan);
+        sums.push_back(sums.back() + Prefix{prices[u].forward, prices[u].backward, prices[u].backward_input,
+                                            state.parameters + state.gradients + state.optimizer,
+                                            schedule::activation_footprint(graph_, range, plan).saved});
+    }
+    return sums;
 }
 
 void PricedPartition::make_order() {
@@ -185,7 +218,7 @@ std::pair<double, double> PricedPartition::judge(const Cuts& cuts, std::vector<d
     std::vector<double> ranks(order_->ranks, 0);
     double squares = 0;
     for (const std::int32_t s : core::indices(cuts)) {
-        const Stage times = stage(cuts[s], end_of(cuts, s));
+        const Prefix times = stage(cuts[s], end_of(cuts, s));
         StageCost& cost = costs.stages.emplace_back();
         cost.forward = slower(times.forward);
         cost.backward_input = std::min(slower(times.backward_input), slower(times.backward));

@@ -47,6 +47,7 @@ core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const pl
         row["group_size"] = group;
     if (plan.passes_per_micro_batch() > 1) row["segments"] = plan.passes_per_micro_batch();
     row["recompute"] = schedule::name_of(plan.recompute);
+    if (plan.recompute_layers > 0) row["recompute_layers"] = plan.recompute_layers;
     row["offload"] = schedule::name_of(plan.offload);
     if (plan.offload != schedule::Offload::none)
         row["activation_loading_horizon"] = plan.activation_loading_horizon;
@@ -188,7 +189,7 @@ std::vector<std::string> cells_of(const TableRow& row, const Shown& shown) {
             fmt::format("{:.1f}%", 100 * evaluation.mfu),
             core::format(evaluation.peak_memory),
             sharding_text(plan),
-            fmt::format("{}", schedule::name_of(plan.recompute)),
+            schedule::recomputation_text(plan),
             when(shown.offload, offload_text(plan)),
             when(shown.precision, core::name_of(plan.precision.compute)),
             fmt::format("{} x {}", row.cluster->nodes, row.cluster->instance.name),

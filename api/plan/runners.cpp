@@ -25,7 +25,8 @@ using Keys = std::set<std::string>;
 
 // A refusal that hangs on how micro-batches pass, not on degrees and sharding alone.
 bool is_of_passes(const std::string& key) {
-    return key == "plan.schedule" || key == "plan.virtual_stages" || key == "plan.recompute";
+    return key == "plan.schedule" || key == "plan.virtual_stages" || key == "plan.recompute" ||
+           key == "plan.recompute_layers";
 }
 
 // What a runner takes of the plans of one model and cluster. Of plans whose partition is not chosen yet the
@@ -83,6 +84,7 @@ private:
         probe.virtual_stages = 1;
         probe.keep_sequences_whole();
         probe.recompute = schedule::Recompute::none;
+        probe.recompute_layers = 0;
         const Keys keys = refused_keys(divided(probe));
         return entry->second = std::all_of(keys.begin(), keys.end(), [](const std::string& key) {
                    return is_of_passes(key) || key == "plan.partition";
@@ -98,8 +100,8 @@ private:
         const schedule::ParallelLayout& l = plan.layout;
         const auto [entry, is_new] = passes_.try_emplace(
             {plan.schedule, core::position_of(plan.recompute), core::position_of(plan.sharding),
-             plan.virtual_stages > 1, l.tensor > 1, l.pipeline > 1, l.data > 1, l.context > 1, l.expert > 1,
-             plan.tensor_overlap > 1});
+             plan.recompute_layers > 0, plan.virtual_stages > 1, l.tensor > 1, l.pipeline > 1, l.data > 1,
+             l.context > 1, l.expert > 1, plan.tensor_overlap > 1});
         if (!is_new) return entry->second;
         Keys keys = refused_keys(divided(plan));
         keys.erase("plan.partition");
@@ -112,8 +114,9 @@ private:
     std::map<int, std::optional<schedule::Partition>> only_;
     std::map<std::tuple<int, int, int, int, int, std::size_t, bool, bool>, bool> layouts_;
     std::map<schedule::Plan::OrderKey, bool> schedules_;
-    std::map<std::tuple<std::string, std::size_t, std::size_t, bool, bool, bool, bool, bool, bool, bool>,
-             bool>
+    std::map<
+        std::tuple<std::string, std::size_t, std::size_t, bool, bool, bool, bool, bool, bool, bool, bool>,
+        bool>
         passes_;
 };
 

@@ -36,13 +36,17 @@ public:
         for (const model::TensorId id : graph_.tensors.ids())
             result_.is_overwritten[id] = !result_.is_sent[storage(id)] && !result_.is_received[storage(id)] &&
                                          model::gradient_overwrites(graph_, id, context_);
-        for (const model::OperatorRange unit : schedule::units_of(graph_, info_.operators)) plan_unit(unit);
-        for (const model::OperatorRange unit : schedule::units_of(graph_, info_.operators))
-            plan_recompute(unit);
+        const std::vector<model::OperatorRange> units = schedule::units_of(graph_, info_.operators);
+        const std::vector<char> run_again =
+            is_forward_only_
+                ? std::vector<char>(units.size(), 0)
+                : schedule::recomputed_units(graph_, units, plan_.recompute, plan_.recompute_layers);
+        for (std::size_t u = 0; u < units.size(); ++u) plan_unit(units[u], run_again[u]);
+        for (std::size_t u = 0; u < units.size(); ++u)
+            if (run_again[u]) plan_recompute(units[u]);
         finish();
         if (plan_.offload != schedule::Offload::none)
-            for (const model::OperatorRange unit : schedule::units_of(graph_, info_.operators))
-                plan_offload(unit);
+            for (const model::OperatorRange unit : units) plan_offload(unit);
         result_.is_saved = is_saved_;
         return std::move(result_);
     }
@@ -127,8 +131,7 @@ private:
         }
     }
 
-    void plan_unit(model::OperatorRange unit) {
-        const bool again = !is_forward_only_ && schedule::is_recomputed(graph_, {"", unit}, plan_.recompute);
+    void plan_unit(model::OperatorRange unit, bool again) {
         for (std::int32_t i = unit.begin; i < unit.end; ++i) {
             const model::SavedForBackward saved =
                 model::saved_for_backward(graph_, model::OperatorId(i), context_);
@@ -165,7 +168,6 @@ private:
     // What a unit that runs again makes and its backward does not read. What later units saved is there a
     // second time: their backward is done with it, but for weights of a split backward.
     void plan_recompute(model::OperatorRange unit) {
-        if (is_forward_only_ || !schedule::is_recomputed(graph_, {"", unit}, plan_.recompute)) return;
         ByTensor<char> is_kept(graph_.tensors.size(), 0);
         for (std::int32_t i = unit.begin; i < unit.end; ++i) {
             for (const model::TensorId tensor : op(i).inputs) last_use_in_unit_[storage(tensor)] = i;

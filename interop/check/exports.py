@@ -54,6 +54,7 @@ def expected_facts(document):
         "micro_batch": plan["micro_batch"], "micro_batches": plan.get("micro_batches", 1),
         "zero_stage": ["none", "optimizer", "gradients", "parameters"].index(plan.get("sharding", "none")),
         "recompute_full": plan.get("recompute", "none") == "full",
+        "recompute_layers": plan.get("recompute_layers", 0),
         "gradient_clipping": document["training"]["gradient_clipping"],
         "nodes": document["cluster"]["nodes"], "instance": document["cluster"]["instance"],
         "sequence_length": document["model"]["sequence_length"],
@@ -156,6 +157,7 @@ def check_megatron(document, facts, folder):
             "global_batch": args.global_batch_size, "sequence_length": args.seq_length,
             "zero_stage": 1 if args.use_distributed_optimizer else 0,
             "recompute_full": args.recompute_granularity == "full", "gradient_clipping": args.clip_grad,
+            "recompute_layers": args.recompute_num_layers if args.recompute_method == "block" else 0,
             "fp8": args.fp8 is not None}
     layout = args.pipeline_model_parallel_layout
     if layout is not None:
@@ -224,7 +226,8 @@ def check_megatron_bridge(document, facts, folder):
             "sequence_parallel": m.sequence_parallel, "micro_batch": config.train.micro_batch_size,
             "global_batch": config.train.global_batch_size, "sequence_length": m.seq_length,
             "zero_stage": 1 if config.optimizer.use_distributed_optimizer else 0,
-            "recompute_full": m.recompute_granularity == "full", "fp8": config.mixed_precision.fp8 == "hybrid",
+            "recompute_full": m.recompute_granularity == "full",
+            "recompute_layers": m.recompute_num_layers if m.recompute_method == "block" else 0, "fp8": config.mixed_precision.fp8 == "hybrid",
             "gradient_clipping": config.optimizer.clip_grad}
     return versions, seen
 

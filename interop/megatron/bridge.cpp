@@ -85,7 +85,8 @@ void add_parallelism(Expression& e, PythonCall& model) {
     if (plan.recompute != schedule::Recompute::none)
         model.with("recompute_granularity", schedule::name_of(plan.recompute));
     if (plan.recompute == schedule::Recompute::full)
-        model.with("recompute_method", "uniform").with("recompute_num_layers", 1);
+        model.with("recompute_method", plan.recompute_layers > 0 ? "block" : "uniform")
+            .with("recompute_num_layers", std::max(plan.recompute_layers, 1));
     if (plan.attention == model::AttentionImplementation::flash)
         model.with_source("attention_backend", "AttnBackend.flash");
     if (plan.attention == model::AttentionImplementation::unfused)

@@ -130,8 +130,8 @@ private:
         if (plan_.recompute == schedule::Recompute::selective) flag("--recompute-activations");
         if (plan_.recompute == schedule::Recompute::full) {
             flag("--recompute-granularity", "full");
-            flag("--recompute-method", "uniform");
-            flag("--recompute-num-layers", 1);
+            flag("--recompute-method", plan_.recompute_layers > 0 ? "block" : "uniform");
+            flag("--recompute-num-layers", std::max(plan_.recompute_layers, 1));
         }
         const int degree = plan_.effective_shard_degree();
         if (!plan_.shards(schedule::Sharding::optimizer)) return;

@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
 #include "interop/import_place.h"
 #include "interop/megatron/arguments.h"
 #include "interop/megatron/model.h"
@@ -193,11 +194,17 @@ std::optional<schedule::PlanFile> read_megatron(const std::string& text, const s
             "selective recomputation here is of attention alone, core_attn");
     if (granularity == "full") plan.recompute = schedule::Recompute::full;
     else if (granularity == "selective") plan.recompute = schedule::Recompute::selective;
-    if (granularity == "full" &&
-        (a.text("recompute-method", "uniform") != "uniform" || a.positive("recompute-num-layers", 1) != 1))
-        a.error("recompute-method",
-                "full recomputation of some layers, or of several at once, has no counterpart in a plan",
-                "use --recompute-method uniform --recompute-num-layers 1");
+    const std::int64_t layers = a.positive("recompute-num-layers", 1);
+    const std::string method = a.text("recompute-method", "uniform");
+    if (granularity == "full" && method == "block") plan.recompute_layers = core::narrow<int>(layers);
+    else if (granularity == "full" && method != "uniform")
+        a.error("recompute-method", fmt::format("--recompute-method {} is none of Megatron-LM's", method),
+                "use uniform or block");
+    else if (granularity == "full" && layers != 1)
+        a.error(
+            "recompute-num-layers",
+            "full recomputation of several layers at once has no counterpart in a plan",
+            "use --recompute-num-layers 1, or --recompute-method block for the first layers of each stage");
     for (const char* name : {"rampup-batch-size", "step-batch-size-schedule"})
         if (a.has(name))
             a.warn(name, fmt::format("--{}: the batch grows; the plan is of the whole one", name), "");

@@ -91,8 +91,8 @@ std::optional<Export> write_nemo(const ExportSource& source, const ExportOptions
     if (plan.recompute != schedule::Recompute::none)
         model["activations_checkpoint_granularity"] = schedule::name_of(plan.recompute);
     if (plan.recompute == schedule::Recompute::full) {
-        model["activations_checkpoint_method"] = "uniform";
-        model["activations_checkpoint_num_layers"] = 1;
+        model["activations_checkpoint_method"] = plan.recompute_layers > 0 ? "block" : "uniform";
+        model["activations_checkpoint_num_layers"] = std::max(plan.recompute_layers, 1);
     }
     if (shape.experts > 0)
         diagnostics.error({source.file.path, 0, 0}, "model.experts",

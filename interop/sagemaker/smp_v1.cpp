@@ -184,6 +184,7 @@ private:
         if (plan_.recompute == schedule::Recompute::full)
             e_.leave_to_script("recompute = \"full\" (smp.set_activation_checkpointing, strategy=\"each\")");
         e_.refuse_recompute(schedule::Recompute::selective, "it recomputes whole modules");
+        e_.refuse_recompute_layers("its strategies group layers and leave none out");
         const char* const attention[] = {"unfused", "fused_softmax", "flash"};
         e_.leave_to_script(fmt::format("attention = \"{}\"", attention[static_cast<int>(plan_.attention)]));
         if (plan_.fused_cross_entropy) e_.leave_to_script("fused_cross_entropy = true");

@@ -69,6 +69,7 @@ std::optional<Export> write_smp_v2(const ExportSource& source, const ExportOptio
     e.refuse_sequence_parallel("none of its keys turns it on");
     e.refuse_shared_heads("Transformer Engine divides keys and values by whole heads");
     e.refuse_recompute(schedule::Recompute::selective, "its scripts checkpoint whole layers");
+    e.refuse_recompute_layers("its scripts checkpoint every layer");
     core::Value hyperparameters = core::Value::table();
     hyperparameters["train_batch_size"] = plan.micro_batch;
     precision(e, hyperparameters);

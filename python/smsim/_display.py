@@ -123,7 +123,7 @@ def plans_html(result) -> str:
             plan.schedule,
             plan.sharding,
             f"{plan.micro_batch} x {plan.micro_batches}",
-            plan.recompute,
+            plan.recompute + (f" ({plan.recompute_layers})" if plan.recompute_layers else ""),
             seconds(plan.step_time_s),
             f"{100 * plan.mfu:.1f} %",
             f"{plan.peak_memory_gib:.2f} GiB",

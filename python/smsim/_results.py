@@ -176,6 +176,7 @@ class Plan(Document):
     micro_batches: int = 1
     schedule: str = ""
     recompute: str = "none"
+    recompute_layers: int = 0
     offload: str = "none"
     partition: Tuple[int, ...] = ()
     step_time_s: float = 0.0

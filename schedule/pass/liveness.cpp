@@ -41,8 +41,7 @@ StageLiveness::StageLiveness(const model::ModelGraph& graph, model::OperatorRang
         storage_[i] = is_shared(producer) ? storage_[producer.inputs[0].index] : static_cast<Index>(i);
     }
     units_ = units_of(graph, stage);
-    for (const model::OperatorRange unit : units_)
-        unit_is_recomputed_.push_back(is_recomputed(graph, {"", unit}, recompute_));
+    unit_is_recomputed_ = recomputed_units(graph, units_, recompute_, plan.recompute_layers);
     for (const model::TensorId tensor : model::tensors_crossing(graph, stage.begin))
         is_received_[storage(tensor)] = 1;
     for (const model::TensorId tensor : model::tensors_crossing(graph, stage.end))
@@ -184,7 +183,8 @@ double StageLiveness::gathered_bytes(Index i) const {
                                                 : 0;
 }
 
-core::Bytes StageLiveness::offloadable(model::OperatorRange unit, bool for_weight) const {
+core::Bytes StageLiveness::offloadable(std::size_t u, bool for_weight) const {
+    const model::OperatorRange unit = units_[u];
     double sum = 0;
     for (const std::int32_t t : core::indices(is_saved_)) {
         if (for_weight && !is_held_[t]) continue;
@@ -194,14 +194,15 @@ core::Bytes StageLiveness::offloadable(model::OperatorRange unit, bool for_weigh
             graph_.op(graph_.tensors[t].producer).kind != OperatorKind::input)
             sum += bytes(t);
     }
-    if (!is_recomputed(graph_, {"", unit}, recompute_))
+    if (!unit_is_recomputed_[u])
         for (Index i = unit.begin; i < unit.end; ++i)
             if (!for_weight || !op(i).parameters.empty()) sum += info(i).saved_context - info(i).recomputable;
     return core::Bytes(sum);
 }
 
-void StageLiveness::run_unit_backward(model::OperatorRange unit, bool is_split) {
-    const bool again = is_recomputed(graph_, {"", unit}, recompute_);
+void StageLiveness::run_unit_backward(std::size_t u, bool is_split) {
+    const model::OperatorRange unit = units_[u];
+    const bool again = unit_is_recomputed_[u];
     for (Index i = unit.end - 1; i >= unit.begin; --i) {
         const model::Operator& current = op(i);
         const OperatorInfo& own = info(i);
@@ -283,7 +284,7 @@ void StageLiveness::run_backward(bool is_split) {
             for (Index i = unit.begin; i < unit.end; ++i)
                 if (!op(i).parameters.empty())
                     for (const Index tensor : info(i).saved) lowest_saver_[tensor] = -2;
-        run_unit_backward(unit, is_split);
+        run_unit_backward(u, is_split);
         // The inputs from which a unit was recomputed go when the lowest unit that reads them is done.
         if (unit_is_recomputed_[u])
             for (const std::int32_t tensor : core::indices(lowest_saver_))
@@ -368,8 +369,8 @@ void StageLiveness::find_whole_backward(const BoundaryBytes& boundary, Activatio
     if (plan_.offload != Offload::none) {
         result.backward_transient =
             core::Bytes(std::max(0.0, beside_saved_ - boundary.received_gradient - boundary.sent_gradient));
-        for (const model::OperatorRange unit : units_)
-            result.offloadable.push_back({unit, offloadable(unit, false), {}});
+        for (std::size_t u = 0; u < units_.size(); ++u)
+            result.offloadable.push_back({units_[u], offloadable(u, false), {}});
     }
 }
 
@@ -389,7 +390,7 @@ void StageLiveness::find_split_backward(const BoundaryBytes& boundary, Activatio
     if (plan_.offload != Offload::none) {
         // Saved tensors held at each moment are counted apart, so nothing reuses their memory.
         for (std::size_t u = 0; u < units_.size(); ++u)
-            result.offloadable[u].for_weight = offloadable(units_[u], true);
+            result.offloadable[u].for_weight = offloadable(u, true);
         peak_ = boundary.saved + std::max(beside_saved_, kept_for_weight + boundary.received_gradient +
                                                              boundary.sent_gradient);
     }

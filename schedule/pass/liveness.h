@@ -46,7 +46,7 @@ private:
     double gathered_bytes(Index i) const;  // context parallelism: keys and values of all tokens
     // Bytes that may leave after the unit's forward (memory.h, offloadable); `for_weight`: the part of them
     // that backward_weight reads.
-    core::Bytes offloadable(model::OperatorRange unit, bool for_weight) const;
+    core::Bytes offloadable(std::size_t unit, bool for_weight) const;
 
     // The kernels of operator i hold `phase`'s workspace for a moment.
     void touch(Index i, model::Phase phase);
@@ -67,7 +67,7 @@ private:
     void find_whole_backward(const BoundaryBytes& boundary, ActivationFootprint& result);
     void find_split_backward(const BoundaryBytes& boundary, ActivationFootprint& result);
     void begin_backward();
-    void run_unit_backward(model::OperatorRange unit, bool is_split);
+    void run_unit_backward(std::size_t unit, bool is_split);
 
     const model::ModelGraph& graph_;
     const model::OperatorRange stage_;

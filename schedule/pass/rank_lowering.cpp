@@ -105,6 +105,11 @@ RankLowering::LocalStage RankLowering::local_stage(const RankDraft::Stage& given
     return stage;
 }
 
+std::vector<char> RankLowering::runs_again(const std::vector<model::OperatorRange>& units) const {
+    if (!draft_.graph) return {};
+    return recomputed_units(*draft_.graph, units, draft_.plan.recompute, draft_.plan.recompute_layers);
+}
+
 const Recipe& RankLowering::recipe(LocalStage& stage, ComputePhase phase, bool is_last) const {
     const auto [found, is_new] = stage.recipes.try_emplace({phase, is_last});
     if (is_new) {
@@ -112,7 +117,8 @@ const Recipe& RankLowering::recipe(LocalStage& stage, ComputePhase phase, bool i
                                     .operators = draft_.program.stages[stage.index].operators,
                                     .phase = phase,
                                     .completes_gradients = is_last,
-                                    .units = stage.units};
+                                    .units = stage.units,
+                                    .runs_again = runs_again(stage.units)};
         found->second = RecipeDraft(context, passes_).make();
     }
     return found->second;

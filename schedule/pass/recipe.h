@@ -54,6 +54,7 @@ struct RecipeContext {
     ComputePhase phase = ComputePhase::forward;
     bool completes_gradients = false;  // nothing adds to the stage's gradients after this pass
     std::vector<model::OperatorRange> units{};
+    std::vector<char> runs_again{};  // by unit: recompute full (recompute.h)
     bool has_input_part() const { return phase != ComputePhase::backward_weight; }
     bool has_weight_part() const { return phase != ComputePhase::backward_input; }
 };

@@ -6,20 +6,36 @@
 
 namespace schedule {
 
-bool is_recomputed(const model::ModelGraph& graph, const model::Unit& unit, Recompute recompute) {
-    if (recompute != Recompute::full) return false;
+namespace {
+
+bool can_run_again(const model::ModelGraph& graph, model::OperatorRange unit) {
     bool has_input = false, continues = false;
-    for (std::int32_t i = unit.operators.begin; i < unit.operators.end; ++i) {
+    for (std::int32_t i = unit.begin; i < unit.end; ++i) {
         const model::Operator& op = graph.operators[i];
         if (op.kind == model::OperatorKind::embedding || op.kind == model::OperatorKind::cross_entropy)
             return false;
         has_input = has_input || op.kind == model::OperatorKind::input;
         for (const model::TensorId input : op.inputs)
-            continues = continues || graph.tensor(input).producer.index < unit.operators.begin;
+            continues = continues || graph.tensor(input).producer.index < unit.begin;
     }
     // A unit that begins with the data is not recomputed. A layer that reads data beside the tensors of the
     // layer before (the memory of a Transformer-XL) is.
     return !has_input || continues;
+}
+
+}  // namespace
+
+std::vector<char> recomputed_units(const model::ModelGraph& graph,
+                                   std::span<const model::OperatorRange> units, Recompute recompute,
+                                   int layers) {
+    std::vector<char> run_again(units.size(), 0);
+    if (recompute != Recompute::full) return run_again;
+    int count = 0;
+    for (std::size_t u = 0; u < units.size() && (layers == 0 || count < layers); ++u) {
+        run_again[u] = can_run_again(graph, units[u]);
+        count += run_again[u];
+    }
+    return run_again;
 }
 
 bool is_recomputed(const model::Operator& op, Recompute recompute) {

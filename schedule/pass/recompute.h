@@ -1,6 +1,7 @@
 // Which operators run forward a second time before their backward.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "model/model_fwd.h"
@@ -8,9 +9,12 @@
 
 namespace schedule {
 
-// Recompute full: is this unit run again from its inputs? The unit that reads the data and the unit that ends
-// in the loss are not: Megatron-LM's --recompute-granularity full wraps transformer layers only.
-bool is_recomputed(const model::ModelGraph& graph, const model::Unit& unit, Recompute recompute);
+// Of the units of a stage, those that run again from their inputs: with recompute full all but the unit that
+// reads the data and the unit that ends in the loss (Megatron-LM's --recompute-granularity full wraps
+// transformer layers only), of which `layers` keeps the first so many; 0: all.
+std::vector<char> recomputed_units(const model::ModelGraph& graph,
+                                   std::span<const model::OperatorRange> units, Recompute recompute,
+                                   int layers);
 
 // Is this operator run again by itself (selective: the attention cores, arXiv 2205.05198, section 5)?
 bool is_recomputed(const model::Operator& op, Recompute recompute);

@@ -29,7 +29,9 @@ StageRecipes::StageRecipes(const Plan& plan, const model::ModelGraph& graph, mod
       order_(order_of_one_rank()),
       draft_(program_, graph, order_),
       passes_(lowering_passes(draft_)),
-      context_{.operators = stage, .units = units_of(graph, stage)} {}
+      context_{.operators = stage, .units = units_of(graph, stage)} {
+    context_.runs_again = recomputed_units(graph, context_.units, plan.recompute, plan.recompute_layers);
+}
 
 Recipe StageRecipes::of(ComputePhase phase) const {
     RecipeContext context = context_;

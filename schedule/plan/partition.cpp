@@ -19,6 +19,10 @@ class StageLoads {
 public:
     explicit StageLoads(const PartitionProblem& problem)
         : problem_(problem), units_(problem.load.size()), load_(units_ + 1), memory_(units_ + 1) {
+        for (const core::Seconds again : problem.again) {
+            if (again.value > 0) again_.push_back(again_.back() + again.value);
+            before_.push_back(again_.size() - 1);
+        }
         for (std::size_t i = 0; i < units_; ++i) {
             load_[i + 1] = load_[i] + problem.load[i].value;
             memory_[i + 1] = memory_[i] + (problem.memory.empty() ? 0 : problem.memory[i].value);
@@ -29,6 +33,9 @@ public:
         if (problem_.memory_limit.value > 0 && memory_[end] - memory_[begin] > problem_.memory_limit.value)
             return infinity;
         double load = load_[end] - load_[begin];
+        if (!problem_.again.empty())
+            load +=
+                again_[std::min(before_[end], before_[begin] + problem_.most_again)] - again_[before_[begin]];
         if (!problem_.boundary.empty())
             load += (begin > 0 ? problem_.boundary[begin - 1].value : 0) +
                     (end < units_ ? problem_.boundary[end - 1].value : 0);
@@ -39,6 +46,8 @@ private:
     const PartitionProblem& problem_;
     std::size_t units_;
     std::vector<double> load_, memory_;
+    std::vector<double> again_ = {0};        // sums over the units with any
+    std::vector<std::size_t> before_ = {0};  // how many of those are before each unit
 };
 
 // best[s][j]: over all divisions of the first j units into s stages, the least value of `combine` over
@@ -109,6 +118,8 @@ std::optional<PartitionSolution> partition_contiguous(const PartitionProblem& pr
     core::require(problem.stages > 0, "a partition has stages");
     core::require(problem.boundary.empty() || problem.boundary.size() + 1 == loads.units(),
                   "there is a boundary between each two units");
+    core::require(problem.again.empty() || problem.again.size() == loads.units(),
+                  "every unit has what it takes again");
     core::require(problem.memory.empty() || problem.memory.size() == loads.units(),
                   "every unit has its memory");
     if (loads.units() < stages) return std::nullopt;
@@ -126,17 +137,30 @@ std::optional<Partition> partition_by_place(std::size_t units, std::size_t stage
 
 std::vector<core::Seconds> partition_loads(const Plan& plan, const model::ModelGraph& graph) {
     const model::CostContext context = plan.cost_context();
+    const std::vector<core::Seconds> again = recomputed_loads(plan, graph);
     std::vector<core::Seconds> load;
-    for (const model::Unit& unit : graph.units) {
-        const core::Flops forward =
-            model::phase_cost(graph, unit.operators, model::Phase::forward, context).flops;
-        core::Flops all =
-            forward + model::phase_cost(graph, unit.operators, model::Phase::backward_input, context).flops +
+    for (const std::int32_t u : core::indices(graph.units)) {
+        const model::Unit& unit = graph.units[u];
+        const core::Flops all =
+            model::phase_cost(graph, unit.operators, model::Phase::forward, context).flops +
+            model::phase_cost(graph, unit.operators, model::Phase::backward_input, context).flops +
             model::phase_cost(graph, unit.operators, model::Phase::backward_weight, context).flops;
-        if (is_recomputed(graph, unit, plan.recompute)) all += forward;
         load.push_back(core::Seconds(all.value));  // on any one device time is proportional
+        if (plan.recompute_layers == 0) load.back() += again[u];
     }
     if (plan.memory_weight > 0) weigh_memory(plan, graph, load);
+    return load;
+}
+
+std::vector<core::Seconds> recomputed_loads(const Plan& plan, const model::ModelGraph& graph) {
+    std::vector<model::OperatorRange> units;
+    for (const model::Unit& unit : graph.units) units.push_back(unit.operators);
+    const std::vector<char> can_run_again = recomputed_units(graph, units, plan.recompute, 0);
+    std::vector<core::Seconds> load(units.size());
+    for (std::size_t u = 0; u < units.size(); ++u)
+        if (can_run_again[u])
+            load[u] = core::Seconds(
+                model::phase_cost(graph, units[u], model::Phase::forward, plan.cost_context()).flops.value);
     return load;
 }
 
@@ -145,6 +169,10 @@ std::optional<Partition> complete_partition(const Plan& plan, const model::Model
     PartitionProblem problem;
     problem.stages = plan.stages();
     problem.load = partition_loads(plan, graph);
+    if (plan.recompute_layers > 0 && plan.memory_weight == 0) {
+        problem.again = recomputed_loads(plan, graph);
+        problem.most_again = std::size_t(plan.recompute_layers);
+    }
     std::optional<PartitionSolution> solution = partition_contiguous(problem);
     if (!solution) return std::nullopt;
     return std::move(solution->partition);

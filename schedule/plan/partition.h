@@ -19,7 +19,9 @@ namespace schedule {
 struct PartitionProblem {
     std::vector<core::Seconds> load;
     std::vector<core::Seconds>
-        boundary;                     // time of the transfer over the cut after unit i, charged to both sides
+        boundary;  // time of the transfer over the cut after unit i, charged to both sides
+    std::vector<core::Seconds> again = {};  // of a stage, the first `most_again` units with any take it too
+    std::size_t most_again = 0;
     std::vector<core::Bytes> memory;  // may stay empty: no limit
     core::Bytes memory_limit{0};      // 0 = none
     int stages = 1;
@@ -38,8 +40,12 @@ using StageLoad = std::function<double(std::size_t stage, std::size_t begin, std
 std::optional<Partition> partition_by_place(std::size_t units, std::size_t stages, const StageLoad& load);
 
 // Cost of each unit that the partition of a plan without one balances: FLOPs of forward and backward, as SMP
-// weighs them with memory where memory_weight asks for it.
+// weighs them with memory where memory_weight asks for it. Of a plan with recompute_layers without what runs
+// again, which depends on where stages begin (and is left out beside memory_weight: SMP knows no such
+// layers).
 std::vector<core::Seconds> partition_loads(const Plan& plan, const model::ModelGraph& graph);
+// FLOPs of forward of the units that can run again under the plan's recomputation.
+std::vector<core::Seconds> recomputed_loads(const Plan& plan, const model::ModelGraph& graph);
 // The plan's own partition, or when it is empty the exact one that balances FLOPs of forward and backward
 // over the virtual stages.
 std::optional<Partition> complete_partition(const Plan& plan, const model::ModelGraph& graph);

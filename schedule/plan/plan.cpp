@@ -1,5 +1,7 @@
 #include "schedule/plan/plan.h"
 
+#include <fmt/core.h>
+
 namespace schedule {
 
 std::string_view name_of(Sharding sharding) {
@@ -62,6 +64,12 @@ model::CostContext Plan::cost_context() const {
     context.attention = attention;
     context.fused_cross_entropy = fused_cross_entropy;
     return context;
+}
+
+std::string recomputation_text(const Plan& plan) {
+    const std::string_view name = name_of(plan.recompute);
+    if (plan.recompute_layers == 0) return std::string(name);
+    return fmt::format("{} ({} layer{})", name, plan.recompute_layers, plan.recompute_layers == 1 ? "" : "s");
 }
 
 }  // namespace schedule

@@ -93,6 +93,9 @@ struct Plan {
     // (schedule/program/pieces.h); 1: the exchange waits for the whole product.
     int tensor_overlap = 1;
     Recompute recompute = Recompute::none;
+    // Recompute full: of the layers of each virtual stage so many run again, the first ones (Megatron-LM's
+    // --recompute-method block); 0: all.
+    int recompute_layers = 0;
     Offload offload = Offload::none;
     // Offloaded tensors are loaded this many tasks of their rank before their backward, a task being one pass
     // of a micro-batch through one unit; tensors needed sooner than that stay (SageMaker SMP's key, which
@@ -148,5 +151,8 @@ struct Plan {
     bool has_sequence_parallelism() const { return sequence_parallel && layout.tensor > 1; }
     model::CostContext cost_context() const;
 };
+
+// The plan's recomputation in words, "full (3 layers)" where not all layers run again.
+std::string recomputation_text(const Plan& plan);
 
 }  // namespace schedule

@@ -329,6 +329,13 @@ private:
     }
 
     void check_recompute() {
+        if (plan_.recompute_layers > 0 && plan_.recompute != Recompute::full)
+            error(
+                "recompute_layers",
+                fmt::format("recompute_layers = {} with recompute = \"{}\": whole layers run again where it "
+                            "is \"full\"",
+                            plan_.recompute_layers, name_of(plan_.recompute)),
+                "set recompute = \"full\", or leave recompute_layers out");
         if (plan_.recompute != Recompute::selective) return;
         if (std::none_of(graph_.operators.begin(), graph_.operators.end(),
                          [](const model::Operator& op) { return op.in_attention_core; }))

@@ -247,6 +247,8 @@ std::optional<Plan> read_plan(const core::Value& plan_table, const core::Value* 
     plan.tensor_overlap = core::narrow<int>(
         reader.integer("tensor_overlap", plan.tensor_overlap, {.least = 1, .greatest = most_pieces}));
     plan.recompute = read_name(reader, "recompute", all_recomputes).value_or(plan.recompute);
+    plan.recompute_layers =
+        core::narrow<int>(reader.integer("recompute_layers", plan.recompute_layers, not_negative));
     read_precision(reader, plan.precision);
     if (const auto name = reader.optional_choice("attention", attention_names))
         plan.attention = static_cast<model::AttentionImplementation>(
@@ -312,6 +314,7 @@ core::Value to_value(const Plan& plan) {
     table["sequence_parallel"] = plan.sequence_parallel;
     if (plan.tensor_overlap > 1) table["tensor_overlap"] = plan.tensor_overlap;
     table["recompute"] = name_of(plan.recompute);
+    if (plan.recompute_layers > 0) table["recompute_layers"] = plan.recompute_layers;
     if (plan.offload != Offload::none) {
         table["offload"] = name_of(plan.offload);
         table["activation_loading_horizon"] = plan.activation_loading_horizon;

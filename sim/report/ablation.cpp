@@ -162,7 +162,12 @@ std::vector<Optimisation> optimisations_of(const schedule::Plan& plan) {
     add(plan.tensor_overlap > 1 && plan.layout.tensor > 1, "products in pieces", "tensor_overlap", 1, "1");
     add(plan.has_sequence_parallelism(), "sequence parallelism", "sequence_parallel", false, "false");
     add_schedule(plan, found);
-    add(plan.recompute != schedule::Recompute::none, "recomputation", "recompute", "none", "none");
+    if (plan.recompute != schedule::Recompute::none)
+        found.push_back({"recomputation",
+                         shown(written, "recompute"),
+                         "none",
+                         {{"plan.recompute", "none"}, {"plan.recompute_layers", Value()}}});
+    add(plan.recompute_layers > 0, "recomputed layers", "recompute_layers", Value(), "all");
     if (plan.offload != schedule::Offload::none)
         found.push_back({"offload",
                          shown(written, "offload"),

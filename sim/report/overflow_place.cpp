@@ -31,10 +31,12 @@ std::optional<OverflowOperator> place_in_forward_pass(const schedule::Program& p
         }
         return first;
     };
-    for (const model::Unit& unit : graph.units) {
-        const bool runs_again = schedule::is_recomputed(graph, unit, program.plan.recompute);
-        for (std::int32_t op = unit.operators.begin; op < unit.operators.end; ++op) {
-            if (op < stage.begin || op >= stage.end) continue;
+    const std::vector<model::OperatorRange> units = schedule::units_of(graph, stage);
+    const std::vector<char> runs_again =
+        schedule::recomputed_units(graph, units, program.plan.recompute, program.plan.recompute_layers);
+    for (std::size_t u = 0; u < units.size(); ++u) {
+        const model::OperatorRange unit = units[u];
+        for (std::int32_t op = unit.begin; op < unit.end; ++op) {
             core::Bytes asked;
             const auto count = [&](model::TensorId tensor) {
                 const model::TensorId storage = model::storage_of(graph, tensor);
@@ -42,9 +44,9 @@ std::optional<OverflowOperator> place_in_forward_pass(const schedule::Program& p
                 if (!counted) asked += model::tensor_bytes(graph, storage, context);
                 counted = 1;
             };
-            if (runs_again) {  // the layer's input
+            if (runs_again[u]) {  // the layer's input
                 for (const model::TensorId input : graph.operators[op].inputs)
-                    if (graph.tensor(input).producer.index < unit.operators.begin) count(input);
+                    if (graph.tensor(input).producer.index < unit.begin) count(input);
             } else {
                 const model::SavedForBackward saved =
                     model::saved_for_backward(graph, model::OperatorId(op), context);

@@ -31,7 +31,7 @@ std::string parallel_words(const schedule::Plan& plan) {
 }
 
 std::string memory_words(const schedule::Plan& plan) {
-    std::string text = fmt::format("recompute {}, sharding {}", schedule::name_of(plan.recompute),
+    std::string text = fmt::format("recompute {}, sharding {}", schedule::recomputation_text(plan),
                                    schedule::name_of(plan.sharding));
     if (plan.sharding != schedule::Sharding::none)
         text += fmt::format(" over {} ranks", plan.effective_shard_degree());

@@ -37,6 +37,7 @@ schedule::Plan random_plan(core::Random& random) {
     if (plan.sharding != Sharding::none && plan.layout.data == 4) plan.shard_degree = one_of(random, {0, 2});
     plan.sequence_parallel = one_of(random, {false, true});
     plan.recompute = one_of(random, {Recompute::none, Recompute::selective, Recompute::full});
+    if (plan.recompute == Recompute::full) plan.recompute_layers = one_of(random, {0, 1, 2});
     plan.attention =
         one_of(random, {model::AttentionImplementation::flash, model::AttentionImplementation::unfused});
     plan.fused_cross_entropy = one_of(random, {false, true});

@@ -2,6 +2,8 @@
 // memory and bytes are as planned.
 #include <catch2/catch.hpp>
 
+#include <tuple>
+
 #include "exec/context_parallel.h"
 #include "tests/exec/tiny.h"
 
@@ -298,8 +300,9 @@ TEST_CASE("activations that left are back before the first half of a split backw
     plan.activation_loading_horizon = GENERATE(1, 4);
     const model::ModelGraph graph = tiny::gpt(6, "dropout = 0.1\nattention_dropout = 0.1");
     SECTION("alone") {
-        plan.recompute =
-            GENERATE(schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full);
+        using schedule::Recompute;
+        std::tie(plan.recompute, plan.recompute_layers) = GENERATE(table<Recompute, int>(
+            {{Recompute::none, 0}, {Recompute::selective, 0}, {Recompute::full, 2}, {Recompute::full, 0}}));
     }
     in_divided_sections(plan);
     INFO(core::to_toml(schedule::to_value(plan)));

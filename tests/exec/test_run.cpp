@@ -1,5 +1,7 @@
 #include <catch2/catch.hpp>
 
+#include <tuple>
+
 #include "core/diagnostics.h"
 #include "exec/runtime/parameters.h"
 #include "model/builder/vision/convolutional.h"
@@ -325,10 +327,11 @@ TEST_CASE("tensor parallelism trains as the reference does") {
     schedule::Plan plan = tiny::plan();
     plan.layout.tensor = 2;
     plan.sequence_parallel = GENERATE(false, true);
-    plan.recompute =
-        GENERATE(schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full);
+    using schedule::Recompute;
+    std::tie(plan.recompute, plan.recompute_layers) = GENERATE(table<Recompute, int>(
+        {{Recompute::none, 0}, {Recompute::selective, 0}, {Recompute::full, 1}, {Recompute::full, 0}}));
     INFO("sequence parallel " << plan.sequence_parallel << ", recompute "
-                              << schedule::name_of(plan.recompute));
+                              << schedule::recomputation_text(plan));
     SECTION("GPT") {
         tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "dropout = 0.1\nattention_dropout = 0.1")));
     }

@@ -72,6 +72,10 @@ TEST_CASE(
             plan.recompute = recompute;
             tiny::check_equal(tiny::compare(plan, tiny::gpt(2, approximate), 2, emulated::backend()));
         }
+        plan.recompute = schedule::Recompute::full;
+        plan.recompute_layers = 1;
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(3, approximate), 2, emulated::backend()));
+        plan.recompute_layers = 0;
         plan.recompute = schedule::Recompute::none;
         plan.layout.pipeline = 2;
         plan.micro_batches = 4;

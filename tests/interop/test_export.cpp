@@ -111,6 +111,11 @@ TEST_CASE("what a target can express comes back from its file as it was") {
         "[0,1,3,4,5,6,7,8]\n",
         "megatron");
     there_and_back(
+        "data_parallel = 8\npipeline_parallel = 2\nmicro_batches = 4\npartition = [0, "
+        "5]\noverlaps_parameter_gathering = false\nrecompute = \"full\"\n"
+        "recompute_layers = 3\n",
+        "megatron");
+    there_and_back(
         "data_parallel = 16\nmicro_batch = 2\nmicro_batches = 4\nsharding = \"parameters\"\nrecompute = "
         "\"full\"\n",
         "deepspeed");
@@ -128,6 +133,10 @@ TEST_CASE("what a target cannot express is refused by its key") {
     refused("data_parallel = 16\nsharding = \"gradients\"\n", "sagemaker-smp-v1", "sharding");
     refused("data_parallel = 16\n", "sagemaker-smp-v1", "precision");
     refused("data_parallel = 16\nrecompute = \"selective\"\n", "sagemaker-smp-v1", "recompute");
+    for (const char* target :
+         {"sagemaker-smp-v1", "sagemaker-smp-v2", "deepspeed", "torchtitan", "accelerate"})
+        refused("data_parallel = 16\nrecompute = \"full\"\nrecompute_layers = 2\n", target,
+                "recompute_layers");
     refused(piped, "sagemaker-smp-v2", "pipeline_parallel");
     refused("data_parallel = 16\nsharding = \"optimizer\"\n", "sagemaker-smp-v2", "sharding");
     refused(piped + "schedule = \"simple\"\n", "megatron", "schedule");

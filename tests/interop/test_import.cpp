@@ -126,7 +126,9 @@ TEST_CASE("every argument of Megatron-LM is honoured, harmless or refused") {
           "moe-layer-freq [0]*3+[1]*58 --num-experts 4", "moe-layer-freq (((([1] --num-experts 4",
           "moe-layer-freq [1]*99999999999 --num-experts 4", "window-size x", "optimizer-cpu-offload",
           "expert-tensor-parallel-size 2", "recompute-granularity selective --recompute-modules mlp",
-          "softmax-type odd", "attention-backend odd", "account-for-embedding-in-pipeline-split"}) {
+          "recompute-method odd --recompute-granularity full",
+          "recompute-num-layers 2 --recompute-granularity full", "softmax-type odd", "attention-backend odd",
+          "account-for-embedding-in-pipeline-split"}) {
         const std::string text = argument;
         const std::size_t blank = text.find(' ');
         std::string key = text.substr(0, blank);

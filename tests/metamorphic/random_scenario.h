@@ -117,6 +117,8 @@ private:
         plan.recompute =
             one_of<schedule::Recompute>({schedule::Recompute::none, schedule::Recompute::none,
                                          schedule::Recompute::selective, schedule::Recompute::full});
+        if (plan.recompute == schedule::Recompute::full && happens(0.5))
+            plan.recompute_layers = one_of<int>({1, 2, 4});
         if (happens(0.1)) plan.offload = schedule::Offload::host;
         plan.sequence_parallel = plan.layout.tensor > 1 && happens(0.5);
         const bool is_old = scenario.cluster.instance.device.architecture < "sm80";

@@ -262,13 +262,20 @@ TEST_CASE("recomputing more is never faster, and holds no more memory, without o
         // With offload what is not kept is not copied either, and the copies may be what the step waits for.
         if (scenario.plan.offload != schedule::Offload::none) return;
         std::optional<Scenario> less;
-        for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+        for (const auto& [recompute, layers] : {std::pair{Recompute::none, 0},
+                                                {Recompute::selective, 0},
+                                                {Recompute::full, 0},
+                                                {Recompute::none, 0},
+                                                {Recompute::full, 1},
+                                                {Recompute::full, 2},
+                                                {Recompute::full, 0}}) {
             Scenario changed = scenario;
             changed.plan.recompute = recompute;
+            changed.plan.recompute_layers = layers;
             std::optional<sim::Evaluation> evaluation = try_evaluate(changed);
             if (!evaluation) continue;
-            INFO("recompute = " << schedule::name_of(recompute));
-            if (less) {
+            INFO("recompute = " << schedule::recomputation_text(changed.plan));
+            if (less && recompute != Recompute::none) {
                 if (gathers_parameters(changed))
                     CHECK(step_of(*less) <= step_of(changed) * (1 + largest_anomaly));
                 else check_no_longer(*less, changed);

@@ -39,3 +39,10 @@ inline model::ModelGraph mixture_of(const SmallMixture& size) {
         table[key] = value;
     return graph_of(table);
 }
+
+// Of an account: every plan of the space is in one part.
+inline std::size_t sum_of(const planner::SearchAccount& account) {
+    std::size_t sum = account.evaluated + account.pruned + account.unvisited;
+    for (const auto& [reason, count] : account.rejected) sum += count;
+    return sum;
+}

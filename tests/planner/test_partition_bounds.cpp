@@ -67,10 +67,11 @@ TEST_CASE("no partition that fits takes less time than is said of all of them, a
         int simulated = 0, close = 0, found = 0;
         for (std::size_t i = chance() % step; i < plans.size(); i += step) {
             schedule::Plan plan = plans[i];
+            if (plan.recompute == schedule::Recompute::full) plan.recompute_layers = int(chance() % 4);
             const schedule::Partition* const usual = stages.partition(plan);
             if (!usual || plan.stages() == 1 || bounds.state_never_fits(plan)) continue;
             INFO(name << " of " << tokens << " tokens on " << nodes << " " << instance << ": "
-                      << planner::describe(plan) << ", recompute " << schedule::name_of(plan.recompute));
+                      << planner::describe(plan));
             planner::StageTable table(graph, bounds);  // of one layout
             const core::Seconds never(1e9);
             const core::Seconds least = planner::PartitionSpace(table, plan).least(never);
@@ -236,6 +237,7 @@ TEST_CASE("memory of a rank is bounded from below, with what waits for the gradi
         int compared = 0, split = 0, close = 0;
         for (std::size_t i = chance() % step; i < plans.size(); i += step) {
             schedule::Plan plan = plans[i];
+            if (plan.recompute == schedule::Recompute::full) plan.recompute_layers = int(chance() % 4);
             const schedule::Partition* const usual = stages.partition(plan);
             const schedule::Schedule* const order = bounds.timed_order(plan);
             if (!usual || !order || order->stages != order->ranks || plan.stages() == 1) continue;
@@ -273,6 +275,6 @@ TEST_CASE("memory of a rank is bounded from below, with what waits for the gradi
         }
         CHECK(compared > 100);
         CHECK(split > 20);
-        CHECK(close > 5);
+        CHECK(close > 3);
     }
 }

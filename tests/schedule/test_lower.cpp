@@ -1,7 +1,9 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <string>
 
 #include "core/diagnostics.h"
 #include "core/document.h"
@@ -351,6 +353,46 @@ TEST_CASE("recomputing everything repeats each layer once, and selective recompu
         for (const model::Operator& op : graph.operators)
             expected += recompute == Recompute::selective && op.in_attention_core;
         CHECK(repeated == expected * plan.micro_batches);
+    }
+}
+
+TEST_CASE("recompute_layers repeats the first layers of each virtual stage, and no other") {
+    const model::ModelGraph graph = load_graph("gpt2");  // twelve layers
+    Plan plan = plan_of(graph, 1, 1, 2, 2, 2);
+    plan.recompute = Recompute::full;
+    // Embedding and three layers; two; five; two and the head.
+    const std::vector<std::int32_t> first_units = {0, 4, 6, 11};
+    plan.partition.first_units = first_units;
+    const std::vector<std::set<std::string>> layers_of_two = {{"layers.0", "layers.1"},
+                                                              {"layers.3", "layers.4"},
+                                                              {"layers.5", "layers.6"},
+                                                              {"layers.10", "layers.11"}};
+    for (const int layers : {1, 2, 4, 12}) {
+        plan.recompute_layers = layers;
+        INFO("layers " << layers);
+        const Program program = lowered(plan, graph);
+        std::map<std::int32_t, std::map<std::string, int>> repeated;  // by stage and unit
+        for (const RankProgram& list : program.classes)
+            for (const Instruction& i : list.instructions)
+                if (i.kind == InstructionKind::compute && i.phase == ComputePhase::recompute)
+                    ++repeated[i.stage][graph.units[graph.operators[i.operators.begin].unit].name];
+        REQUIRE(repeated.size() == 4);
+        const std::size_t most[] = {3, 2, 5, 2};
+        for (const auto& [stage, units] : repeated) {
+            CHECK(units.size() == std::min(std::size_t(layers), most[stage]));
+            for (const auto& [name, times] : units) {
+                CHECK(times == plan.micro_batches);
+                if (layers == 2) CHECK(layers_of_two[std::size_t(stage)].contains(name));
+            }
+        }
+        // Less is kept the more runs again, down to what is kept where all do.
+        const model::OperatorRange stage = program.stages[2].operators;
+        Plan all = plan, fewer = plan;
+        all.recompute_layers = 0;
+        fewer.recompute_layers = 1;
+        const auto saved = [&](const Plan& of) { return activation_footprint(graph, stage, of).saved; };
+        CHECK((saved(plan) == saved(all)) == (layers >= 5));
+        CHECK((saved(plan) < saved(fewer)) == (layers > 1));
     }
 }
 

@@ -17,8 +17,11 @@ double best_by_enumeration(const PartitionProblem& p, std::size_t begin, int sta
     const std::size_t units = p.load.size();
     double best = std::numeric_limits<double>::infinity(),
            load = begin > 0 && begin < units ? p.boundary[begin - 1].value : 0, memory = 0;
+    std::size_t again = 0;
     for (std::size_t end = begin + 1; end <= units; ++end) {
         load += p.load[end - 1].value;
+        if (!p.again.empty() && p.again[end - 1].value > 0 && again++ < p.most_again)
+            load += p.again[end - 1].value;
         memory += p.memory[end - 1].value;
         if (p.memory_limit.value > 0 && memory > p.memory_limit.value) break;
         const double own = load + (end < units ? p.boundary[end - 1].value : 0);
@@ -40,7 +43,11 @@ double largest_load(const PartitionProblem& p, const Partition& partition) {
                                     : p.load.size();
         double load = (begin > 0 ? p.boundary[begin - 1].value : 0) +
                       (end < p.load.size() ? p.boundary[end - 1].value : 0);
-        for (std::size_t i = begin; i < end; ++i) load += p.load[i].value;
+        std::size_t again = 0;
+        for (std::size_t i = begin; i < end; ++i) {
+            load += p.load[i].value;
+            if (!p.again.empty() && p.again[i].value > 0 && again++ < p.most_again) load += p.again[i].value;
+        }
         largest = std::max(largest, load);
     }
     return largest;
@@ -60,6 +67,11 @@ TEST_CASE("the partition is the best of all that exist, with and without a memor
                 core::Seconds(static_cast<double>(random.below(20))));  // small integers: sums are exact
             p.memory.push_back(core::Bytes(static_cast<double>(1 + random.below(9))));
             if (i > 0) p.boundary.push_back(core::Seconds(static_cast<double>(random.below(6))));
+        }
+        if (instance % 3 == 0) {
+            p.most_again = random.below(4);
+            for (std::size_t i = 0; i < units; ++i)
+                p.again.push_back(core::Seconds(static_cast<double>(random.below(3) * random.below(9))));
         }
         if (instance % 2) p.memory_limit = core::Bytes(static_cast<double>(8 + random.below(20)));
         const double best = best_by_enumeration(p, 0, p.stages);

@@ -31,7 +31,7 @@ export function plan_name(plan) {
   parts.push(`micro-batch ${plan.micro_batch} × ${plan.micro_batches}`);
   if (plan.pipeline_parallel > 1) parts.push(plan.schedule.length > 24 ? "searched order" : plan.schedule);
   if (plan.sharding !== "none") parts.push(`${plan.sharding} sharded`);
-  if (plan.recompute !== "none") parts.push(`${plan.recompute} recompute`);
+  if (plan.recompute !== "none") parts.push(`${plan.recompute} recompute${plan.recompute_layers ? ` of ${plan.recompute_layers} layers` : ""}`);
   if (plan.offload && plan.offload !== "none") parts.push(`offload to ${plan.offload}`);
   return parts.join(", ");
 }

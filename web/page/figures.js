@@ -35,7 +35,7 @@ export const sharding = (row) => (row.sharding === "none" ? "none" : `${row.shar
 // What becomes of activations.
 export function keeping(row) {
   const parts = [];
-  if (row.recompute !== "none") parts.push(`${row.recompute} recomputation`);
+  if (row.recompute !== "none") parts.push(`${row.recompute} recomputation${row.recompute_layers ? ` of ${row.recompute_layers} layers` : ""}`);
   if (row.offload !== "none") parts.push(`offload to ${row.offload}`);
   return parts.join(", ") || "kept";
 }

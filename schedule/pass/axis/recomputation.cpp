@@ -13,8 +13,7 @@ public:
 
     void enter_unit(RecipeDraft& recipe, std::int32_t unit) override {
         if (recipe.is_forward() || !recipe.context().has_input_part()) return;
-        const model::OperatorRange operators = recipe.context().units[unit];
-        if (is_recomputed(*draft_.graph, {"", operators}, draft_.plan.recompute)) recipe.run_again(operators);
+        if (recipe.context().runs_again[unit]) recipe.run_again(recipe.context().units[unit]);
     }
     void cut(OperatorCuts& cuts) override {
         if (cuts.is_forward() || cuts.phase() == ComputePhase::backward_weight) return;

@@ -1,0 +1,332 @@
+// What stages hold: activations, parameters and state, and the buckets in which those travel.
+#include <algorithm>
+#include <optional>
+
+#include "core/index/integers.h"
+#include "planner/stage_collection.h"
+#include "sim/cost/framework/framework_lookup.h"
+
+namespace planner {
+
+const schedule::ActivationFootprint& StageCollection::footprint(Shape& shape, const schedule::Plan& plan,
+                                                                model::OperatorRange stage, int segment) {
+    const model::OperatorRange like = repetition_.first_like(stage);
+    const auto [entry, is_new] = shape.footprints.try_emplace({like.begin,
+                                                               like.end,
+                                                               plan.offload != schedule::Offload::none,
+                                                               {plan.passes_per_micro_batch(), segment}});
+    if (!is_new) return entry->second;
+    schedule::Plan bounding = plan;
+    // Frameworks that keep some products and run all else again hold less than the Program, and no less than
+    // if whole units ran again.
+    if (plan.recompute == schedule::Recompute::selective &&
+        sim::framework_traits(plan.framework).recomputes_alternate_products)
+        bounding.recompute = schedule::Recompute::full;
+    return entry->second = schedule::activation_footprint(graph_of(plan, segment), like, bounding);
+}
+
+StageCollection::Saved StageCollection::saved(const schedule::Plan& plan, model::OperatorRange range,
+                                              int segment) {
+    Shape& shape = shape_of(plan);
+    const std::lock_guard lock(shape.guard);
+    const schedule::ActivationFootprint& of_range = footprint(shape, plan, range, segment);
+    return {of_range.saved, of_range.saved_for_weight + of_range.kept_for_weight};
+}
+
+namespace {
+
+// Activations of a stage that may be offloaded: of the first u layers together, and of the largest of them.
+struct Leaving {
+    core::Bytes bytes, largest;
+    std::int64_t copies = 0;
+};
+std::vector<Leaving> leaving_of(const schedule::ActivationFootprint& footprint) {
+    std::vector<Leaving> sums(1);
+    for (const schedule::ActivationFootprint::UnitSaved& unit : footprint.offloadable) {
+        const Leaving& before = sums.back();
+        sums.push_back({before.bytes + unit.bytes, std::max(before.largest, unit.bytes),
+                        before.copies + (unit.bytes.value > 0 ? 1 : 0)});
+    }
+    return sums;
+}
+
+// Number of layers of a stage whose activations are offloaded in each of its passes
+// (schedule/pass/axis/offload.cpp), by stage and micro-batch. Layers run backward in reverse, so the first
+// ones wait longest. A task of a rank is a pass through one layer.
+class UnitsLeaving {
+public:
+    UnitsLeaving(const schedule::Schedule& order, int rank, int horizon,
+                 const std::vector<std::vector<Leaving>>& leaving)
+        : micro_batches_(order.micro_batches) {
+        first_of_.assign(order.stages, 0);
+        for (int s = 0; s < order.stages; ++s)
+            if (schedule::rank_of_stage(order, s) == rank) {
+                first_of_[s] = std::ssize(count_);
+                count_.resize(count_.size() + micro_batches_);
+            }
+        std::int64_t task = 0;
+        for (const schedule::Action& action : order.actions[rank]) {
+            if (action.kind != schedule::ActionKind::forward && !schedule::is_backward_part(action.kind))
+                continue;
+            const std::int64_t units = std::ssize(leaving[action.stage]) - 1;
+            std::int64_t& count = count_[index_of(action)];
+            if (action.kind == schedule::ActionKind::forward) count = task;  // until backward is met
+            else if (action.kind != schedule::ActionKind::backward_weight) {
+                const std::int64_t forward = count;
+                count = 0;
+                while (count < units && schedule::leaves(forward + count, task + units - 1 - count, horizon))
+                    ++count;
+            }
+            task += units;
+        }
+    }
+    std::size_t of(const schedule::Action& action) const { return count_[index_of(action)]; }
+
+private:
+    std::size_t index_of(const schedule::Action& action) const {
+        return first_of_[action.stage] + action.micro_batch;
+    }
+
+    int micro_batches_;
+    std::vector<std::int64_t> first_of_, count_;
+};
+
+}  // namespace
+
+const std::vector<RankActivations>& StageCollection::activations(const schedule::Plan& plan,
+                                                                 const schedule::Schedule& order) {
+    Shape& shape = shape_of(plan);
+    const bool offloads = plan.offload != schedule::Offload::none;
+    return shape.made_once(shape.activations,
+                           std::pair(&order, offloads ? plan.activation_loading_horizon : 0),
+                           [&] { return activations(shape, plan, order, *stages(plan)); });
+}
+
+std::vector<RankActivations> StageCollection::activations(const schedule::Plan& plan,
+                                                          const schedule::Schedule& order,
+                                                          const std::vector<model::OperatorRange>& ranges) {
+    return activations(shape_of(plan), plan, order, ranges);
+}
+
+std::vector<RankActivations> StageCollection::activations(Shape& shape, const schedule::Plan& plan,
+                                                          const schedule::Schedule& order,
+                                                          const std::vector<model::OperatorRange>& ranges) {
+    const bool offloads = plan.offload != schedule::Offload::none;
+    std::vector<RankActivations> ranks;
+    const int passes = plan.passes_per_micro_batch(), last = passes - 1;
+    std::vector<const schedule::ActivationFootprint*> by_stage;  // and segment
+    std::vector<std::vector<Leaving>> leaving;
+    {
+        const std::lock_guard lock(shape.guard);
+        for (const model::OperatorRange range : ranges)
+            for (int segment = 0; segment < passes; ++segment)
+                by_stage.push_back(&footprint(shape, plan, range, segment));
+    }
+    for (std::size_t s = 1; s <= ranges.size(); ++s) leaving.push_back(leaving_of(*by_stage[s * passes - 1]));
+    for (int rank = 0; rank < order.ranks; ++rank) {
+        std::optional<UnitsLeaving> units;
+        if (offloads) units.emplace(order, rank, plan.activation_loading_horizon, leaving);
+        RankActivations result;
+        core::Bytes held;
+        for (const schedule::Action& action : order.actions[rank]) {
+            const std::size_t stage = action.stage;
+            const auto of_segment = [&](int segment) -> const schedule::ActivationFootprint& {
+                return *by_stage[stage * passes + segment];
+            };
+            const schedule::ActivationFootprint& f = of_segment(action.segment);
+            const Leaving away = units ? leaving[stage][units->of(action)] : Leaving{};
+            switch (action.kind) {
+                case schedule::ActionKind::forward:
+                    held += f.saved - away.bytes;
+                    result.peak = std::max(result.peak, held + f.forward_transient + away.largest);
+                    result.offloaded += away.bytes;
+                    result.copies += away.copies;
+                    break;
+                case schedule::ActionKind::backward:
+                    // The last segment leaves gradients for the keys and values of the earlier ones, partly
+                    // where its own activations were; they go with these.
+                    if (last > 0 && action.segment == last) held += f.key_value_gradient * last - f.reused;
+                    result.peak = std::max(result.peak, held + f.backward_transient + away.largest);
+                    held -= f.saved - away.bytes;
+                    if (last > 0)
+                        held += action.segment == last ? f.reused
+                                                       : core::Bytes(0) - of_segment(last).key_value_gradient;
+                    break;
+                case schedule::ActionKind::backward_input:
+                    held += f.kept_for_weight;
+                    result.peak = std::max(result.peak, held + (units ? away.largest : f.input_transient));
+                    held -= f.saved - away.bytes -
+                            f.saved_for_weight;  // activations loaded for weight gradients stay
+                    break;
+                case schedule::ActionKind::backward_weight:
+                    result.peak = std::max(result.peak, held + f.weight_transient);
+                    held -= f.saved_for_weight + f.kept_for_weight;
+                    break;
+                case schedule::ActionKind::recompute:
+                case schedule::ActionKind::send_forward:
+                case schedule::ActionKind::receive_forward:
+                case schedule::ActionKind::send_backward:
+                case schedule::ActionKind::receive_backward:
+                case schedule::ActionKind::unshard:
+                case schedule::ActionKind::reshard:
+                case schedule::ActionKind::reduce_gradient:
+                case schedule::ActionKind::optimizer_step: break;  // these cells hold no activations
+            }
+        }
+        ranks.push_back(result);
+    }
+    return ranks;
+}
+
+const std::vector<schedule::StateElements>& StageCollection::state_elements(const schedule::Plan& plan,
+                                                                            const schedule::Schedule& order) {
+    Shape& shape = shape_of(plan);
+    return shape.made_once(shape.state_elements, &order,
+                           [&] { return state_elements(plan, order, *stages(plan)); });
+}
+
+std::vector<schedule::StateElements> StageCollection::state_elements(
+    const schedule::Plan& plan, const schedule::Schedule& order,
+    const std::vector<model::OperatorRange>& ranges) const {
+    std::vector<std::vector<model::OperatorRange>> mine(order.ranks);
+    for (int s = 0; s < order.stages; ++s) mine[schedule::rank_of_stage(order, s)].push_back(ranges[s]);
+    std::vector<schedule::StateElements> elements;
+    for (const std::vector<model::OperatorRange>& of_rank : mine)
+        elements.push_back(schedule::state_elements(graph_, of_rank, plan));
+    return elements;
+}
+
+schedule::StateElements StageCollection::parameter_count(const schedule::Plan& plan,
+                                                         model::OperatorRange range) {
+    ParameterCount count;
+    {
+        const std::lock_guard lock(guard_);
+        const auto [entry, is_new] = parameter_counts_.try_emplace({range.begin, range.end});
+        if (is_new) {
+            entry->second.all = static_cast<double>(model::parameter_count(graph_, range));
+            for (std::int32_t i = range.begin; i < range.end; ++i)
+                for (const model::ParameterId id : graph_.operators[i].parameters)
+                    if (graph_.parameter(id).is_expert)
+                        entry->second.experts +=
+                            static_cast<double>(model::element_count(graph_.parameter(id).shape));
+        }
+        count = entry->second;
+    }
+    const int tensor = plan.layout.tensor, expert = plan.layout.expert;
+    if (expert == 1) return {count.all / tensor, 0};
+    return {(count.all - count.experts) / tensor, count.experts / tensor / expert};
+}
+
+// Lowering divides the parameters of a rank among buckets stage by stage: the rest of the model, on other
+// ranks, only tells which of them are tied.
+const std::vector<StageCollection::Bucket>& StageCollection::buckets(const schedule::Plan& plan,
+                                                                     model::OperatorRange stage) {
+    const model::OperatorRange like = repetition_.first_like(stage);
+    const std::lock_guard lock(guard_);
+    const auto [entry, is_new] = buckets_.try_emplace(
+        {plan.layout.tensor, plan.layout.expert, plan.sequence_parallel,
+         plan.shards(schedule::Sharding::parameters), plan.gradient_bucket.value, like.begin, like.end});
+    if (!is_new) return entry->second;
+    std::vector<schedule::StageInfo> stages;
+    const auto add = [&](std::int32_t begin, std::int32_t end, int rank) {
+        if (begin == end) return;
+        schedule::StageInfo& info = stages.emplace_back();
+        info.operators = {begin, end};
+        info.rank = rank;
+    };
+    add(0, like.begin, 1);
+    add(like.begin, like.end, 0);
+    add(like.end, static_cast<std::int32_t>(graph_.operators.size()), 1);
+    std::map<std::pair<std::int64_t, bool>, int> counts;
+    for (const schedule::ParameterBucket& bucket : schedule::buckets_of_rank(graph_, plan, stages, 0).buckets)
+        if (bucket.tied_ranks.empty()) ++counts[{bucket.elements, bucket.is_expert}];
+    for (const auto& [what, count] : counts) entry->second.push_back({what.first, what.second, count});
+    return entry->second;
+}
+
+double StageCollection::largest_parameter(const schedule::Plan& plan) const {
+    const model::CostContext context = plan.cost_context();
+    std::int64_t largest = 0;
+    for (const std::int32_t i : core::indices(graph_.parameters))
+        largest = std::max(largest, model::parameter_elements(graph_, model::ParameterId(i), context));
+    return double(largest);
+}
+
+double StageCollection::tied_elements(const schedule::Plan& plan) const {
+    double elements = 0;
+    for (const model::TiedParameter& parameter : tied_)
+        elements += double(model::element_count(graph_.parameter(parameter.parameter).shape)) *
+                    double(parameter.units.size());
+    return elements / plan.layout.tensor;
+}
+
+const std::vector<RankParameters>& StageCollection::rank_parameters(const schedule::Plan& plan,
+                                                                    const schedule::Schedule& order) {
+    Shape& shape = shape_of(plan);
+    return shape.made_once(shape.rank_parameters, &order,
+                           [&] { return rank_parameters(plan, order, *stages(plan)); });
+}
+
+std::vector<RankParameters> StageCollection::rank_parameters(
+    const schedule::Plan& plan, const schedule::Schedule& order,
+    const std::vector<model::OperatorRange>& ranges) {
+    std::vector<RankParameters> ranks(order.ranks);
+    std::size_t unit = 0;
+    for (int s = 0; s < order.stages; ++s) {
+        const model::OperatorRange range = ranges[s];
+        const int rank = schedule::rank_of_stage(order, s);
+        RankParameters& of_rank = ranks[rank];
+        const schedule::StateElements elements = parameter_count(plan, range);
+        of_rank.dense += elements.dense;
+        of_rank.experts += elements.experts;
+        for (; unit < graph_.units.size() && graph_.units[unit].operators.end <= range.end; ++unit) {
+            const schedule::StateElements of_unit = parameter_count(plan, graph_.units[unit].operators);
+            of_rank.largest_unit = std::max(of_rank.largest_unit, of_unit.dense + of_unit.experts);
+        }
+    }
+    return ranks;
+}
+
+StageCollection::TiedCopies StageCollection::copies_of(
+    const model::TiedParameter& parameter, const schedule::Plan& plan, const schedule::Schedule& order,
+    const std::function<int(std::int32_t unit)>& stage) const {
+    TiedCopies copies;
+    copies.elements = static_cast<double>(model::element_count(graph_.parameter(parameter.parameter).shape)) /
+                      plan.layout.tensor;
+    for (const std::int32_t unit : parameter.units)
+        copies.ranks.push_back(schedule::rank_of_stage(order, stage(unit)));
+    std::sort(copies.ranks.begin(), copies.ranks.end());
+    copies.ranks.erase(std::unique(copies.ranks.begin(), copies.ranks.end()), copies.ranks.end());
+    return copies;
+}
+
+std::vector<StageCollection::TiedCopies> StageCollection::tied_copies(
+    const schedule::Plan& plan, const schedule::Schedule& order,
+    const std::vector<model::OperatorRange>& ranges) const {
+    std::vector<TiedCopies> all;
+    for (const model::TiedParameter& parameter : tied_) {
+        TiedCopies copies = copies_of(parameter, plan, order, [&](std::int32_t unit) {
+            const std::int32_t begin = graph_.units[unit].operators.begin;
+            const auto stage = std::find_if(ranges.begin(), ranges.end(),
+                                            [&](model::OperatorRange range) { return begin < range.end; });
+            return int(stage - ranges.begin());
+        });
+        if (copies.ranks.size() > 1) all.push_back(std::move(copies));
+    }
+    return all;
+}
+
+std::vector<StageCollection::TiedCopies> StageCollection::tied_ends(const schedule::Plan& plan,
+                                                                    const schedule::Schedule& order) const {
+    const std::vector<std::int32_t> ends = {0, core::count_of(graph_.units) - 1};
+    std::vector<TiedCopies> all;
+    for (const model::TiedParameter& parameter : tied_) {
+        if (parameter.units != ends) continue;
+        TiedCopies copies = copies_of(parameter, plan, order,
+                                      [&](std::int32_t unit) { return unit == 0 ? 0 : order.stages - 1; });
+        if (copies.ranks.size() > 1) all.push_back(std::move(copies));
+    }
+    return all;
+}
+
+}  // namespace planner
