@@ -3,16 +3,17 @@
 #include <fmt/core.h>
 
 #include "planner/partition/partitions.h"
+#include "planner/search.h"
 
 namespace planner {
 
-std::vector<std::pair<std::string, std::string>> fixed_axes(bool covers_partitions, bool is_refined) {
+std::vector<std::pair<std::string, std::string>> fixed_axes(const SearchAccount& account) {
     const auto refined = [&](const char* rule, const char* of_first) {
-        return std::string(rule) + (is_refined ? std::string("; of the first plan ") + of_first : "");
+        return std::string(rule) + (account.is_refined ? std::string("; of the first plan ") + of_first : "");
     };
     return {
         {"partition",
-         covers_partitions
+         account.covers_partitions
              ? fmt::format(
                    "of plans with several stages a rank and more than {:.0f} partitions, and of plans "
                    "that offload: the longest stage is shortest, and some others; of the first no move "
@@ -29,6 +30,11 @@ std::vector<std::pair<std::string, std::string>> fixed_axes(bool covers_partitio
          "only what does not fit: the longest activation_loading_horizon (a power of two) that does, and "
          "shorter ones that may be the best of all; none where the shortest needs more than 1.005 times the "
          "memory"},
+        {"recompute_layers",
+         account.recomputes_some
+             ? "all or none; of a plan too large for memory with none also the fewest layers "
+               "of each stage with which it fits"
+             : "all or none"},
         {"sequence_parallel", "wherever tokens divide"},
         {"tensor_overlap", "of the base plan, or the values that are asked for"},
         {"gradient_bucket",

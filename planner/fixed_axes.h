@@ -7,9 +7,11 @@
 
 namespace planner {
 
-// Axes in the words of the plan file, each with its rule: where a search looked at other partitions than the
-// one that balances stages and where it did not, and where the first plan is refined (refinement.h) and where
-// it is not.
-std::vector<std::pair<std::string, std::string>> fixed_axes(bool covers_partitions, bool is_refined);
+struct SearchAccount;
+
+// Axes in the words of the plan file, each with its rule, which depends on what the search did beside its
+// space: other partitions than the one that balances stages, a refined first plan (refinement.h), layers of
+// which some run again.
+std::vector<std::pair<std::string, std::string>> fixed_axes(const SearchAccount& account);
 
 }  // namespace planner

@@ -67,6 +67,15 @@ void add_buckets(const Plan& plan, std::vector<Plan>& plans) {
     }
 }
 
+void add_layers(const Plan& plan, std::vector<Plan>& plans) {
+    if (plan.recompute_layers == 0) return;
+    for (const int layers : {plan.recompute_layers - 1, plan.recompute_layers + 1}) {
+        if (layers == 0) continue;
+        plans.push_back(plan);
+        plans.back().recompute_layers = layers;
+    }
+}
+
 void add_shardings(const Plan& plan, std::vector<Plan>& plans) {
     if (plan.layout.data == 1) return;
     for (const Sharding sharding :
@@ -85,6 +94,7 @@ std::vector<Plan> refinements(const Plan& plan, bool was_refined) {
     add_shard_degrees(plan, plans);
     add_group_sizes(plan, plans);
     add_buckets(plan, plans);
+    add_layers(plan, plans);
     if (was_refined) add_shardings(plan, plans);
     return plans;
 }

@@ -152,12 +152,16 @@ void Search::judge_bounds(double registered) {
 SearchResult Search::run(core::Diagnostics& diagnostics) {
     // Every legal plan is an entry, or one of the plans that an entry stands for.
     enumerate();
+    result_.account.recomputes_some =
+        request_.recomputes_some && times_plans() && request_.limits.recompute.empty();
     // A plan that is usually good is found, and the best within single steps of it.
     probe_usual_plans(diagnostics);
     // Every family has a bound of the work of its plans, or a rejection.
     bound_families();
     // Nothing is better than the best but other partitions of plans, unless time is up.
     search_waves(diagnostics, share_of_waves);
+    // Nor with some layers of a plan run again that is too large for memory with none.
+    recompute_some(diagnostics);
     // No partition of the plans whose partitions are covered is better than the first, and no move of one of
     // its cuts is, unless time is up.
     if (request_.uses_bounds) search_partitions();

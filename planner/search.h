@@ -67,6 +67,8 @@ struct SearchRequest {
     bool keeps_front = false;      // SearchResult::front
     bool searches_orders = false;  // of the ranked plans, each with an order of its own where that is better
     bool refines_first = false;    // by values beside those of the space (refinement.h)
+    // Of a plan too large for memory also some layers of each stage run again: the fewest with which it fits.
+    bool recomputes_some = false;
     // Called between pieces of work, many times a second, from the thread that called the search.
     std::function<void(const SearchProgress&)> progress = {};
     // True ends the search as its time limit does, also where there is no plan yet. From any thread.
@@ -127,9 +129,11 @@ struct SearchAccount {
     // has the one that balances its stages.
     bool covers_partitions = false;
     PartitionAccount partitions;
-    std::size_t refinements = 0;      // of first plans, looked at
-    bool is_refined = false;          // none of them is better than the first plan by a thousandth
-    std::size_t bounded_targets = 0;  // of the unsearched clusters those that bounds do not exclude
+    bool recomputes_some = false;       // plans too large for memory also ran some of their layers again
+    std::size_t partly_recomputed = 0;  // such plans, simulated and allowed, beside the space
+    std::size_t refinements = 0;        // of first plans, looked at
+    bool is_refined = false;            // none of them is better than the first plan by a thousandth
+    std::size_t bounded_targets = 0;    // of the unsearched clusters those that bounds do not exclude
 };
 
 // The candidate that exceeds its device's memory by the least.

@@ -83,8 +83,7 @@ core::Value axes_of(const planner::SearchAccount& account) {
     core::Value axes = core::Value::table();
     axes["covered"] = planner::covered_axes(account.covers_partitions);
     core::Value fixed = core::Value::table();
-    for (const auto& [axis, rule] : planner::fixed_axes(account.covers_partitions, account.is_refined))
-        fixed[axis] = rule;
+    for (const auto& [axis, rule] : planner::fixed_axes(account)) fixed[axis] = rule;
     axes["fixed"] = std::move(fixed);
     return axes;
 }
@@ -120,6 +119,7 @@ core::Value account_of(const planner::SearchAccount& account, planner::Objective
     partitions["simulated"] = account.partitions.simulated;
     partitions["open"] = account.partitions.open;
     value["partitions"] = std::move(partitions);
+    value["partly_recomputed"] = account.partly_recomputed;
     value["refinements"] = account.refinements;
     value["bounded_targets"] = account.bounded_targets;
     value["axes"] = axes_of(account);

@@ -41,7 +41,8 @@ void Search::bound(Entry& entry, GuardedBounds& guarded) const {
     entry.memory = *memory;
     if (memory->state + device.context_memory > device.memory) entry.rejection = Rejection::state;
     else if (memory->peak > device.memory) entry.rejection = Rejection::activations;
-    if (entry.rejection == Rejection::state || (entry.rejection && entry.stands_for == 1)) return;
+    if (entry.rejection && entry.stands_for == 0) entry.fewest_layers = fewest_layers(entry);
+    if (entry.rejection == Rejection::state || (entry.rejection && entry.stands_for <= 1)) return;
     {
         const std::lock_guard lock(guarded.guard);
         entry.time_bound = std::max(entry.time_bound, bounds.time(entry.plan));
@@ -153,7 +154,7 @@ void Search::open_families(const std::vector<std::size_t>& opened) {
 
 // Where activations are too much, or every horizon counts, the plan with offload becomes an entry of its own.
 void Search::offload_where_needed(std::size_t i) {
-    if (!request_.uses_bounds || entries_[i].stands_for == 1 ||
+    if (!request_.uses_bounds || entries_[i].stands_for <= 1 ||
         !(entries_[i].rejection == Rejection::activations ||
           (looks_at_every_horizon() && !entries_[i].rejection)))
         return;
@@ -237,7 +238,10 @@ void Search::tighten_all(const std::vector<std::size_t>& loose) {
     work_on(loose.size(), [&](std::size_t i) { tighten(entries_[loose[i]]); });
     for (std::size_t l = 0; l < loose.size(); ++l) {
         const std::size_t i = loose[l];
-        if (!was_bounded[l]) offload_where_needed(i);
+        if (!was_bounded[l]) {
+            recompute_where_needed(i);
+            offload_where_needed(i);
+        }
         if (const std::size_t skipped = std::exchange(entries_[i].skipped, 0); skipped > 0)
             result_.account.rejected[Rejection::activations] += skipped;
         enter(i);

@@ -42,6 +42,7 @@ int simulated_micro_batches(const schedule::Plan& plan);
 sim::EvaluateOptions quick_options(const schedule::Plan& plan, const sim::CostConstants& constants);
 bool is_run(const Target& target, const schedule::Plan& plan);
 bool has_unit_without_parameters(const model::ModelGraph& graph);
+int recomputable_units(const model::ModelGraph& graph);
 
 struct Entry {
     std::size_t target = 0;
@@ -65,8 +66,12 @@ struct Entry {
     // of any. And where that one fitted: longer ones again.
     bool is_shortest = false, knows_shortest = false;
     std::size_t first = 0, end = 0;
-    std::size_t stands_for =
-        1;  // plans of the space: this one, and those that are looked at after it, if at all
+    // Plans of the space: this one, and those that are looked at after it, if at all; 0: it is beside the
+    // space.
+    std::size_t stands_for = 1;
+    // Of a plan too large for memory: so many layers of each stage must run again for it to fit, by its
+    // bounds. 0: none are asked for, or all must.
+    int fewest_layers = 0;
     std::size_t skipped = 0;  // of the last choice of a horizon: plans that cannot fit
 };
 
@@ -237,6 +242,11 @@ private:
     std::vector<std::size_t> next_families() const;
     void open_families(const std::vector<std::size_t>& opened);
     void offload_where_needed(std::size_t i);
+    // Parts of recomputing.cpp.
+    void recompute_some(core::Diagnostics& diagnostics);
+    bool may_recompute_some(const Entry& entry) const;
+    int fewest_layers(const Entry& entry) const;
+    void recompute_where_needed(std::size_t i);
     Wave next_wave() const;
     Wave late_wave();
     HurryKey hurry_key(std::size_t i) const;
@@ -310,8 +320,9 @@ private:
     std::set<Key> queue_;
     std::set<HurryKey> hurried_;  // the queue once more, from when a search is late without a plan
     bool is_hurried_ = false;
-    std::vector<std::size_t> pursued_;  // entries in the place of ones that needed too much memory
-    std::vector<std::size_t> shorter_;  // entries in the queue of plans that fit with a longer horizon
+    std::vector<std::size_t> pursued_;    // entries in the place of ones that needed too much memory
+    std::vector<std::size_t> too_large_;  // entries of the space that a simulation found too large for memory
+    std::vector<std::size_t> shorter_;    // entries in the queue of plans that fit with a longer horizon
     std::size_t wanted_ = 1;
     SearchResult result_;
     // The least value that something not looked at may have.
@@ -331,6 +342,7 @@ private:
     OrderCollection orders_{&work_};
     std::vector<std::unique_ptr<StageCollection>> stages_;  // one a target
     const bool has_bare_unit_ = has_unit_without_parameters(graph_);
+    const int layers_ = recomputable_units(graph_);
     mutable std::deque<sim::KnownCandidates> known_candidates_;  // one a target
     std::optional<double> told_least_;
     Clock::time_point begin_ = Clock::now();

@@ -126,7 +126,7 @@ std::optional<Entry> Search::after_taking(Entry& entry, std::optional<Rejection>
     const bool is_too_slow = rejection == Rejection::deadline || rejection == Rejection::budget;
     const bool goes_on =
         looks_at_every_horizon() || is_too_large || (!is_first && (!rejection || is_too_slow));
-    if (!request_.uses_bounds || entry.stands_for == 1 || !goes_on) return std::nullopt;
+    if (!request_.uses_bounds || entry.stands_for <= 1 || !goes_on) return std::nullopt;
     if (is_too_large && entry.is_shortest &&
         peak > targets_[entry.target].cluster.instance.device.memory * (1 + least_excess))
         return std::nullopt;
@@ -163,6 +163,14 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
         }
         entries_[taken[i]].is_taken = true;
         note_order(ranked[i].plan, true, Settling(ranked[i].evaluation));
+        if (rejections[i] == Rejection::simulated_peak) {
+            if (entries_[taken[i]].stands_for == 0) {
+                entries_[taken[i]].fewest_layers = fewest_layers(entries_[taken[i]]);
+                recompute_where_needed(taken[i]);
+            } else {
+                too_large_.push_back(taken[i]);
+            }
+        }
         if (std::optional<Entry> next =
                 after_taking(entries_[taken[i]], rejections[i], ranked[i].evaluation.peak_memory)) {
             add(std::move(*next));
@@ -174,7 +182,7 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
         }
         const Entry& entry = entries_[taken[i]];
         if (!rejections[i]) {
-            ++account.evaluated;
+            ++(entry.stands_for > 0 ? account.evaluated : account.partly_recomputed);
             if (entry.stands_for > 1) account.rejected[Rejection::unneeded] += entry.stands_for - 1;
             if (request_.keeps_front) add_to_front(result_.front, ranked[i]);
             result_.near_ties.add(ranked[i], targets_[ranked[i].candidate].cluster.nodes);
@@ -184,7 +192,7 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
         }
         if (!account.rejected.contains(*rejections[i]) && problems[i].has_errors())
             diagnostics.append(problems[i]);
-        account.rejected[*rejections[i]] += entry.stands_for;
+        if (entry.stands_for > 0) account.rejected[*rejections[i]] += entry.stands_for;
         const sim::Evaluation& evaluation = ranked[i].evaluation;
         if (rejections[i] == Rejection::simulated_peak)
             keep_shortfall({ranked[i].candidate, ranked[i].plan, evaluation.peak_memory,

@@ -167,7 +167,7 @@ planner::SearchResult search(const WhyNotRequest& request, const sim::Scenario& 
     question.threads = request.threads;
     question.time_limit = request.time_limit;
     question.constants = request.posterior().cost_constants();
-    question.refines_first = true;
+    question.refines_first = question.recomputes_some = true;
     if (request.runner && !targets.empty())
         question.offload =
             api::offload_of(*request.runner, targets.front(), scenario.graph, question.offload);

@@ -1,0 +1,139 @@
+// Plans of which some layers run again, beside the space of a search.
+#include <catch2/catch.hpp>
+
+#include "core/diagnostics.h"
+#include "planner/explain.h"
+#include "planner/search.h"
+#include "planner/search_space.h"
+#include "planner/stage_collection.h"
+#include "tests/model/catalogue.h"
+#include "tests/planner/questions.h"
+
+namespace {
+
+// Eight layers of 1,024 on samples of 8,192 tokens: a layer keeps some 0.3 GiB of a sample, and its input
+// 16 MiB.
+model::ModelGraph small_llama() {
+    core::Value table;
+    table["family"] = "llama";
+    table["name"] = "small llama";
+    for (const auto& [key, value] : {std::pair{"hidden", 1024},
+                                     {"ffn", 2816},
+                                     {"layers", 8},
+                                     {"heads", 8},
+                                     {"vocabulary", 1024},
+                                     {"sequence_length", 8192},
+                                     {"max_positions", 8192}})
+        table[key] = value;
+    return graph_of(table);
+}
+
+planner::Target tight(double gibibytes) {
+    planner::Target target = target_of("g5.12xlarge", 1);
+    target.cluster.instance.device.memory = core::gibibytes(gibibytes);
+    return target;
+}
+
+std::optional<sim::Evaluation> evaluated(const model::ModelGraph& graph, const planner::Target& target,
+                                         const schedule::Plan& plan) {
+    core::Diagnostics diagnostics;
+    return sim::evaluate(graph, target.cluster, plan, diagnostics);
+}
+
+}  // namespace
+
+TEST_CASE("of a plan too large for memory as few layers run again as fit, where that is best of all") {
+    const model::ModelGraph graph = small_llama();
+    int partly = 0;
+    for (const double gibibytes : {2.2, 2.6, 3.0, 3.4, 3.8}) {
+        INFO(gibibytes << " GiB");
+        const std::vector<planner::Target> targets = {tight(gibibytes)};
+        planner::SearchRequest request;
+        request.global_batch = 8;
+        request.keep = 1;
+        request.most_virtual_stages = 1;
+        request.offload = schedule::Offload::none;
+        core::Diagnostics diagnostics;
+        const planner::SearchResult plain = planner::search_plans(graph, targets, request, diagnostics);
+        request.recomputes_some = true;
+        const planner::SearchResult some = planner::search_plans(graph, targets, request, diagnostics);
+        request.threads = 1;
+        const planner::SearchResult alone = planner::search_plans(graph, targets, request, diagnostics);
+        REQUIRE(plain.plans.size() == 1);
+        REQUIRE(some.plans.size() == 1);
+        const planner::RankedPlan& first = some.plans.front();
+        CHECK(first.value <= plain.plans.front().value);
+        CHECK(alone.plans.front().plan == first.plan);
+        CHECK(some.account.is_proven_optimal);
+        CHECK(*some.account.lower_bound <= first.value * (1 + 1e-9));
+        CHECK(some.account.space == plain.account.space);
+        CHECK(sum_of(some.account) == some.account.space);
+        CHECK(plain.account.partly_recomputed == 0);
+        CHECK_FALSE(plain.account.recomputes_some);
+        CHECK(some.account.recomputes_some);
+        if (first.plan.recompute_layers > 0) {
+            ++partly;
+            CHECK(some.account.partly_recomputed > 0);
+            schedule::Plan fewer = first.plan;
+            if (--fewer.recompute_layers == 0) fewer.recompute = schedule::Recompute::none;
+            CHECK_FALSE(evaluated(graph, targets[0], fewer)->fits);
+            schedule::Plan all = first.plan;
+            all.recompute_layers = 0;
+            CHECK(evaluated(graph, targets[0], all)->step_time.value > first.value);
+        }
+        // None of all plans is better with any number of layers run again.
+        planner::StageCollection stages(graph, targets[0].cluster.instance.device);
+        const std::vector<schedule::Plan> plans =
+            planner::legal_plans(graph, targets[0].cluster,
+                                 {.global_batch = 8, .base = targets[0].base, .most_virtual_stages = 1});
+        int fitting = 0;
+        for (std::size_t i = 0; i < plans.size(); ++i) {
+            schedule::Plan plan = plans[i];
+            if (plan.recompute != schedule::Recompute::full) continue;
+            plan.recompute_layers = 1 + int(i % 7);
+            const schedule::Partition* const partition = stages.partition(plan);
+            if (!partition) continue;
+            plan.partition = *partition;
+            const std::optional<sim::Evaluation> evaluation = evaluated(graph, targets[0], plan);
+            REQUIRE(evaluation);
+            if (!evaluation->fits) continue;
+            ++fitting;
+            INFO(planner::describe(plan));
+            CHECK(evaluation->step_time.value >= first.value * (1 - 1e-9));
+        }
+        CHECK(fitting > 10);
+    }
+    CHECK(partly > 0);
+}
+
+TEST_CASE("layers run again in part only where recomputation is free to choose") {
+    const model::ModelGraph graph = small_llama();
+    planner::SearchRequest request;
+    request.global_batch = 8;
+    request.most_virtual_stages = 1;
+    request.offload = schedule::Offload::none;
+    request.recomputes_some = true;
+    const auto partly_of = [&](const planner::Target& target) {
+        core::Diagnostics diagnostics;
+        const planner::SearchResult result = planner::search_plans(graph, {target}, request, diagnostics);
+        REQUIRE_FALSE(result.plans.empty());
+        for (const planner::RankedPlan& ranked : result.plans)
+            if (ranked.plan.recompute_layers > 0) return true;
+        return result.account.recomputes_some && result.account.partly_recomputed > 0;
+    };
+    SECTION("what runs the plan takes none") {
+        planner::Target target = tight(3.0);
+        auto runnable = std::make_shared<planner::RunnablePlans>();
+        runnable->takes = [](const schedule::Plan& plan) { return plan.recompute_layers == 0; };
+        target.runnable = runnable;
+        CHECK_FALSE(partly_of(target));
+    }
+    SECTION("a value is asked for") {
+        request.limits.recompute = {schedule::Recompute::none, schedule::Recompute::full};
+        CHECK_FALSE(partly_of(tight(3.0)));
+    }
+    SECTION("memory decides") {
+        request.objective = planner::Objective::memory;
+        CHECK_FALSE(partly_of(tight(3.0)));
+    }
+}
