@@ -16,7 +16,7 @@ namespace {
 
 // Plans walked and partitions simulated before results are looked at; fixed, so that the answer does not
 // depend on the threads.
-constexpr std::size_t looked_at_at_once = 64, walked_at_once = 64, simulated_at_once = 4;
+constexpr std::size_t looked_at_at_once = 1024, walked_at_once = 64, simulated_at_once = 4;
 // Partial partitions visited for one plan: less than a tenth of a second.
 constexpr std::size_t most_visited = 40'000;
 constexpr int most_tries_of_a_walk = 5;

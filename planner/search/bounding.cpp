@@ -235,7 +235,18 @@ void Search::tighten_all(const std::vector<std::size_t>& loose) {
     for (const std::size_t i : loose) leave_queue(i);
     std::vector<bool> was_bounded;
     for (const std::size_t i : loose) was_bounded.push_back(entries_[i].is_bounded);
-    work_on(loose.size(), [&](std::size_t i) { tighten(entries_[loose[i]]); });
+    // Those of one compute order, which differ in their sharding, share what takes long: a second thread
+    // would wait for it. And those of one layout some more, so layouts take turns.
+    std::map<std::pair<std::size_t, schedule::Plan::OrderKey>, std::vector<std::size_t>> alike;
+    for (const std::size_t i : loose) alike[{entries_[i].group, entries_[i].plan.order_key()}].push_back(i);
+    std::map<std::size_t, std::size_t> turns;  // of each layout
+    std::multimap<std::size_t, const std::vector<std::size_t>*> by_turn;
+    for (const auto& [key, entries] : alike) by_turn.emplace(turns[groups_[key.first].layout]++, &entries);
+    std::vector<const std::vector<std::size_t>*> tasks;
+    for (const auto& [turn, entries] : by_turn) tasks.push_back(entries);
+    work_on(tasks.size(), [&](std::size_t t) {
+        for (const std::size_t i : *tasks[t]) tighten(entries_[i]);
+    });
     for (std::size_t l = 0; l < loose.size(); ++l) {
         const std::size_t i = loose[l];
         if (!was_bounded[l]) {

@@ -9,11 +9,13 @@
 
 namespace planner {
 
-int recomputable_units(const model::ModelGraph& graph) {
+std::vector<int> layers_before_units(const model::ModelGraph& graph) {
     std::vector<model::OperatorRange> units;
     for (const model::Unit& unit : graph.units) units.push_back(unit.operators);
-    const std::vector<char> can = schedule::recomputed_units(graph, units, schedule::Recompute::full, 0);
-    return int(std::count(can.begin(), can.end(), 1));
+    std::vector<int> before = {0};
+    for (const char can : schedule::recomputed_units(graph, units, schedule::Recompute::full, 0))
+        before.push_back(before.back() + can);
+    return before;
 }
 
 bool Search::may_recompute_some(const Entry& entry) const {
@@ -25,43 +27,89 @@ bool Search::may_recompute_some(const Entry& entry) const {
            targets_[entry.target].base.recompute == schedule::Recompute::none;
 }
 
-// More than it has; 0 where nothing less than all layers is enough. What is kept falls by about as much with
-// every layer, so a straight line between what is kept now and where all run again tells how many to try: if
-// they are too few, more are tried after that.
+// With so many layers of each stage run again, by the work of all stages: as one stage of the whole model
+// that runs as many again as they do.
+bool Search::may_be_best(const Entry& entry, int layers) const {
+    schedule::Plan plan = entry.plan;
+    const std::vector<model::OperatorRange>* const stages = stages_[entry.target]->stages(plan);
+    core::require(stages != nullptr, "what is too large has stages");
+    plan.recompute = schedule::Recompute::full;
+    plan.recompute_layers = 0;
+    for (const model::OperatorRange stage : *stages) {
+        const int held = layers_before_[graph_.operators[stage.end - 1].unit + 1] -
+                         layers_before_[graph_.operators[stage.begin].unit];
+        plan.recompute_layers += std::min(layers, held);
+    }
+    GuardedBounds& guarded = *bounds_[entry.layout];
+    work_.add(1, per_family);
+    const std::lock_guard lock(guarded.guard);
+    return value_of(entry.target, guarded.bounds.time_of_work(plan), core::Bytes(0)) < best_value();
+}
+
+// More than it has; 0 where nothing less than all layers is enough, or the best is faster. What is kept falls
+// by about as much with every layer, so a straight line between what is kept now and where all run again
+// tells how many to try: if they are too few, more are tried after that.
 int Search::fewest_layers(const Entry& entry) const {
     if (!may_recompute_some(entry)) return 0;
     const core::Bytes available = targets_[entry.target].cluster.instance.device.memory;
+    const core::Bytes peak = entry.memory.peak, excess = peak - available;
+    const int own = entry.plan.recompute_layers;
+    const int left = layers_before_.back() / entry.plan.stages() - own;  // of a stage, about
+    const auto layers_for = [&](core::Bytes a_layer) {
+        if (a_layer.value <= 0) return left;
+        return int(std::clamp(std::floor(excess / a_layer), 1.0, std::max(double(left), 1.0)));
+    };
+    // As if what runs again kept nothing.
+    const int optimistic = layers_for((peak - entry.memory.state) / std::max(left, 1));
+    if (optimistic >= left || !may_be_best(entry, own + optimistic)) return 0;
     schedule::Plan full = entry.plan;
     full.recompute = schedule::Recompute::full;
-    const int own = std::exchange(full.recompute_layers, 0);
+    full.recompute_layers = 0;
     work_.add(1, per_bounded_plan);
     work_.add(full.stages(), per_bounded_stage);
     const std::optional<MemoryBound> least = bounds_[entry.layout]->bounds.memory(full);
     if (!least || least->peak > available) return 0;
-    const int all = layers_ / full.stages();  // of a stage, about
-    const core::Bytes a_layer = (entry.memory.peak - least->peak) / std::max(all - own, 1);
-    if (a_layer.value <= 0) return 0;
-    const double more = std::max(std::floor((entry.memory.peak - available) / a_layer), 1.0);
-    return own + more < all ? own + int(more) : 0;
+    const int more = layers_for((peak - least->peak) / std::max(left, 1));
+    return more < left && may_be_best(entry, own + more) ? own + more : 0;
 }
 
-// Those that bounds say may be better than the best. They are no part of the space: what is left of them when
-// time is up stays out of its account.
+// Plans of one compute order that bounds say may be better than the best, least state first. They differ in
+// how it is sharded: where all layers run again and one does not fit, none with more state does.
+std::vector<std::vector<std::size_t>> Search::too_large_by_order() const {
+    std::vector<std::size_t> found;
+    for (std::size_t i = 0; i < entries_.size(); ++i)
+        if (entries_[i].rejection == Rejection::activations) found.push_back(i);
+    found.insert(found.end(), too_large_.begin(), too_large_.end());
+    std::erase_if(found, [&](std::size_t i) {
+        return entries_[i].bound >= best_value() || !may_recompute_some(entries_[i]);
+    });
+    std::vector<std::vector<std::size_t>> orders;
+    const auto is_alike = [&](const Entry& a, const Entry& b) {
+        return a.group == b.group && a.plan.order_key() == b.plan.order_key();
+    };
+    for (const std::size_t i : found) {
+        if (orders.empty() || !is_alike(entries_[orders.back().back()], entries_[i])) orders.emplace_back();
+        orders.back().push_back(i);
+    }
+    for (std::vector<std::size_t>& order : orders)
+        std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+            return entries_[a].memory.state < entries_[b].memory.state;
+        });
+    return orders;
+}
+
+// They are no part of the space: what is left of them when time is up stays out of its account.
 void Search::recompute_some(core::Diagnostics& diagnostics) {
     SearchAccount& account = result_.account;
     if (!account.recomputes_some) return;
-    std::vector<std::size_t> found;
-    for (std::size_t i = 0; i < entries_.size(); ++i)
-        if (entries_[i].rejection == Rejection::activations && entries_[i].bound < best_value() &&
-            may_recompute_some(entries_[i]))
-            found.push_back(i);
-    for (const std::size_t i : too_large_)
-        if (entries_[i].bound < best_value() && may_recompute_some(entries_[i])) found.push_back(i);
-    if (is_late(share_of_waves)) found.clear();
-    const std::vector<char> is_done = work_on(found.size(), [&](std::size_t f) {
-        entries_[found[f]].fewest_layers = fewest_layers(entries_[found[f]]);
+    std::vector<std::vector<std::size_t>> orders;
+    if (!is_late(share_of_waves)) orders = too_large_by_order();
+    const std::vector<char> is_done = work_on(orders.size(), [&](std::size_t o) {
+        for (const std::size_t i : orders[o])
+            if ((entries_[i].fewest_layers = fewest_layers(entries_[i])) == 0) break;
     });
-    for (const std::size_t i : found) recompute_where_needed(i);
+    for (const std::vector<std::size_t>& order : orders)
+        for (const std::size_t i : order) recompute_where_needed(i);
     search_waves(diagnostics, share_of_waves);
     account.recomputes_some = !is_late(share_of_waves) && std::count(is_done.begin(), is_done.end(), 0) == 0;
     for (std::size_t i = 0; i < entries_.size(); ++i)

@@ -42,7 +42,8 @@ int simulated_micro_batches(const schedule::Plan& plan);
 sim::EvaluateOptions quick_options(const schedule::Plan& plan, const sim::CostConstants& constants);
 bool is_run(const Target& target, const schedule::Plan& plan);
 bool has_unit_without_parameters(const model::ModelGraph& graph);
-int recomputable_units(const model::ModelGraph& graph);
+// Of the units that can run again (schedule::recomputed_units), how many come before each, and all.
+std::vector<int> layers_before_units(const model::ModelGraph& graph);
 
 struct Entry {
     std::size_t target = 0;
@@ -244,7 +245,9 @@ private:
     void offload_where_needed(std::size_t i);
     // Parts of recomputing.cpp.
     void recompute_some(core::Diagnostics& diagnostics);
+    std::vector<std::vector<std::size_t>> too_large_by_order() const;
     bool may_recompute_some(const Entry& entry) const;
+    bool may_be_best(const Entry& entry, int layers) const;
     int fewest_layers(const Entry& entry) const;
     void recompute_where_needed(std::size_t i);
     Wave next_wave() const;
@@ -342,7 +345,7 @@ private:
     OrderCollection orders_{&work_};
     std::vector<std::unique_ptr<StageCollection>> stages_;  // one a target
     const bool has_bare_unit_ = has_unit_without_parameters(graph_);
-    const int layers_ = recomputable_units(graph_);
+    const std::vector<int> layers_before_ = layers_before_units(graph_);
     mutable std::deque<sim::KnownCandidates> known_candidates_;  // one a target
     std::optional<double> told_least_;
     Clock::time_point begin_ = Clock::now();
