@@ -174,6 +174,8 @@ const schedule::Schedule* OrderCollection::order(const schedule::Plan& plan) {
         entry->order = schedule::make_schedule(plan, diagnostics, micro_batches);
         if (!entry->order) entry->order = schedule::make_schedule(plan, diagnostics);
         content_->count(entry->order);
+        if (entry->order)  // kept for long
+            for (std::vector<schedule::Action>& actions : entry->order->actions) actions.shrink_to_fit();
     });
     return entry->order ? &*entry->order : nullptr;
 }

@@ -26,7 +26,7 @@ OperatorPrices::OperatorPrices(const std::vector<ComputePrice>& of_operator) : s
 
 OperatorPrices::OperatorPrices(const std::vector<ComputePrice>& of_operator,
                                const std::vector<std::int32_t>& first_like) {
-    constexpr std::size_t most_kept = std::numeric_limits<std::uint16_t>::max();
+    constexpr std::size_t most_kept = std::numeric_limits<std::uint8_t>::max();
     which_.reserve(of_operator.size());
     for (const std::int32_t o : core::indices(of_operator)) {
         const std::int32_t like = first_like[o];
@@ -38,9 +38,10 @@ OperatorPrices::OperatorPrices(const std::vector<ComputePrice>& of_operator,
             *this = OperatorPrices(of_operator);
             return;
         }
-        which_.push_back(core::narrow<std::uint16_t>(prices_.size()));
+        which_.push_back(core::narrow<std::uint8_t>(prices_.size()));
         prices_.push_back(of_operator[o]);
     }
+    prices_.shrink_to_fit();  // searches keep thousands
 }
 
 ComputePrice OperatorPrices::between(model::OperatorRange range) const {

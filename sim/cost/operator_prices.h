@@ -33,7 +33,7 @@ public:
 private:
     std::vector<ComputePrice> sums_;    // of the operators before, or
     std::vector<ComputePrice> prices_;  // ... each once
-    std::vector<std::uint16_t> which_;  // by operator
+    std::vector<std::uint8_t> which_;   // by operator
 };
 
 }  // namespace sim

@@ -88,6 +88,9 @@ ReplayOrder::ReplayOrder(const Schedule& original)
     std::vector<std::size_t> heads(ranks_, 0);
     std::size_t left = 0;
     for (const std::vector<Action>& list : schedule.actions) left += list.size();
+    steps_.reserve(left);
+    position_.reserve(left);
+    before_.reserve(left);
     while (left > 0) {
         const std::size_t left_before = left;
         for (int rank = 0; rank < ranks_; ++rank) {
