@@ -230,7 +230,7 @@ MemoryBound Bounds::memory_of(const schedule::Plan& plan, const schedule::Schedu
         const schedule::StateFootprint state = schedule::state_footprint(elements[rank], plan);
         MemoryBound bound;
         bound.pipeline_rank = rank;
-        bound.state = state.parameters + state.gradients + state.optimizer;
+        bound.state = state.sum();
         bound.peak = device.memory - room(plan, rank) + bound.state;
         // Too large already: the activations would only add to it.
         if (bound.peak <= device.memory) bound.peak += activations(rank) * (1 + device.fragmentation);
@@ -252,9 +252,7 @@ core::Bytes Bounds::room(const schedule::Plan& plan, int pipeline_rank) {
 }
 
 core::Bytes Bounds::state(const schedule::Plan& plan, model::OperatorRange range) {
-    const schedule::StateFootprint state =
-        schedule::state_footprint(stages_.parameter_count(plan, range), plan);
-    return state.parameters + state.gradients + state.optimizer;
+    return schedule::state_footprint(stages_.parameter_count(plan, range), plan).sum();
 }
 
 Bounds::Saved Bounds::saved(const schedule::Plan& plan, model::OperatorRange range) {

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "core/units.h"
+#include "planner/search_space.h"
 #include "schedule/pipeline/registry.h"
 
 namespace planner {
@@ -18,11 +19,10 @@ constexpr double buckets_in_mebibytes[] = {1, 2, 5, 10, 25, 50, 100, 200, 500, 1
 constexpr std::ptrdiff_t next_buckets = 2;  // each way
 
 void add_shard_degrees(const Plan& plan, std::vector<Plan>& plans) {
-    const int replicas = plan.layout.data, experts = plan.layout.expert, own = plan.effective_shard_degree();
+    const int replicas = plan.layout.data, own = plan.effective_shard_degree();
     if (!plan.shards(Sharding::optimizer)) return;
     for (int degree = 2; degree <= replicas; ++degree) {
-        const bool parts_experts = degree % experts == 0 || experts % degree == 0;
-        if (replicas % degree != 0 || degree == own || !parts_experts) continue;
+        if (replicas % degree != 0 || degree == own || !nests_with_experts(plan.layout, degree)) continue;
         plans.push_back(plan);
         plans.back().shard_degree = degree == replicas ? 0 : degree;
     }

@@ -71,12 +71,11 @@ std::vector<ShardingChoice> sharding_choices(const schedule::ParallelLayout& lay
     // Replicas of one node: tensor groups are numbered first, so they are neighbours. Hybrid sharding keeps
     // the gathering inside the node (MiCS, arXiv 2205.00119).
     const int in_node = tensor < devices_per_node ? std::min(data, devices_per_node / tensor) : 1;
-    const bool overlaps_experts = in_node % layout.expert != 0 && layout.expert % in_node != 0;
     for (Sharding sharding : {Sharding::optimizer, Sharding::gradients, Sharding::parameters}) {
         // The plan of sharded optimizer state under another name (sim::keep_gathered).
         if (sharding == Sharding::parameters && keeps_gathered && layout.pipeline > 1) continue;
         choices.push_back({sharding, 0});
-        if (in_node > 1 && in_node < data && data % in_node == 0 && !overlaps_experts)
+        if (in_node > 1 && in_node < data && data % in_node == 0 && nests_with_experts(layout, in_node))
             choices.push_back({sharding, in_node});
     }
     return choices;
@@ -161,6 +160,10 @@ bool give_only_partition(const RunnablePlans& runnable, const schedule::Plan& ba
 }
 
 }  // namespace
+
+bool nests_with_experts(const schedule::ParallelLayout& layout, int shards) {
+    return shards % layout.expert == 0 || layout.expert % shards == 0;
+}
 
 bool is_searched(const schedule::PipelineSchedule& schedule) {
     return !schedule.is_forward_only && !schedule.is_asynchronous && !schedule.is_bidirectional;

@@ -37,6 +37,9 @@ struct PlanLimits {
     bool operator==(const PlanLimits&) const = default;
 };
 
+// Do groups of so many ranks along the data axis, shards, lie in groups of experts or hold whole ones?
+bool nests_with_experts(const schedule::ParallelLayout& layout, int shards);
+
 // The plans that whatever is to run them takes. Functions are called by several threads at once; empty ones
 // take everything.
 struct RunnablePlans {

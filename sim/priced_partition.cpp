@@ -148,7 +148,7 @@ std::vector<Prefix> PricedPartition::sums_of_units(const schedule::Plan& plan) c
         const model::OperatorRange range = graph_.units[u].operators;
         const schedule::StateFootprint state = schedule::state_footprint(graph_, range, plan);
         sums.push_back(sums.back() + Prefix{prices[u].forward, prices[u].backward, prices[u].backward_input,
-                                            state.parameters + state.gradients + state.optimizer,
+                                            state.sum(),
                                             schedule::activation_footprint(graph_, range, plan).saved});
     }
     return sums;

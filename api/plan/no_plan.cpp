@@ -17,8 +17,7 @@ core::Bytes whole_state(const model::ModelGraph& graph, schedule::Plan plan) {
     plan.layout = {};
     plan.sharding = schedule::Sharding::none;
     model::OperatorRange all{0, core::count_of(graph.operators)};
-    schedule::StateFootprint state = schedule::state_footprint(graph, all, plan);
-    return state.parameters + state.gradients + state.optimizer;
+    return schedule::state_footprint(graph, all, plan).sum();
 }
 
 std::string shortfall_text(const model::ModelGraph& graph, const std::vector<planner::Target>& targets,

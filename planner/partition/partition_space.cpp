@@ -104,9 +104,7 @@ const Bounds::Saved& StageTable::saved(const schedule::Plan& plan, std::size_t b
 // State of each stage, and its activations of as many micro-batches as its rank keeps.
 bool PartitionSpace::fits(std::size_t stage, std::size_t begin, std::size_t end) {
     if (room_.empty()) return true;
-    const schedule::StateFootprint footprint =
-        schedule::state_footprint(table_.elements(plan_, begin, end), plan_);
-    const double state = (footprint.parameters + footprint.gradients + footprint.optimizer).value;
+    const double state = schedule::state_footprint(table_.elements(plan_, begin, end), plan_).sum().value;
     const Bounds::Saved& saved = table_.saved(plan_, begin, end);
     double activations = 0;
     for (const Bounds::Kept& kept : (*kept_)[stage])

@@ -85,6 +85,7 @@ std::vector<ActivationFootprint> activation_footprints(const model::ModelGraph& 
 struct StateFootprint {
     core::Bytes parameters, gradients,
         optimizer;  // on one rank, sharding applied; master weights are optimizer state
+    core::Bytes sum() const { return parameters + gradients + optimizer; }
 };
 StateFootprint state_footprint(const model::ModelGraph& graph, model::OperatorRange stage, const Plan& plan);
 // State of a rank with several virtual stages: a parameter that two of them use is held once.
