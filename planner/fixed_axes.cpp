@@ -25,6 +25,7 @@ std::vector<std::pair<std::string, std::string>> fixed_axes(const SearchAccount&
                                  "no other divisor of the replicas is better by a thousandth")},
         {"group_size",
          refined("the ranks of the pipeline", "half and twice as many are no better by a thousandth")},
+        {"devices", "all of the nodes are at work"},
         {"order", "of the base plan (PDT: replicas lie side by side, stages furthest apart)"},
         {"offload",
          "only what does not fit: the longest activation_loading_horizon (a power of two) that does, and "

@@ -274,7 +274,8 @@ std::string text_of(const planner::SearchAccount& account) {
 
 std::string text_of(const Request& request, const model::ModelGraph& graph,
                     const planner::SearchResult& result, const std::vector<planner::Target>& targets,
-                    const std::vector<sim::PredictionIntervals>& intervals, const SecondLook& look) {
+                    const std::vector<sim::PredictionIntervals>& intervals, const SecondLook& look,
+                    const std::optional<FewerNodes>& fewer) {
     std::string out = headline(request, graph);
     if (const std::optional<double> gap = gap_pct(result.account);
         gap && !result.account.is_proven_optimal && *gap > 0)
@@ -282,6 +283,7 @@ std::string text_of(const Request& request, const model::ModelGraph& graph,
             "  stopped before everything was looked at: the best plan may be better by up to "
             "{:.1f} %\n",
             *gap);
+    if (fewer) out += "  " + text_of(*fewer) + '\n';
     const planner::RankedPlan& best = result.plans.front();
     if (!request.runner)
         out += "  " + text_of(runs_in(graph, targets[best.candidate].cluster, best.plan)) + '\n';
@@ -300,7 +302,7 @@ std::string text_of(const Request& request, const model::ModelGraph& graph,
 core::Value document_of(const Request& request, const model::ModelGraph& graph,
                         const planner::SearchResult& result, const std::vector<planner::Target>& targets,
                         const std::vector<sim::PredictionIntervals>& intervals, const SecondLook& look,
-                        const std::optional<CostOfLimits>& limits) {
+                        const std::optional<CostOfLimits>& limits, const std::optional<FewerNodes>& fewer) {
     core::Value document = core::Value::table();
     document["model"] = graph.name;
     document["global_batch"] = request.search.global_batch;
@@ -315,6 +317,7 @@ core::Value document_of(const Request& request, const model::ModelGraph& graph,
     if (request.runner) document["for"] = request.runner->name;
     else add_to(document, runs_in(graph, targets[best.candidate].cluster, best.plan));
     if (limits) document["limits"] = to_value(*limits, request.limits);
+    if (fewer) document["fewer_nodes"] = to_value(*fewer);
     if (request.out_path) document["out"] = *request.out_path;
     return document;
 }
