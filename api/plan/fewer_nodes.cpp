@@ -10,6 +10,13 @@
 
 namespace api {
 
+namespace {
+
+// Of the limit, for each number of nodes: what was asked for has its answer.
+constexpr double share_of_limit = 0.5;
+
+}  // namespace
+
 std::optional<FewerNodes> fewer_nodes(const Request& request, const model::ModelGraph& graph,
                                       const std::vector<planner::Target>& targets,
                                       const planner::RankedPlan& best) {
@@ -31,6 +38,7 @@ std::optional<FewerNodes> fewer_nodes(const Request& request, const model::Model
         search.progress = {};  // the caller's is of its own question
         search.searches_orders = false;
         search.keep = 1;
+        if (search.time_limit) *search.time_limit = *search.time_limit * share_of_limit;
         planner::SearchResult result = planner::search_plans(graph, on_fewer, search, unneeded);
         if (result.plans.empty() || result.plans.front().value >= last.value) break;
         found = FewerNodes{.nodes = nodes,
