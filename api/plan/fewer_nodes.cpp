@@ -62,8 +62,8 @@ core::Value to_value(const FewerNodes& fewer) {
 }
 
 std::string text_of(const FewerNodes& fewer) {
-    return fmt::format("{} of the {} nodes are {:.1f} % faster alone: {} a step with {} (--nodes {})",
-                       fewer.nodes, fewer.asked, fewer.faster_pct,
+    return fmt::format("{} of the {} nodes {} {:.1f} % faster alone: {} a step with {} (--nodes {})",
+                       fewer.nodes, fewer.asked, fewer.nodes == 1 ? "is" : "are", fewer.faster_pct,
                        core::format(fewer.best.evaluation.step_time), planner::describe(fewer.best.plan),
                        fewer.nodes);
 }

@@ -1,1 +1,1 @@
-smplan --target p3.8xlarge --nodes 3 --model gpt2 --global-batch 64 | sed -n 2p; smplan --target p3.8xlarge --nodes 2 --model gpt2 --global-batch 64 --json | grep -m 1 step_time_s; smplan --target p3.8xlarge --nodes 2 --model gpt2 --global-batch 64 --json | grep -c fewer_nodes
+smplan --target p3.8xlarge --nodes 3 --model gpt2 --global-batch 4 | sed -n 2p; smplan --target p3.8xlarge --nodes 2 --model gpt2 --global-batch 4 --json | grep -E '"fewer_nodes"|"step_time_s"' | head -n 1
