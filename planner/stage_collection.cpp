@@ -243,16 +243,8 @@ std::vector<StageCollection::Part> StageCollection::parts(const schedule::Plan& 
 StageCost StageCollection::compute(const schedule::Plan& plan, model::OperatorRange stage, int segment) {
     if (plan.recompute_layers > 0) {
         StageCost cost;
-        const auto add = [](PassCost& sum, const PassCost& pass) {
-            sum.device += pass.device;
-            sum.host += pass.host;
-        };
-        for (const auto& [part, operators] : parts(plan, stage)) {
-            const StageCost of_part = compute(part, operators, segment);
-            add(cost.forward, of_part.forward);
-            add(cost.backward, of_part.backward);
-            add(cost.backward_input, of_part.backward_input);
-        }
+        for (const auto& [part, operators] : parts(plan, stage))
+            cost.add(compute(part, operators, segment), 1);
         return cost;
     }
     Shape& shape = shape_of(plan);
@@ -263,16 +255,8 @@ StageCost StageCollection::compute(const schedule::Plan& plan, model::OperatorRa
             .stages.try_emplace({like.begin, like.end, {plan.passes_per_micro_batch(), segment}});
     StageCost& cost = entry->second;
     if (!is_new) return cost;
-    const auto add = [](PassCost& sum, const PassCost& pass, int count) {
-        sum.device += pass.device * count;
-        sum.host += pass.host * count;
-    };
-    for (const auto& [operators, count] : distinct_units(like)) {
-        const StageCost& of_unit = passes(shape, plan, operators, segment).cost;
-        add(cost.forward, of_unit.forward, count);
-        add(cost.backward, of_unit.backward, count);
-        add(cost.backward_input, of_unit.backward_input, count);
-    }
+    for (const auto& [operators, count] : distinct_units(like))
+        cost.add(passes(shape, plan, operators, segment).cost, count);
     return cost;
 }
 

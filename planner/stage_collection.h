@@ -32,9 +32,18 @@ namespace planner {
 struct PassCost {
     core::Seconds device, host;
     core::Seconds after_arrival() const { return device > host ? device : host; }
+    void add(const PassCost& pass, int count) {
+        device += pass.device * count;
+        host += pass.host * count;
+    }
 };
 struct StageCost {
     PassCost forward, backward, backward_input;
+    void add(const StageCost& part, int count) {
+        forward.add(part.forward, count);
+        backward.add(part.backward, count);
+        backward_input.add(part.backward_input, count);
+    }
 };
 
 // Elements of parameters on one pipeline rank, its share of the tensor-parallel split and, in `experts`, of

@@ -120,13 +120,10 @@ PricedPartition::PricedPartition(const schedule::Plan& plan, const model::ModelG
         const std::vector<Prefix> twice = sums_of_units(variant);
         variant.recompute = schedule::Recompute::none;
         prefix_ = sums_of_units(variant);
-        std::vector<model::OperatorRange> units;
-        for (const model::Unit& unit : graph.units) units.push_back(unit.operators);
-        const std::vector<char> can_run_again =
-            schedule::recomputed_units(graph, units, schedule::Recompute::full, 0);
+        const std::vector<char> can_run_again = schedule::recomputed_units(graph, schedule::Recompute::full);
         again_.emplace_back();
         before_.push_back(0);
-        for (std::size_t u = 0; u < units.size(); ++u) {
+        for (std::size_t u = 0; u < units(); ++u) {
             const Prefix more = (twice[u + 1] - twice[u]) - (prefix_[u + 1] - prefix_[u]);
             if (can_run_again[u]) again_.push_back(again_.back() + more);
             before_.push_back(again_.size() - 1);

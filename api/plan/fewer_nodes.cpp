@@ -34,10 +34,7 @@ std::optional<FewerNodes> fewer_nodes(const Request& request, const model::Model
         nodes = fewer;
         core::Diagnostics unneeded;
         const std::vector<planner::Target> on_fewer = targets_on(request, graph, all, nodes, unneeded);
-        planner::SearchRequest search = request.search;
-        search.progress = {};  // the caller's is of its own question
-        search.searches_orders = false;
-        search.keep = 1;
+        planner::SearchRequest search = search_beside(request);
         if (search.time_limit) *search.time_limit = *search.time_limit * share_of_limit;
         planner::SearchResult result = planner::search_plans(graph, on_fewer, search, unneeded);
         if (result.plans.empty() || result.plans.front().value >= last.value) break;

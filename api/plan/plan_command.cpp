@@ -44,11 +44,8 @@ std::optional<CostOfLimits> cost_of_limits(const Request& request, const model::
             for (planner::Target& other :
                  targets_on(free, graph, target.cluster, target.cluster.nodes, unneeded))
                 all.push_back(std::move(other));
-    planner::SearchRequest search = request.search;
+    planner::SearchRequest search = search_beside(request);
     search.limits = {};
-    search.progress = {};  // the caller's is of its own question
-    search.searches_orders = false;
-    search.keep = 1;
     planner::SearchResult result = planner::search_plans(graph, all, search, unneeded);
     if (result.plans.empty()) return std::nullopt;
     CostOfLimits cost{std::move(result.plans.front()), 0, result.account.is_proven_optimal};

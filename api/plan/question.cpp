@@ -38,6 +38,14 @@ schedule::Plan base_plan(const model::ModelGraph& graph, const cluster::DeviceSp
     return plan;
 }
 
+planner::SearchRequest search_beside(const Request& request) {
+    planner::SearchRequest search = request.search;
+    search.progress = {};  // the caller's is of its own question
+    search.searches_orders = false;
+    search.keep = 1;
+    return search;
+}
+
 std::vector<planner::Target> targets_on(const Request& request, const model::ModelGraph& graph,
                                         const cluster::Cluster& kind, int nodes,
                                         core::Diagnostics& diagnostics) {

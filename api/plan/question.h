@@ -56,6 +56,8 @@ std::optional<Question> read_question(Options& options, const std::optional<Runn
 std::vector<planner::Target> targets_on(const Request& request, const model::ModelGraph& graph,
                                         const cluster::Cluster& kind, int nodes,
                                         core::Diagnostics& diagnostics);
+// A search of another question than the one that was asked, for its best plan.
+planner::SearchRequest search_beside(const Request& request);
 // The base plan whose kernels the device has: flash attention, else fused softmax, else plain.
 schedule::Plan base_plan(const model::ModelGraph& graph, const cluster::DeviceSpec& device,
                          std::optional<core::DataType> precision, core::Diagnostics& diagnostics);

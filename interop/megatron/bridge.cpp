@@ -84,9 +84,10 @@ void add_parallelism(Expression& e, PythonCall& model) {
     add_partition(e, model);
     if (plan.recompute != schedule::Recompute::none)
         model.with("recompute_granularity", schedule::name_of(plan.recompute));
-    if (plan.recompute == schedule::Recompute::full)
-        model.with("recompute_method", plan.recompute_layers > 0 ? "block" : "uniform")
-            .with("recompute_num_layers", std::max(plan.recompute_layers, 1));
+    if (plan.recompute == schedule::Recompute::full) {
+        const auto [method, layers] = megatron_full_recomputation(plan);
+        model.with("recompute_method", method).with("recompute_num_layers", layers);
+    }
     if (plan.attention == model::AttentionImplementation::flash)
         model.with_source("attention_backend", "AttnBackend.flash");
     if (plan.attention == model::AttentionImplementation::unfused)

@@ -130,8 +130,9 @@ private:
         if (plan_.recompute == schedule::Recompute::selective) flag("--recompute-activations");
         if (plan_.recompute == schedule::Recompute::full) {
             flag("--recompute-granularity", "full");
-            flag("--recompute-method", plan_.recompute_layers > 0 ? "block" : "uniform");
-            flag("--recompute-num-layers", std::max(plan_.recompute_layers, 1));
+            const auto [method, layers] = megatron_full_recomputation(plan_);
+            flag("--recompute-method", method);
+            flag("--recompute-num-layers", layers);
         }
         const int degree = plan_.effective_shard_degree();
         if (!plan_.shards(schedule::Sharding::optimizer)) return;

@@ -7,6 +7,7 @@
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "interop/expression.h"
+#include "interop/megatron/rules.h"
 #include "interop/source_text.h"
 #include "interop/targets.h"
 #include "interop/transformer_shape.h"
@@ -91,8 +92,9 @@ std::optional<Export> write_nemo(const ExportSource& source, const ExportOptions
     if (plan.recompute != schedule::Recompute::none)
         model["activations_checkpoint_granularity"] = schedule::name_of(plan.recompute);
     if (plan.recompute == schedule::Recompute::full) {
-        model["activations_checkpoint_method"] = plan.recompute_layers > 0 ? "block" : "uniform";
-        model["activations_checkpoint_num_layers"] = std::max(plan.recompute_layers, 1);
+        const auto [method, layers] = megatron_full_recomputation(plan);
+        model["activations_checkpoint_method"] = method;
+        model["activations_checkpoint_num_layers"] = layers;
     }
     if (shape.experts > 0)
         diagnostics.error({source.file.path, 0, 0}, "model.experts",

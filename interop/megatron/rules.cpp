@@ -37,6 +37,11 @@ void refuse_precision(Expression& e) {
 
 }  // namespace
 
+std::pair<const char*, int> megatron_full_recomputation(const schedule::Plan& plan) {
+    if (plan.recompute_layers > 0) return {"block", plan.recompute_layers};
+    return {"uniform", 1};
+}
+
 std::vector<std::pair<std::string, int>> megatron_degrees(const schedule::Plan& plan) {
     std::vector<std::pair<std::string, int>> degrees = {
         {"tensor_model_parallel_size", plan.layout.tensor},

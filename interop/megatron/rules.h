@@ -18,5 +18,7 @@ void refuse_beyond_megatron(Expression& e, const TransformerShape& shape, const 
 // Degrees by the names of Megatron-LM's fields; its arguments are the same with dashes. Context and expert
 // parallelism are left out where they are 1.
 std::vector<std::pair<std::string, int>> megatron_degrees(const schedule::Plan& plan);
+// The method and number of layers of full recomputation: every layer by itself, or of each stage the first.
+std::pair<const char*, int> megatron_full_recomputation(const schedule::Plan& plan);
 
 }  // namespace interop

@@ -46,7 +46,9 @@ void leave_rest_to_script(Expression& e) {
         e.leave_to_script(fmt::format("micro_batches = {} (gradient accumulation)", plan.micro_batches));
     e.leave_to_script(fmt::format("precision = {}", core::name_of(plan.precision.compute)));
     if (plan.recompute != schedule::Recompute::none)
-        e.leave_to_script("recompute = " + schedule::recomputation_text(plan));
+        e.leave_to_script(fmt::format("recompute = \"{}\"", schedule::name_of(plan.recompute)));
+    if (plan.recompute_layers > 0)
+        e.leave_to_script(fmt::format("recompute_layers = {}", plan.recompute_layers));
     if (plan.sharding == schedule::Sharding::parameters)
         e.leave_to_script(fmt::format(
             "sharding = \"parameters\" over {} (FSDP; import smdistributed.dataparallel.torch.torch_smddp, "

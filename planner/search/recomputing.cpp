@@ -10,10 +10,8 @@
 namespace planner {
 
 std::vector<int> layers_before_units(const model::ModelGraph& graph) {
-    std::vector<model::OperatorRange> units;
-    for (const model::Unit& unit : graph.units) units.push_back(unit.operators);
     std::vector<int> before = {0};
-    for (const char can : schedule::recomputed_units(graph, units, schedule::Recompute::full, 0))
+    for (const char can : schedule::recomputed_units(graph, schedule::Recompute::full))
         before.push_back(before.back() + can);
     return before;
 }

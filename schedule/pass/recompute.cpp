@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/index/integers.h"
 #include "model/model_graph.h"
 
 namespace schedule {
@@ -36,6 +37,10 @@ std::vector<char> recomputed_units(const model::ModelGraph& graph,
         count += run_again[u];
     }
     return run_again;
+}
+
+std::vector<char> recomputed_units(const model::ModelGraph& graph, Recompute recompute) {
+    return recomputed_units(graph, units_of(graph, {0, core::count_of(graph.operators)}), recompute, 0);
 }
 
 bool is_recomputed(const model::Operator& op, Recompute recompute) {

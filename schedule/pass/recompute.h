@@ -15,6 +15,8 @@ namespace schedule {
 std::vector<char> recomputed_units(const model::ModelGraph& graph,
                                    std::span<const model::OperatorRange> units, Recompute recompute,
                                    int layers);
+// Of all units of the model, as if they were one stage.
+std::vector<char> recomputed_units(const model::ModelGraph& graph, Recompute recompute);
 
 // Is this operator run again by itself (selective: the attention cores, arXiv 2205.05198, section 5)?
 bool is_recomputed(const model::Operator& op, Recompute recompute);

@@ -153,14 +153,13 @@ std::vector<core::Seconds> partition_loads(const Plan& plan, const model::ModelG
 }
 
 std::vector<core::Seconds> recomputed_loads(const Plan& plan, const model::ModelGraph& graph) {
-    std::vector<model::OperatorRange> units;
-    for (const model::Unit& unit : graph.units) units.push_back(unit.operators);
-    const std::vector<char> can_run_again = recomputed_units(graph, units, plan.recompute, 0);
-    std::vector<core::Seconds> load(units.size());
-    for (std::size_t u = 0; u < units.size(); ++u)
-        if (can_run_again[u])
+    const std::vector<char> run_again = recomputed_units(graph, plan.recompute);
+    std::vector<core::Seconds> load(run_again.size());
+    for (const std::int32_t u : core::indices(run_again))
+        if (run_again[u])
             load[u] = core::Seconds(
-                model::phase_cost(graph, units[u], model::Phase::forward, plan.cost_context()).flops.value);
+                model::phase_cost(graph, graph.units[u].operators, model::Phase::forward, plan.cost_context())
+                    .flops.value);
     return load;
 }
 

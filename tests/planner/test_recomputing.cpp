@@ -11,29 +11,6 @@
 
 namespace {
 
-// Eight layers of 1,024 on samples of 8,192 tokens: a layer keeps some 0.3 GiB of a sample, and its input
-// 16 MiB.
-model::ModelGraph small_llama() {
-    core::Value table;
-    table["family"] = "llama";
-    table["name"] = "small llama";
-    for (const auto& [key, value] : {std::pair{"hidden", 1024},
-                                     {"ffn", 2816},
-                                     {"layers", 8},
-                                     {"heads", 8},
-                                     {"vocabulary", 1024},
-                                     {"sequence_length", 8192},
-                                     {"max_positions", 8192}})
-        table[key] = value;
-    return graph_of(table);
-}
-
-planner::Target tight(double gibibytes) {
-    planner::Target target = target_of("g5.12xlarge", 1);
-    target.cluster.instance.device.memory = core::gibibytes(gibibytes);
-    return target;
-}
-
 std::optional<sim::Evaluation> evaluated(const model::ModelGraph& graph, const planner::Target& target,
                                          const schedule::Plan& plan) {
     core::Diagnostics diagnostics;

@@ -377,25 +377,7 @@ TEST_CASE("pruning by bounds finds the very plan that simulating everything find
 TEST_CASE(
     "where activations do not fit, pruning finds the very plan that every loading horizon of every plan "
     "offers") {
-    // Eight layers of 1,024 on samples of 8,192 tokens: a layer keeps some 0.3 GiB of a sample, and its input
-    // 16 MiB.
-    core::Value table;
-    table["family"] = "llama";
-    table["name"] = "small llama";
-    for (const auto& [key, value] : {std::pair{"hidden", 1024},
-                                     {"ffn", 2816},
-                                     {"layers", 8},
-                                     {"heads", 8},
-                                     {"vocabulary", 1024},
-                                     {"sequence_length", 8192},
-                                     {"max_positions", 8192}})
-        table[key] = value;
-    const auto graph = graph_of(table);
-    const auto tight = [](double gibibytes) {
-        planner::Target candidate = target_of("g5.12xlarge", 1);
-        candidate.cluster.instance.device.memory = core::gibibytes(gibibytes);
-        return candidate;
-    };
+    const auto graph = small_llama();
     int with_offload = 0;
     for (const double gibibytes : {2.0, 2.1, 2.2})
         for (const auto objective : {planner::Objective::speed, planner::Objective::memory}) {
