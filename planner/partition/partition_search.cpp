@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/parallel.h"
+#include "planner/partition/moves.h"
 
 namespace planner {
 
@@ -23,55 +24,9 @@ constexpr int most_tries_of_a_walk = 5;
 // Partitions of a plan that are simulated before there is time left: of a plan with more than that below the
 // best it is mostly what bounds do not see that makes it slower.
 constexpr std::size_t most_found_at_first = 256;
-// Two cuts are moved together where there are no more stages than this.
-constexpr std::size_t most_stages_in_pairs = 4;
-// A unit goes from a stage to any other where there are no more stages than this, until so many of these
-// moves in a row, those of the least bounds, are in vain. Of few stages all moves are tried, also of plans
-// behind the first.
-constexpr std::size_t most_stages_apart = 64, most_in_vain = 12, few_stages = 8;
-
-using Cuts = std::vector<std::int32_t>;
-
-void add_cuts(Cuts next, std::size_t units, std::vector<Cuts>& moved) {
-    for (std::size_t s = 1; s < next.size(); ++s)
-        if (next[s] <= next[s - 1]) return;
-    if (std::cmp_less(next.back(), units)) moved.push_back(std::move(next));
-}
-
-// A unit goes to the stage before or behind, or two do.
-std::vector<Cuts> near_moves(const Cuts& cuts, std::size_t units) {
-    std::vector<Cuts> moved;
-    for (std::size_t a = 1; a < cuts.size(); ++a)
-        for (const std::int32_t step : {-1, 1}) {
-            Cuts one = cuts;
-            one[a] += step;
-            add_cuts(one, units, moved);
-            if (cuts.size() > most_stages_in_pairs) continue;
-            for (std::size_t b = a + 1; b < cuts.size(); ++b)
-                for (const std::int32_t other : {-1, 1}) {
-                    Cuts two = one;
-                    two[b] += other;
-                    add_cuts(std::move(two), units, moved);
-                }
-        }
-    return moved;
-}
-
-// A unit goes further: all cuts in between move one way.
-std::vector<Cuts> far_moves(const Cuts& cuts, std::size_t units) {
-    std::vector<Cuts> moved;
-    if (cuts.size() > most_stages_apart) return moved;
-    for (std::size_t first = 1; first < cuts.size(); ++first)
-        for (const std::int32_t step : {-1, 1}) {
-            Cuts some = cuts;
-            some[first] += step;
-            for (std::size_t last = first + 1; last < cuts.size(); ++last) {
-                some[last] += step;
-                add_cuts(some, units, moved);
-            }
-        }
-    return moved;
-}
+// Of a plan of no more stages all moves are tried, also behind the first; of others, of those that take a
+// unit far, the ones of the least bounds until so many in a row are in vain.
+constexpr std::size_t few_stages = 8, most_in_vain = 12;
 
 }  // namespace
 
@@ -207,6 +162,11 @@ bool PartitionSearch::simulate(const std::vector<PartitionTask>& tasks, std::vec
         }
     }
     return true;
+}
+
+void PartitionSearch::sort_by_bound(std::vector<Option>& options) {
+    std::stable_sort(options.begin(), options.end(),
+                     [](const Option& a, const Option& b) { return a.partition.bound < b.partition.bound; });
 }
 
 void PartitionSearch::leave_open(core::Seconds bound, std::size_t target) {
@@ -348,6 +308,28 @@ std::optional<RankedPlan> PartitionSearch::find_rest(const std::vector<Partition
     return better;
 }
 
+std::optional<RankedPlan> PartitionSearch::find_likely(const std::vector<PartitionTask>& tasks, double best) {
+    std::optional<RankedPlan> better;
+    const std::vector<OpenTask> open = find_open(tasks, best);
+    for (std::size_t begin = 0; begin < open.size() && !means_.is_late(); begin += walked_at_once) {
+        std::vector<std::size_t> wave;
+        for (std::size_t i = begin; i < std::min(open.size(), begin + walked_at_once); ++i)
+            if (open[i].least < means_.limit(tasks[open[i].task].target, best)) wave.push_back(open[i].task);
+        std::vector<std::optional<PartitionOption>> found(wave.size());
+        for_each_of(tasks, wave, [&](StageTable& table, std::size_t i) {
+            PartitionSpace space(table, tasks[wave[i]].plan);
+            found[i] = space.descend(means_.limit(tasks[wave[i]].target, best));
+            count_work(space);
+        });
+        std::vector<Option> options;
+        for (std::size_t i = 0; i < wave.size(); ++i)
+            if (found[i]) options.push_back({wave[i], std::move(*found[i])});
+        sort_by_bound(options);
+        simulate(tasks, std::move(options), better, best);
+    }
+    return better;
+}
+
 std::vector<PartitionSearch::OpenTask> PartitionSearch::walk_all(const Tasks& tasks,
                                                                  const std::vector<OpenTask>& open,
                                                                  std::size_t most_found,
@@ -378,9 +360,7 @@ std::vector<PartitionSearch::OpenTask> PartitionSearch::walk_all(const Tasks& ta
                 if (!looked_at[i].is_simulated_below || option.bound >= looked_at[i].least)
                     options.push_back({wave[i], std::move(option)});
         }
-        std::stable_sort(options.begin(), options.end(), [](const Option& a, const Option& b) {
-            return a.partition.bound < b.partition.bound;
-        });
+        sort_by_bound(options);
         const std::vector<Option> pool = options;
         if (!simulate(tasks, std::move(options), better, best)) {
             is_late = true;

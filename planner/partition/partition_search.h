@@ -63,6 +63,9 @@ public:
     std::optional<RankedPlan> find_better(const std::vector<PartitionTask>& tasks, double best);
     // After it, with the same tasks: the others, or what bounds them where there are too many.
     std::optional<RankedPlan> find_rest(const std::vector<PartitionTask>& tasks, double best);
+    // Of each task, none of which is looked at in full, one partition whose bound is low
+    // (PartitionSpace::descend). Those that may be better are simulated, in the order of their bounds.
+    std::optional<RankedPlan> find_likely(const std::vector<PartitionTask>& tasks, double best);
     // Plans that are beaten without a look at them.
     void exclude(std::size_t plans) { account_.excluded += plans; }
     // Those that were simulated elsewhere.
@@ -116,6 +119,7 @@ private:
     // Calls `look(table, i)` for the tasks of the wave; those of one family share a table and a thread.
     void for_each_of(const Tasks& tasks, const std::vector<std::size_t>& wave,
                      const std::function<void(StageTable&, std::size_t)>& look) const;
+    static void sort_by_bound(std::vector<Option>& options);
     void leave_open(core::Seconds bound, std::size_t target);
     // Of the options in order of their bounds those that may be better than `best`; false when time is up.
     bool simulate(const std::vector<PartitionTask>& tasks, std::vector<Option> options,

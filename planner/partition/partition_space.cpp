@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <tuple>
 
 #include "core/index/integers.h"
+#include "planner/partition/moves.h"
 
 namespace planner {
 
@@ -22,6 +22,8 @@ constexpr int fewest_paths = 32, most_paths = 256;
 constexpr double most_looked_at = 1.5e6;  // runs of units and passes, of all of a mean's paths
 // So close to the greatest mean of paths, more of them are not worth their time.
 constexpr double close = 1e-3;
+// A unit goes further than to the stages beside its own where there are no more stages than this.
+constexpr int most_stages_for_far_moves = 8;
 // Runs in the table of a mean that cost what one costs that is looked at.
 constexpr std::size_t runs_a_division = 8;
 
@@ -37,69 +39,6 @@ void mix_in(std::vector<sim::StageCost>& mean, const std::vector<sim::StageCost>
 // Of device and host, in seconds.
 double longer(const StageTable::Passes& passes) { return std::max(passes.busy, passes.host).value; }
 }  // namespace
-
-// Where nothing is exchanged within a stage, its pipeline rank does not matter, only whether messages arrive
-// from before and from behind.
-StageTable::Key StageTable::key(const schedule::Plan& plan, bool splits, int rank, int place) const {
-    return {plan.micro_batch,
-            plan.tensor_overlap,
-            recomputation_key(plan),
-            plan.sequence_parallel,
-            GradientHandling(plan),
-            plan.passes_per_micro_batch(),
-            splits,
-            rank,
-            place};
-}
-
-StageTable::Row& StageTable::row(const schedule::Plan& plan, const schedule::Schedule& order, bool splits,
-                                 int stage) {
-    const int rank = bounds_.places_alike(plan) ? 0 : schedule::rank_of_stage(order, stage);
-    const bool is_single = order.stages == order.ranks;
-    const int place = !is_single ? 0 : 1 + (stage > 0 ? 1 : 0) + (stage + 1 < order.stages ? 2 : 0);
-    Row& row = rows_[key(plan, splits, rank, place)];
-    if (row.empty()) row.resize(graph_.units.size() * (graph_.units.size() + 1) / 2);
-    return row;
-}
-
-std::size_t StageTable::first_like(std::size_t begin, std::size_t end) {
-    const std::size_t units = graph_.units.size();
-    if (first_like_.empty()) first_like_.resize(units * (units + 1) / 2);
-    std::optional<std::size_t>& known = first_like_[index(begin, end)];
-    if (!known) {
-        const model::OperatorRange like = bounds_.first_like(operators(begin, end));
-        const auto first = std::size_t(graph_.operators[like.begin].unit);
-        known = index(first, first + (end - begin));
-    }
-    return *known;
-}
-
-const schedule::StateElements& StageTable::elements(const schedule::Plan& plan, std::size_t begin,
-                                                    std::size_t end) {
-    const std::size_t first = first_like(begin, end);
-    if (elements_.empty()) elements_.resize(first_like_.size());
-    if (!elements_[first]) elements_[first] = bounds_.elements(plan, operators(begin, end));
-    return *elements_[first];
-}
-
-const StageTable::Passes& StageTable::of(Row& row, const schedule::Plan& plan,
-                                         const schedule::Schedule& order, bool splits, int stage,
-                                         std::size_t begin, std::size_t end) {
-    const Passes*& entry = row[first_like(begin, end)];
-    if (!entry)
-        entry =
-            &passes_.emplace_back(bounds_.stage_passes(plan, order, splits, stage, operators(begin, end)));
-    return *entry;
-}
-
-const Bounds::Saved& StageTable::saved(const schedule::Plan& plan, std::size_t begin, std::size_t end) {
-    const std::size_t first = first_like(begin, end);
-    std::vector<std::optional<Bounds::Saved>>& known = saved_[{
-        plan.micro_batch, recomputation_key(plan), plan.sequence_parallel, plan.passes_per_micro_batch()}];
-    if (known.empty()) known.resize(first_like_.size());
-    if (!known[first]) known[first] = bounds_.saved(plan, operators(begin, end));
-    return *known[first];
-}
 
 // State of each stage, and its activations of as many micro-batches as its rank keeps.
 bool PartitionSpace::fits(std::size_t stage, std::size_t begin, std::size_t end) {
@@ -347,6 +286,30 @@ void PartitionSpace::visit(int stage, std::size_t begin, const Before& before) {
     }
     rank = rank_before;
     first_units_.pop_back();
+}
+
+std::optional<PartitionOption> PartitionSpace::descend(core::Seconds limit) {
+    if (!order_ || order_->directions > 1 || std::cmp_less(units_, order_->stages) || least(limit) >= limit)
+        return std::nullopt;
+    PartitionOption best{core::Seconds(infinity), table_.bounds().first_units(plan_)};
+    if (best.first_units.empty()) return std::nullopt;
+    const auto step = [&](std::vector<Cuts> all) {
+        bool is_better = false;
+        for (Cuts& cuts : all) {
+            const core::Seconds bound = bound_of(cuts, best.bound);
+            if (bound >= best.bound) continue;
+            best = {bound, std::move(cuts)};
+            is_better = true;
+        }
+        return is_better;
+    };
+    std::vector<Cuts> starts = {best.first_units};
+    if (paths_) starts.push_back(paths_->first_units());
+    step(std::move(starts));
+    while (step(near_moves(best.first_units, units_)) ||
+           (order_->stages <= most_stages_for_far_moves && step(far_moves(best.first_units, units_)))) {
+    }
+    return best.bound < limit ? std::optional(std::move(best)) : std::nullopt;
 }
 
 std::optional<std::vector<PartitionOption>> PartitionSpace::below(core::Seconds limit, std::size_t most,

@@ -3,11 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <limits>
-#include <map>
 #include <optional>
-#include <tuple>
 #include <vector>
 
 #include "core/units.h"
@@ -15,6 +12,7 @@
 #include "planner/bounds.h"
 #include "planner/partition/partitions.h"
 #include "planner/partition/path_bound.h"
+#include "planner/partition/stage_table.h"
 #include "schedule/plan/plan.h"
 
 namespace planner {
@@ -22,43 +20,6 @@ namespace planner {
 struct PartitionOption {
     core::Seconds bound;  // of its step
     std::vector<std::int32_t> first_units;
-};
-
-// Stage passes of every run of units, by what they depend on. Of one layout; not thread-safe.
-class StageTable {
-public:
-    StageTable(const model::ModelGraph& graph, Bounds& bounds) : graph_(graph), bounds_(bounds) {}
-    using Passes = Bounds::StagePasses;
-    using Row = std::vector<const Passes*>;  // by run of units; runs alike share the first's; null: not made
-    Row& row(const schedule::Plan& plan, const schedule::Schedule& order, bool splits, int stage);
-    const Passes& of(Row& row, const schedule::Plan& plan, const schedule::Schedule& order, bool splits,
-                     int stage, std::size_t begin, std::size_t end);
-    // Bytes that a run of units keeps of a micro-batch, or of any segment of it, for its backward, at least.
-    const Bounds::Saved& saved(const schedule::Plan& plan, std::size_t begin, std::size_t end);
-    // Of a run of units, a rank's share (Bounds::elements).
-    const schedule::StateElements& elements(const schedule::Plan& plan, std::size_t begin, std::size_t end);
-    std::size_t entries() const { return passes_.size(); }  // passes priced so far
-    Bounds& bounds() { return bounds_; }
-    const model::ModelGraph& graph() const { return graph_; }
-
-private:
-    using Key = std::tuple<int, int, RecomputationKey, bool, GradientHandling, int, bool, int, int>;
-    Key key(const schedule::Plan& plan, bool splits, int rank, int place) const;
-    model::OperatorRange operators(std::size_t begin, std::size_t end) const {
-        return {graph_.units[begin].operators.begin, graph_.units[end - 1].operators.end};
-    }
-    static std::size_t index(std::size_t begin, std::size_t end) { return (end - 1) * end / 2 + begin; }
-    std::size_t first_like(std::size_t begin, std::size_t end);
-
-    const model::ModelGraph& graph_;
-    Bounds& bounds_;
-    std::map<Key, Row> rows_;
-    std::deque<Passes> passes_;
-    // By micro-batch, recomputation, sequence parallelism and passes of a micro-batch; by such first runs as
-    // below.
-    std::map<std::tuple<int, RecomputationKey, bool, int>, std::vector<std::optional<Bounds::Saved>>> saved_;
-    std::vector<std::optional<std::size_t>> first_like_;  // by run of units: the first run that is like it
-    std::vector<std::optional<schedule::StateElements>> elements_;  // of such first runs
 };
 
 // The plan without offload: copies only add to a step.
@@ -77,6 +38,9 @@ public:
         std::size_t most_found = std::numeric_limits<std::size_t>::max());
     // The same bound of one partition, or a part of it that is no less than the limit.
     core::Seconds bound_of(const std::vector<std::int32_t>& first_units, core::Seconds limit);
+    // Where some partition may have a bound below the limit, one that has: found by moves of one unit at a
+    // time from the usual partition and from the one that the least bound comes from, if they come so far.
+    std::optional<PartitionOption> descend(core::Seconds limit);
     // So far: runs of units looked at as stages, and passes of orders replayed.
     double divisions() const { return double(divisions_); }
     double replayed_passes() const { return replayed_passes_; }

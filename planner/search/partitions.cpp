@@ -65,8 +65,9 @@ Search::PartitionTasks Search::partition_tasks() {
             const PartitionTask task{entry.target, entry.layout, entry.plan, f, bound, bound};
             if (is_beaten) tasks.beaten += covers_all ? 1 : 0;
             else if (covers_all) tasks.open.push_back(task);
-            else if (!entry.rejection && has_partitions_to_explore(entry.plan, graph_.units.size()))
-                tasks.explored.push_back(task);
+            else if (!entry.rejection)
+                (has_partitions_to_explore(entry.plan, graph_.units.size()) ? tasks.explored : tasks.numerous)
+                    .push_back(task);
         }
     }
     return tasks;
@@ -201,7 +202,7 @@ void Search::search_partitions() {
             move_cuts(search, result_.plans);
         }
     means.is_late = [this] { return is_late_to_explore(); };
-    explore_partitions(tasks.explored, search, PartitionSearch(graph_, std::move(means)));
+    explore_partitions(tasks, search, PartitionSearch(graph_, std::move(means)));
     if (request_.refines_first) refine(search);
     result_.account.partitions = search.account();
 }
@@ -240,13 +241,18 @@ void Search::try_chosen_partitions(PartitionSearch& search) {
 
 // Of plans with several stages a rank some more partitions, while there is time. None of them stays open:
 // that they are not all looked at is what the account says of them.
-void Search::explore_partitions(const std::vector<PartitionTask>& tasks, PartitionSearch& search,
+void Search::explore_partitions(const PartitionTasks& tasks, PartitionSearch& search,
                                 PartitionSearch exploring) {
     if (result_.plans.empty() || is_late_to_explore()) return;
-    std::optional<RankedPlan> better = exploring.find_better(tasks, best_value());
-    std::optional<RankedPlan> best = exploring.find_rest(tasks, better ? better->value : best_value());
+    std::optional<RankedPlan> best;
+    const auto value = [&] { return best ? best->value : best_value(); };
+    const auto keep = [&](std::optional<RankedPlan> better) {
+        if (better) best = std::move(better);
+    };
+    keep(exploring.find_likely(tasks.numerous, value()));
+    keep(exploring.find_better(tasks.explored, value()));
+    keep(exploring.find_rest(tasks.explored, value()));
     search.count_simulated(exploring.account().simulated);
-    if (!best) best = std::move(better);
     if (!best) return;
     keep_plan(std::move(*best));
     move_cuts(search, {result_.plans.front()});

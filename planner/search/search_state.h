@@ -221,8 +221,6 @@ private:
     void search_partitions();
     bool refine_first(bool was_refined);
     void refine(PartitionSearch& search);
-    void explore_partitions(const std::vector<PartitionTask>& tasks, PartitionSearch& search,
-                            PartitionSearch exploring);
     void try_chosen_partitions(PartitionSearch& search);
     void move_cuts(PartitionSearch& search, std::vector<RankedPlan> moved);
     void simulate_whole();
@@ -303,9 +301,11 @@ private:
         std::vector<PartitionTask> open;
         // Some of their partitions may be looked at. The one that balances them is not known to be too large.
         std::vector<PartitionTask> explored;
-        std::size_t beaten = 0;  // by the first plan, whatever their partition
+        std::vector<PartitionTask> numerous;  // of more partitions than are explored
+        std::size_t beaten = 0;               // by the first plan, whatever their partition
     };
     PartitionTasks partition_tasks();
+    void explore_partitions(const PartitionTasks& tasks, PartitionSearch& search, PartitionSearch exploring);
     bool has_only_partition(const RankedPlan& ranked) const;
     PartitionTask task_of(const RankedPlan& ranked) const;
     void keep_plan(RankedPlan ranked);

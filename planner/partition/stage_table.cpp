@@ -1,0 +1,68 @@
+#include "planner/partition/stage_table.h"
+
+namespace planner {
+
+// Where nothing is exchanged within a stage, its pipeline rank does not matter, only whether messages arrive
+// from before and from behind.
+StageTable::Key StageTable::key(const schedule::Plan& plan, bool splits, int rank, int place) const {
+    return {plan.micro_batch,
+            plan.tensor_overlap,
+            recomputation_key(plan),
+            plan.sequence_parallel,
+            GradientHandling(plan),
+            plan.passes_per_micro_batch(),
+            splits,
+            rank,
+            place};
+}
+
+StageTable::Row& StageTable::row(const schedule::Plan& plan, const schedule::Schedule& order, bool splits,
+                                 int stage) {
+    const int rank = bounds_.places_alike(plan) ? 0 : schedule::rank_of_stage(order, stage);
+    const bool is_single = order.stages == order.ranks;
+    const int place = !is_single ? 0 : 1 + (stage > 0 ? 1 : 0) + (stage + 1 < order.stages ? 2 : 0);
+    Row& row = rows_[key(plan, splits, rank, place)];
+    if (row.empty()) row.resize(graph_.units.size() * (graph_.units.size() + 1) / 2);
+    return row;
+}
+
+std::size_t StageTable::first_like(std::size_t begin, std::size_t end) {
+    const std::size_t units = graph_.units.size();
+    if (first_like_.empty()) first_like_.resize(units * (units + 1) / 2);
+    std::optional<std::size_t>& known = first_like_[index(begin, end)];
+    if (!known) {
+        const model::OperatorRange like = bounds_.first_like(operators(begin, end));
+        const auto first = std::size_t(graph_.operators[like.begin].unit);
+        known = index(first, first + (end - begin));
+    }
+    return *known;
+}
+
+const schedule::StateElements& StageTable::elements(const schedule::Plan& plan, std::size_t begin,
+                                                    std::size_t end) {
+    const std::size_t first = first_like(begin, end);
+    if (elements_.empty()) elements_.resize(first_like_.size());
+    if (!elements_[first]) elements_[first] = bounds_.elements(plan, operators(begin, end));
+    return *elements_[first];
+}
+
+const StageTable::Passes& StageTable::of(Row& row, const schedule::Plan& plan,
+                                         const schedule::Schedule& order, bool splits, int stage,
+                                         std::size_t begin, std::size_t end) {
+    const Passes*& entry = row[first_like(begin, end)];
+    if (!entry)
+        entry =
+            &passes_.emplace_back(bounds_.stage_passes(plan, order, splits, stage, operators(begin, end)));
+    return *entry;
+}
+
+const Bounds::Saved& StageTable::saved(const schedule::Plan& plan, std::size_t begin, std::size_t end) {
+    const std::size_t first = first_like(begin, end);
+    std::vector<std::optional<Bounds::Saved>>& known = saved_[{
+        plan.micro_batch, recomputation_key(plan), plan.sequence_parallel, plan.passes_per_micro_batch()}];
+    if (known.empty()) known.resize(first_like_.size());
+    if (!known[first]) known[first] = bounds_.saved(plan, operators(begin, end));
+    return *known[first];
+}
+
+}  // namespace planner
