@@ -58,6 +58,9 @@ void OperatorKernels::choices(model::OperatorId, const Operands&, TensorView) co
 void OperatorKernels::pack_keys(model::OperatorId, ConstTensorView, TensorView) const { refused(); }
 void OperatorKernels::order_keys(model::OperatorId, ConstTensorView, TensorView) const { refused(); }
 void OperatorKernels::split_key_gradients(model::OperatorId, ConstTensorView, TensorView) const { refused(); }
+void OperatorKernels::move_heads(model::OperatorId, HeadMove, ConstTensorView, TensorView) const {
+    refused();
+}
 void OperatorKernels::add_key_gradients(model::OperatorId, ConstTensorView, TensorView) const { refused(); }
 
 }  // namespace exec

@@ -119,8 +119,8 @@ Bounds::Bounds(const cluster::Cluster& cluster, OrderCollection& orders, StageCo
 Bounds::~Bounds() = default;
 
 Bounds::LayoutKey Bounds::layout_key(const schedule::Plan& plan) {
-    return {plan.layout.tensor, plan.layout.pipeline, plan.layout.data,          plan.layout.context,
-            plan.layout.expert, plan.tensor_overlap,  plan.gradient_bucket.value};
+    return {plan.layout.tensor, plan.layout.pipeline, plan.layout.data,           plan.layout.context,
+            plan.layout.expert, plan.tensor_overlap,  plan.context_communication, plan.gradient_bucket.value};
 }
 
 Bounds::Caches& Bounds::caches_of(const schedule::Plan& plan) {

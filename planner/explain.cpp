@@ -48,10 +48,15 @@ std::string bound_by(const sim::Evaluation& evaluation) {
     return "compute";
 }
 
+std::string context_text(const schedule::Plan& plan) {
+    const bool is_usual = plan.context_communication == schedule::ContextCommunication::all_gather;
+    return fmt::format("{}{}", plan.layout.context, is_usual || plan.layout.context == 1 ? "" : " a2a");
+}
+
 std::string describe(const schedule::Plan& plan) {
     std::string text =
         fmt::format("TP{} PP{} DP{}", plan.layout.tensor, plan.layout.pipeline, plan.layout.replicas());
-    if (plan.layout.context > 1) text += fmt::format(" CP{}", plan.layout.context);
+    if (plan.layout.context > 1) text += " CP" + context_text(plan);
     if (plan.layout.expert > 1) text += fmt::format(" EP{}", plan.layout.expert);
     if (plan.layout.pipeline > 1)
         text += fmt::format(" {}{}", schedule::schedule_label(plan.schedule),

@@ -20,5 +20,7 @@ std::string compare(const RankedPlan& plan, const RankedPlan* other, bool is_win
 
 // "TP8 PP4 DP4 interleaved_1f1b x2, micro-batch 1 x 128, full recomputation".
 std::string describe(const schedule::Plan& plan);
+// The degree of context parallelism, "4 a2a" where heads are exchanged.
+std::string context_text(const schedule::Plan& plan);
 
 }  // namespace planner

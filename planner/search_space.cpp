@@ -5,6 +5,7 @@
 
 #include "core/index/integers.h"
 #include "model/segment.h"
+#include "planner/context_communication.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/partition.h"
 #include "sim/cost/framework/framework_lookup.h"
@@ -134,19 +135,25 @@ std::vector<int> overlap_choices(const SpaceRequest& request, const schedule::Pa
 
 // How a micro-batch passes through a layer.
 struct PassChoice {
+    schedule::ContextCommunication context_communication;
     int tensor_overlap;
     schedule::Recompute recompute;
 };
 
-std::vector<PassChoice> pass_choices(const SpaceRequest& request, const schedule::ParallelLayout& layout,
-                                     bool has_recomputable_attention) {
-    using schedule::Recompute;
+std::vector<PassChoice> pass_choices(const SpaceRequest& request, const model::ModelGraph& graph,
+                                     const schedule::Plan& plan, bool has_recomputable_attention) {
+    using schedule::ContextCommunication, schedule::Recompute;
     std::vector<PassChoice> choices;
-    for (const int overlap : overlap_choices(request, layout))
-        for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
-            if (recompute == Recompute::selective && !has_recomputable_attention) continue;
-            if (takes(request.limits.recompute, recompute)) choices.push_back({overlap, recompute});
-        }
+    for (const ContextCommunication communication :
+         communication_choices(graph, plan, !request.limits.context_communication.empty()))
+        for (const int overlap : overlap_choices(request, plan.layout))
+            for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+                if (recompute == Recompute::selective &&
+                    (!has_recomputable_attention || communication == ContextCommunication::all_to_all))
+                    continue;
+                if (takes(request.limits.recompute, recompute))
+                    choices.push_back({communication, overlap, recompute});
+            }
     return choices;
 }
 
@@ -178,6 +185,7 @@ bool PlanLimits::allows(const schedule::ParallelLayout& layout) const {
 bool PlanLimits::allows(const schedule::Plan& plan) const {
     return allows(plan.layout) && takes(micro_batch, plan.micro_batch) && takes(schedules, plan.schedule) &&
            (plan.layout.tensor == 1 || takes(tensor_overlap, plan.tensor_overlap)) &&
+           (plan.layout.context == 1 || takes(context_communication, plan.context_communication)) &&
            takes(recompute, plan.recompute) && takes(sharding, plan.sharding);
 }
 
@@ -188,6 +196,7 @@ void PlanLimits::keep_to_shape(const schedule::Plan& plan) {
     expert = {plan.layout.expert};
     micro_batch = {plan.micro_batch};
     tensor_overlap = {plan.tensor_overlap};
+    context_communication = {plan.context_communication};
     recompute = {plan.recompute};
 }
 
@@ -267,7 +276,8 @@ void for_each_legal_plan(const model::ModelGraph& graph, const cluster::Cluster&
                                      divides_tokens(graph, layout, micro_batch);
             const std::vector<int> segments =
                 layout.pipeline > 1 ? segment_counts(graph, plan, cuts) : std::vector<int>();
-            for (const PassChoice& pass : pass_choices(request, layout, has_recomputable_attention)) {
+            for (const PassChoice& pass : pass_choices(request, graph, plan, has_recomputable_attention)) {
+                plan.context_communication = pass.context_communication;
                 plan.tensor_overlap = pass.tensor_overlap;
                 plan.recompute = pass.recompute;
                 plan.recompute_layers =

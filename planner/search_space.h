@@ -25,8 +25,9 @@ bool is_searched(const schedule::PipelineSchedule& schedule);
 struct PlanLimits {
     std::vector<int> tensor = {}, pipeline = {}, context = {}, expert = {}, micro_batch = {};
     std::vector<int> tensor_overlap = {};  // of plans with tensor parallelism; without any: that of the base
-    std::vector<int> replicas = {};        // that work on different samples
-    std::vector<std::string> schedules = {};  // registered names
+    std::vector<schedule::ContextCommunication> context_communication = {};  // with context parallelism
+    std::vector<int> replicas = {};                                          // that work on different samples
+    std::vector<std::string> schedules = {};                                 // registered names
     std::vector<schedule::Recompute> recompute = {};
     std::vector<schedule::Sharding> sharding = {};
 
@@ -59,19 +60,21 @@ struct SpaceRequest {
     std::shared_ptr<const RunnablePlans> runnable = {};  // none: everything runs
 };
 
-// In a fixed order: tensor, pipeline, context, expert, micro-batch, pieces of products, recompute, schedule,
-// virtual stages, sharding. All devices of the cluster are used. Axes:
+// In a fixed order: tensor, pipeline, context, expert, micro-batch, context communication, pieces of
+// products, recompute, schedule, virtual stages, sharding. All devices of the cluster are used. Axes:
 //   tensor * pipeline * data = devices; tensor a degree that splits the model; replicas (data / context) *
 //   micro_batch divides the global batch; context, a divisor of data, where samples have 8,192 tokens or more
-//   or the batch is no multiple of data: parts of at least 1,024 tokens; expert, a divisor of data that
-//   divides the experts of mixtures; schedules of the registry that train with one copy of the weights, with
-//   every number of virtual stages they allow, those of segments of sequences with each number of
-//   `segment_counts`; one pipeline stage has one schedule; sharding none, optimizer, gradients and parameters
-//   over all replicas, and hybrid over the replicas of one node where these are fewer; recompute none,
-//   selective where attention cores keep something, full; with tensor parallelism sequence parallelism where
-//   tokens divide and what runs the plans has it, else plain; offload where the request allows it:
-//   activations stay, or leave with each horizon of `loading_horizons`, longest first. Tensor-parallel ranks
-//   that share heads of keys and values are of one node.
+//   or the batch is no multiple of data: parts of at least 1,024 tokens, whose keys and values are gathered,
+//   or whose heads are exchanged where they divide and that moves at most twice as much, or where they are
+//   asked for (not with recompute selective); expert, a divisor of data that divides the experts of mixtures;
+//   schedules of the registry that train with one copy of the weights, with every number of virtual stages
+//   they allow, those of segments of sequences with each number of `segment_counts`; one pipeline stage has
+//   one schedule; sharding none, optimizer, gradients and parameters over all replicas, and hybrid over the
+//   replicas of one node where these are fewer; recompute none, selective where attention cores keep
+//   something, full; with tensor parallelism sequence parallelism where tokens divide and what runs the plans
+//   has it, else plain; offload where the request allows it: activations stay, or leave with each horizon of
+//   `loading_horizons`, longest first. Tensor-parallel ranks that share heads of keys and values are of one
+//   node.
 std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cluster::Cluster& cluster,
                                         const SpaceRequest& request);
 // One after the other: a space of today's largest jobs has hundreds of thousands.

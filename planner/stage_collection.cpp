@@ -45,9 +45,9 @@ schedule::Plan with_recomputation(schedule::Plan plan, schedule::Recompute recom
 
 StageCollection::Shape& StageCollection::shape_of(const schedule::Plan& plan) {
     const std::lock_guard lock(guard_);
-    std::unique_ptr<Shape>& shape =
-        shapes_[{plan.layout.tensor, plan.layout.context, plan.layout.expert, plan.micro_batch,
-                 recomputation_key(plan), plan.sequence_parallel, plan.tensor_overlap}];
+    std::unique_ptr<Shape>& shape = shapes_[{
+        plan.layout.tensor, plan.layout.context, plan.layout.expert, plan.micro_batch,
+        recomputation_key(plan), plan.sequence_parallel, plan.tensor_overlap, plan.context_communication}];
     if (!shape) shape = std::make_unique<Shape>();
     return *shape;
 }

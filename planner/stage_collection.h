@@ -263,8 +263,9 @@ private:
     // bucket, and operators.
     std::map<std::tuple<int, int, bool, bool, double, std::int32_t, std::int32_t>, std::vector<Bucket>>
         buckets_;
-    // tensor, context, expert, micro_batch, recompute, sequence_parallel
-    using ShapeKey = std::tuple<int, int, int, int, RecomputationKey, bool, int>;
+    // tensor, context, expert, micro_batch, recompute, sequence_parallel, tensor_overlap
+    using ShapeKey =
+        std::tuple<int, int, int, int, RecomputationKey, bool, int, schedule::ContextCommunication>;
     std::map<ShapeKey, std::unique_ptr<Shape>> shapes_;
 };
 

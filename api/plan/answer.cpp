@@ -36,6 +36,7 @@ core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const pl
     row["shard_degree"] = plan.effective_shard_degree();
     row["expert_parallel"] = plan.layout.expert;
     row["context_parallel"] = plan.layout.context;
+    if (plan.layout.context > 1) row["context_communication"] = schedule::name_of(plan.context_communication);
     row["sequence_parallel"] = plan.has_sequence_parallelism();
     if (plan.tensor_overlap > 1) row["tensor_overlap"] = plan.tensor_overlap;
     row["gradient_bucket_mib"] = plan.gradient_bucket / core::mebibytes(1);
@@ -180,7 +181,7 @@ std::vector<std::string> cells_of(const TableRow& row, const Shown& shown) {
             fmt::format("{}", layout.tensor),
             fmt::format("{}", layout.pipeline),
             fmt::format("{}", layout.replicas()),
-            when(shown.context, layout.context),
+            when(shown.context, planner::context_text(plan)),
             when(shown.experts, layout.expert),
             when(shown.pieces, plan.tensor_overlap),
             schedule_text(plan),

@@ -75,9 +75,10 @@ private:
     }
     bool takes_layout(const schedule::Plan& plan) {
         const schedule::ParallelLayout& l = plan.layout;
-        const auto [entry, is_new] = layouts_.try_emplace(
-            {l.tensor, l.pipeline, l.context, l.expert, plan.effective_shard_degree(),
-             core::position_of(plan.sharding), plan.has_sequence_parallelism(), plan.tensor_overlap > 1});
+        const auto [entry, is_new] =
+            layouts_.try_emplace({l.tensor, l.pipeline, l.context, l.expert, plan.effective_shard_degree(),
+                                  core::position_of(plan.sharding), plan.has_sequence_parallelism(),
+                                  plan.tensor_overlap > 1, plan.cost_context().exchanges_heads});
         if (!is_new) return entry->second;
         schedule::Plan probe = plan;
         probe.schedule = schedule::Plan().schedule;
@@ -112,7 +113,7 @@ private:
     Runner runner_;
     interop::ExportSource source_;
     std::map<int, std::optional<schedule::Partition>> only_;
-    std::map<std::tuple<int, int, int, int, int, std::size_t, bool, bool>, bool> layouts_;
+    std::map<std::tuple<int, int, int, int, int, std::size_t, bool, bool, bool>, bool> layouts_;
     std::map<schedule::Plan::OrderKey, bool> schedules_;
     std::map<
         std::tuple<std::string, std::size_t, std::size_t, bool, bool, bool, bool, bool, bool, bool, bool>,

@@ -95,6 +95,17 @@ public:
                                      TensorView pieces) const;
     virtual void add_key_gradients(model::OperatorId attention, ConstTensorView piece,
                                    TensorView dpacked) const;  // adds
+    // Exchanged heads (model::exchanges_heads), of an attention's packed rows or of its output: between rows
+    // and the shares that the ranks of the group get or gave, one after the other, each [samples, tokens of a
+    // rank, heads of a rank].
+    struct HeadMove {
+        bool is_output = false;
+        bool has_all_tokens = false;  // rows [samples, tokens, heads of this rank]; else [samples, tokens of
+                                      // this rank, heads]
+        bool to_shares = false;
+    };
+    virtual void move_heads(model::OperatorId attention, HeadMove move, ConstTensorView from,
+                            TensorView to) const;
 };
 
 }  // namespace exec

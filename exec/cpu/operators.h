@@ -40,6 +40,8 @@ public:
                              TensorView pieces) const override;
     void add_key_gradients(model::OperatorId attention, ConstTensorView piece,
                            TensorView dpacked) const override;
+    void move_heads(model::OperatorId attention, HeadMove move, ConstTensorView from,
+                    TensorView to) const override;
 
     // Why this operator cannot run here ("relative position bias").
     static std::optional<core::Unsupported> unsupported(const model::ModelGraph& graph,

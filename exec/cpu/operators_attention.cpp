@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "core/index/integers.h"
 #include "exec/cpu/head_norms.h"
@@ -64,80 +65,6 @@ struct KeyValueRows {
         for_each_row(const_cast<float*>(together),
                      [&](float* apart, const float* row) { kernels().accumulate(columns, row, apart); });
     }
-};
-
-}  // namespace
-
-namespace {
-
-// What attention's kernel reads and writes in place of its operands where queries and keys are normalised:
-// copies of whole rows in scratch arrays, of which values stay as they are.
-class NormalisedHeads {
-public:
-    // `memory`: of keys and values; that of the queries, or rows of its own. `row`: elements of a row of
-    // queries.
-    NormalisedHeads(const AttentionShape& shape, const model::Attributes& a, const Operands& x,
-                    const float* memory, std::int64_t row)
-        : queries_(x.inputs[0].floats()),
-          memory_(memory),
-          scales_{x.parameters[0].floats(), x.parameters[1].floats()},
-          is_packed_(memory == queries_) {
-        const std::int64_t d = shape.head_dimension, key_row = 2 * shape.kv_heads * d;
-        const auto epsilon = static_cast<float>(a.epsilon);
-        query_rows_ = {shape.samples * shape.tokens, row, 0, shape.heads, d, epsilon};
-        key_rows_ = is_packed_ ? HeadRows{query_rows_.rows, row, shape.heads * d, shape.kv_heads, d, epsilon}
-                               : HeadRows{shape.samples * (shape.keys > 0 ? shape.keys : shape.tokens),
-                                          key_row,
-                                          0,
-                                          shape.kv_heads,
-                                          d,
-                                          epsilon};
-        normalised_queries_ = copy(10, query_rows_, queries_);
-        normalised_memory_ = is_packed_ ? normalised_queries_ : copy(11, key_rows_, memory_);
-        normalise_heads(query_rows_, queries_, scales_[0], normalised_queries_);
-        normalise_heads(key_rows_, memory_, scales_[1], normalised_memory_);
-    }
-    const float* queries() const { return normalised_queries_; }
-    const float* memory() const { return normalised_memory_; }
-
-    void clear_gradients() {
-        query_gradients_ = zeros(12, query_rows_);
-        memory_gradients_ = is_packed_ ? query_gradients_ : zeros(13, key_rows_);
-    }
-    float* query_gradients() { return query_gradients_; }
-    float* memory_gradients() { return memory_gradients_; }
-
-    // Adds to the operands' gradients, and to `dscales`: of queries' and keys' scales, [2 dimension].
-    void backward(float* dqueries, float* dmemory, std::vector<float>& dscales) const {
-        const std::int64_t d = query_rows_.dimension;
-        dscales.resize(2 * d);
-        normalise_heads_backward(query_rows_, queries_, scales_[0], query_gradients_, dqueries,
-                                 dscales.data());
-        normalise_heads_backward(key_rows_, memory_, scales_[1], memory_gradients_, dmemory,
-                                 dscales.data() + d);
-        const std::int64_t count = key_rows_.heads * d, values = key_rows_.first + count;
-        for (std::int64_t r = 0; r < key_rows_.rows; ++r)
-            kernels().accumulate(count, memory_gradients_ + r * key_rows_.stride + values,
-                                 dmemory + r * key_rows_.stride + values);
-    }
-
-private:
-    static float* copy(int slot, const HeadRows& rows, const float* from) {
-        float* const to = scratch(slot, rows.rows * rows.stride);
-        std::memcpy(to, from, rows.rows * rows.stride * sizeof(float));
-        return to;
-    }
-    static float* zeros(int slot, const HeadRows& rows) {
-        float* const to = scratch(slot, rows.rows * rows.stride);
-        std::memset(to, 0, rows.rows * rows.stride * sizeof(float));
-        return to;
-    }
-
-    const float *queries_, *memory_, *scales_[2];
-    const bool is_packed_;
-    HeadRows query_rows_, key_rows_;
-    float *normalised_queries_ = nullptr, *normalised_memory_ = nullptr, *query_gradients_ = nullptr,
-          *memory_gradients_ = nullptr;
 };
 
 }  // namespace
@@ -265,6 +192,38 @@ void Operators::add_key_gradients(model::OperatorId attention, ConstTensorView p
                              dpacked.floats() + r * at.row + at.first);
 }
 
+void Operators::move_heads(model::OperatorId attention, HeadMove move, ConstTensorView from,
+                           TensorView to) const {
+    const model::Attributes& a = op(attention).attributes;
+    const std::int64_t ranks = context_.context_parallel, d = a.head_dimension,
+                       heads = model::rank_heads(op(attention), a.heads, context_) / ranks * d,
+                       keys = model::rank_heads(op(attention), a.kv_heads, context_) / ranks * d;
+    // Of a row the columns of queries, keys and values, so many of each rank.
+    std::vector<std::int64_t> columns = {heads};
+    if (!move.is_output) columns.insert(columns.end(), {keys, keys});
+    const std::int64_t width = std::accumulate(columns.begin(), columns.end(), std::int64_t{0});
+    const auto copy = [&](std::int64_t in_rows, std::int64_t in_shares, std::int64_t count) {
+        if (move.to_shares) copy_elements(from, in_rows, to, in_shares, count);
+        else copy_elements(from, in_shares, to, in_rows, count);
+    };
+    std::int64_t share = 0, row = 0;
+    for (std::int64_t rank = 0; rank < ranks; ++rank, row = 0)
+        for (std::int64_t sample = 0; sample < context_.micro_batch; ++sample)
+            for (const std::int32_t token : group_places_[rank]) {
+                if (move.has_all_tokens) {
+                    copy((sample * graph_.tokens_per_sample + token) * width, share, width);
+                    share += width;
+                    continue;
+                }
+                std::int64_t first = row++ * ranks * width;
+                for (const std::int64_t count : columns) {
+                    copy(first + rank * count, share, count);
+                    first += ranks * count;
+                    share += count;
+                }
+            }
+}
+
 void Operators::attention(model::OperatorId id, const Operands& x, const MicroBatchPosition& place,
                           const float* dy, const AttentionGradients& gradients) const {
     const model::Operator& o = op(id);
@@ -274,14 +233,18 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
     shape.tokens = graph_.tensor(o.inputs[0]).shape[0];
     if (a.is_cross_attention) shape.keys = graph_.tensor(o.inputs[1]).shape[0];
     if (!graph_.part.is_whole()) shape.whole_sequence = graph_.sequence_tokens();
-    shape.heads = model::rank_heads(o, a.heads, context_);
-    shape.kv_heads = model::rank_heads(o, a.kv_heads, context_);
+    const model::AttentionShape share = model::attention_shape(graph_, o, context_);
+    shape.heads = share.heads;
+    shape.kv_heads = share.kv_heads;
     shape.head_dimension = a.head_dimension;
     shape.is_causal = a.is_causal;
     shape.window = a.window;
     shape.scale = static_cast<float>(
         a.softmax_scale > 0 ? a.softmax_scale : 1.0 / std::sqrt(static_cast<double>(a.head_dimension)));
-    shape.first_head = o.in_parallel_region ? tensor_rank_ * shape.heads : 0;
+    // Of the tensor-parallel rank's heads a share, where they are exchanged.
+    const std::int64_t own_heads = model::rank_heads(o, a.heads, context_),
+                       first_of_own = model::exchanges_heads(o, context_) ? context_rank_ * shape.heads : 0;
+    shape.first_head = (o.in_parallel_region ? tensor_rank_ * own_heads : 0) + first_of_own;
     const std::int64_t key_columns = 2 * shape.kv_heads * shape.head_dimension,
                        columns = shape.heads * shape.head_dimension + key_columns;
     if (!x.earlier.empty()) {
@@ -295,7 +258,7 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
         shape.sines = rotation->second.sines.data();
     }
     if (const auto slopes = slopes_.find(id.index); slopes != slopes_.end())
-        shape.alibi_slopes = slopes->second.data();
+        shape.alibi_slopes = slopes->second.data() + first_of_own;
     if (a.has_relative_bias) {
         shape.bias = x.parameters[0].floats();
         shape.bias_buckets = buckets_.at(id.index).data();

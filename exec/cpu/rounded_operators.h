@@ -40,6 +40,10 @@ public:
     }
     void add_key_gradients(model::OperatorId attention, ConstTensorView piece,
                            TensorView dpacked) const override;
+    void move_heads(model::OperatorId attention, HeadMove move, ConstTensorView from,
+                    TensorView to) const override {
+        operators_.move_heads(attention, move, from, to);
+    }
 
 private:
     // An array of 16 bits in the rank's memory and fp32 while the operator works.

@@ -103,6 +103,53 @@ void RankExecutor::scatter_key_gradients(const Instruction& instruction, MicroBa
         id, keys_of.own, gradient(state, plan, graph_.op(id).inputs[0])->view(context_.compute));
 }
 
+TensorView RankExecutor::exchanged_output(MicroBatch& state, const StagePlan& plan, std::int32_t op) const {
+    const BufferPointer& saved = state.saved_contexts[op - plan.operators.begin];
+    const model::TensorId output = graph_.operators[op].output;
+    if (!saved || !model::keeps_exchanged_output(graph_.operators[op], context_)) return {};
+    const std::size_t first = saved->bytes() - bytes(output);
+    return {static_cast<std::byte*>(saved->data()) + first, type_of(output), shapes_[output]};
+}
+
+// Tokens of all heads for all tokens of some before an attention, and back after it. Arrays become others of
+// the same size.
+void RankExecutor::exchange_heads(const Instruction& instruction, MicroBatch& state, Tag tag) {
+    const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
+    const std::int32_t index = instruction.operators.begin;
+    const model::OperatorId id(index);
+    const model::Operator& op = graph_.op(id);
+    const bool is_gradient = instruction.payload == PayloadKind::activation_gradient,
+               is_before = state.by_heads.insert(index).second;
+    if (!is_before) state.by_heads.erase(index);
+    if (instruction.phase == ComputePhase::forward)
+        take_over_activations(instruction.stage, instruction.micro_batch);
+    const bool is_output = is_before == is_gradient;
+    const model::TensorId tensor = is_output ? op.output : op.inputs[0];
+    BufferPointer& array =
+        is_gradient ? state.gradients[plan.gradient_storage[tensor]] : state.tensors[plan.storage[tensor]];
+    if (!array) return;  // nothing came back to this attention
+    if (const TensorView kept = exchanged_output(state, plan, index); kept && is_output && !is_gradient)
+        backend_.copy(kept.data(), array->data(), array->bytes());
+    const std::size_t size = array->bytes();
+    const bool is_kept = !is_gradient && plan.is_saved[plan.storage[tensor]];
+    const MemoryKind kind = is_kept ? MemoryKind::activations : MemoryKind::workspace;
+    const auto moved = [&](BufferPointer& from, bool to_shares, bool has_all_tokens) {
+        BufferPointer to = make_buffer(account_, to_shares ? MemoryKind::workspace : kind, size);
+        backend_.operators().move_heads(id, {is_output, has_all_tokens, to_shares},
+                                        from->view(context_.compute), to->view(context_.compute));
+        from.reset();
+        return to;
+    };
+    BufferPointer shares = moved(array, true, !is_before);
+    BufferPointer received = make_buffer(account_, MemoryKind::workspace, size);
+    const std::vector<int> members = schedule::members_of(program_, rank_, instruction);
+    const TensorView sent = shares->view(context_.compute);
+    const std::vector<std::size_t> counts(members.size(), std::size_t(sent.elements()) / members.size());
+    backend_.exchange(members, sent, counts, received->view(context_.compute), counts, tag + !is_before);
+    shares.reset();
+    array = moved(received, false, is_before);
+}
+
 void RankExecutor::sum_choices(const Instruction& instruction, MicroBatch& state, Tag tag) {
     const std::int32_t index = instruction.operators.begin;
     const Operands x = operands(state, instruction.stage, index);

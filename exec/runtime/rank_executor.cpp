@@ -448,6 +448,7 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
             backend_.fill_zero(keys->data(), keys->bytes());
         }
         Operands x = operands(state, stage, index);
+        if (const TensorView own = exchanged_output(state, plan, index)) x.output = own;
         const TensorView gradient_of_output = is_loss
                                                   ? TensorView(&state.loss_weight, core::DataType::fp32, 1)
                                                   : view_of(state, op, op.output, dy);

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -76,7 +77,8 @@ private:
         MicroBatchPosition position;
         std::map<std::int32_t, ExpertExchange> exchanges;  // by dispatch
         std::map<std::int32_t, BufferPointer> keys,
-            key_gradients;  // by attention: of a context-parallel group
+            key_gradients;                // by attention: of a context-parallel group
+        std::set<std::int32_t> by_heads;  // attentions between their exchanges of heads
         std::vector<OffloadedArray> offloaded;
     };
 
@@ -129,6 +131,9 @@ private:
     KeyPieces key_pieces(Buffer& all) const;
     void gather_keys(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
     void scatter_key_gradients(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
+    void exchange_heads(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
+    // What the attention made before its heads were exchanged: the end of its saved context.
+    TensorView exchanged_output(MicroBatch& state, const StagePlan& plan, std::int32_t op) const;
     void sum_choices(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
     void copy(const schedule::Instruction& instruction);
     // Of a mixture's operators the dispatch.

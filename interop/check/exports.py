@@ -55,6 +55,7 @@ def expected_facts(document):
         "zero_stage": ["none", "optimizer", "gradients", "parameters"].index(plan.get("sharding", "none")),
         "recompute_full": plan.get("recompute", "none") == "full",
         "recompute_layers": plan.get("recompute_layers", 0),
+        "context_communication": plan.get("context_communication", "all_gather"),
         "gradient_clipping": document["training"]["gradient_clipping"],
         "nodes": document["cluster"]["nodes"], "instance": document["cluster"]["instance"],
         "sequence_length": document["model"]["sequence_length"],
@@ -133,6 +134,12 @@ def megatron_source():
     return {"Megatron-LM": megatron.core.__version__ + " " + os.environ.get("MEGATRON_LM_COMMIT", "")}
 
 
+def context_communication(kind, degree):
+    """cp_comm_type in a plan's words."""
+    kind = kind[0] if isinstance(kind, list) else kind
+    return "all_gather" if degree == 1 else {"a2a": "all_to_all"}.get(kind, kind)
+
+
 def check_megatron(document, facts, folder):
     versions = megatron_source()
     import torch
@@ -158,6 +165,7 @@ def check_megatron(document, facts, folder):
             "zero_stage": 1 if args.use_distributed_optimizer else 0,
             "recompute_full": args.recompute_granularity == "full", "gradient_clipping": args.clip_grad,
             "recompute_layers": args.recompute_num_layers if args.recompute_method == "block" else 0,
+            "context_communication": context_communication(args.cp_comm_type, args.context_parallel_size),
             "fp8": args.fp8 is not None}
     layout = args.pipeline_model_parallel_layout
     if layout is not None:
@@ -227,7 +235,8 @@ def check_megatron_bridge(document, facts, folder):
             "global_batch": config.train.global_batch_size, "sequence_length": m.seq_length,
             "zero_stage": 1 if config.optimizer.use_distributed_optimizer else 0,
             "recompute_full": m.recompute_granularity == "full",
-            "recompute_layers": m.recompute_num_layers if m.recompute_method == "block" else 0, "fp8": config.mixed_precision.fp8 == "hybrid",
+            "recompute_layers": m.recompute_num_layers if m.recompute_method == "block" else 0,
+            "context_communication": context_communication(m.cp_comm_type, m.context_parallel_size), "fp8": config.mixed_precision.fp8 == "hybrid",
             "gradient_clipping": config.optimizer.clip_grad}
     return versions, seen
 

@@ -162,7 +162,6 @@ constexpr std::string_view without_effect[] = {
 constexpr std::string_view priced_as_usual[] = {
     "batch-p2p-communication",
     "bias-*",
-    "cp-comm-type",
     "cuda-graph-*",
     "cross-entropy-fusion-impl",
     "ddp-average-in-collective",

@@ -76,7 +76,8 @@ void add_partition(Expression& e, PythonCall& model) {
 
 void add_parallelism(Expression& e, PythonCall& model) {
     const schedule::Plan& plan = e.plan;
-    for (const auto& [field, degree] : megatron_degrees(plan)) model.with(field, degree);
+    for (const auto& field : megatron_parallelism(plan))
+        std::visit([&](const auto& value) { model.with(field.first, value); }, field.second);
     model.with("sequence_parallel", plan.has_sequence_parallelism());
     if (const int group = plan.parameters<schedule::GroupParameters>().group_size;
         plan.virtual_stages > 1 && group > 0)

@@ -91,9 +91,9 @@ private:
     }
 
     void parallel() {
-        for (auto [name, degree] : megatron_degrees(plan_)) {
+        for (auto [name, value] : megatron_parallelism(plan_)) {
             std::replace(name.begin(), name.end(), '_', '-');
-            flag("--" + name, degree);
+            std::visit([&, flagged = "--" + name](const auto& own) { flag(flagged, own); }, value);
         }
         if (plan_.has_sequence_parallelism()) flag("--sequence-parallel");
         // Megatron numbers tensor, data, pipeline; with the mapping tensor, pipeline, data.

@@ -176,6 +176,13 @@ std::optional<schedule::PlanFile> read_megatron(const std::string& text, const s
                 "use a divisor");
         plan.layout.context = 1;
     }
+    // A ring of keys and values, the usual one, is priced as gathering them.
+    if (const std::string type = a.text("cp-comm-type", "p2p"); type == "a2a") {
+        if (plan.layout.context > 1) plan.context_communication = schedule::ContextCommunication::all_to_all;
+    } else if (type != "p2p" && type != "all_gather") {
+        a.error("cp-comm-type", fmt::format("--cp-comm-type {} has no counterpart in a plan", type),
+                "p2p, all_gather or a2a");
+    }
     const std::int64_t share = std::int64_t{plan.micro_batch} * plan.layout.replicas(),
                        global = a.positive("global-batch-size", share);
     if (global % share != 0)

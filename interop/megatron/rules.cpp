@@ -42,13 +42,15 @@ std::pair<const char*, int> megatron_full_recomputation(const schedule::Plan& pl
     return {"uniform", 1};
 }
 
-std::vector<std::pair<std::string, int>> megatron_degrees(const schedule::Plan& plan) {
-    std::vector<std::pair<std::string, int>> degrees = {
-        {"tensor_model_parallel_size", plan.layout.tensor},
-        {"pipeline_model_parallel_size", plan.layout.pipeline}};
-    if (plan.layout.context > 1) degrees.emplace_back("context_parallel_size", plan.layout.context);
-    if (plan.layout.expert > 1) degrees.emplace_back("expert_model_parallel_size", plan.layout.expert);
-    return degrees;
+std::vector<MegatronField> megatron_parallelism(const schedule::Plan& plan) {
+    std::vector<MegatronField> fields = {{"tensor_model_parallel_size", plan.layout.tensor},
+                                         {"pipeline_model_parallel_size", plan.layout.pipeline}};
+    if (plan.layout.context > 1) {
+        fields.emplace_back("context_parallel_size", plan.layout.context);
+        fields.emplace_back("cp_comm_type", plan.cost_context().exchanges_heads ? "a2a" : "all_gather");
+    }
+    if (plan.layout.expert > 1) fields.emplace_back("expert_model_parallel_size", plan.layout.expert);
+    return fields;
 }
 
 void refuse_beyond_megatron(Expression& e, const TransformerShape& shape, const std::string& target,

@@ -3,6 +3,7 @@
 
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "interop/expression.h"
@@ -15,9 +16,11 @@ namespace interop {
 void refuse_beyond_megatron(Expression& e, const TransformerShape& shape, const std::string& target,
                             core::Diagnostics& diagnostics);
 
-// Degrees by the names of Megatron-LM's fields; its arguments are the same with dashes. Context and expert
+// Degrees by the names of Megatron-LM's fields, and how ranks that divide sequences communicate (by default
+// it passes keys and values around a ring, "p2p"); its arguments are the same with dashes. Context and expert
 // parallelism are left out where they are 1.
-std::vector<std::pair<std::string, int>> megatron_degrees(const schedule::Plan& plan);
+using MegatronField = std::pair<std::string, std::variant<int, const char*>>;
+std::vector<MegatronField> megatron_parallelism(const schedule::Plan& plan);
 // The method and number of layers of full recomputation: every layer by itself, or of each stage the first.
 std::pair<const char*, int> megatron_full_recomputation(const schedule::Plan& plan);
 

@@ -27,7 +27,7 @@ Sizes sizes_of(const ModelGraph& graph, const Operator& op, const CostContext& c
     const RankMatrix output = rank_matrix(graph, op.output, context),
                      memory = rank_matrix(graph, op.inputs.back(), context);
     s.output = output.elements() * s.element;
-    s.query = static_cast<double>(output.rows) * s.shape.heads * s.shape.head_dimension * s.element;
+    s.query = static_cast<double>(s.shape.rows) * s.shape.heads * s.shape.head_dimension * s.element;
     const std::int64_t key_rows =
         memory.rows * context.context_parallel + (op.attributes.has_relative_positions ? output.rows : 0);
     if (op.attributes.has_relative_positions) s.width = graph.parameter(op.parameters[0]).shape[1];
@@ -36,7 +36,7 @@ Sizes sizes_of(const ModelGraph& graph, const Operator& op, const CostContext& c
     s.own_key_value = key_rows * row;
     s.own_key = key_rows * key_row;
     s.key_value = s.own_key_value + (context.micro_batch * graph.first_token()) * row;
-    s.statistics = fp32_bytes * output.rows * s.shape.heads;
+    s.statistics = fp32_bytes * s.shape.rows * s.shape.heads;
     if (op.attributes.has_relative_bias)
         s.bias = static_cast<double>(s.shape.heads) * s.shape.queries * s.shape.keys * s.element;
     return s;

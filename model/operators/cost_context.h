@@ -17,7 +17,10 @@ struct CostContext {
     int tensor_parallel = 1;
     bool sequence_parallel = false;
     int expert_parallel = 1;
-    int context_parallel = 1;                       // every sample's tokens are divided over this many ranks
+    int context_parallel = 1;  // every sample's tokens are divided over this many ranks
+    // Of them: before an attention each gives the others what it has of some heads, and gets what they have
+    // of its own (DeepSpeed-Ulysses, arXiv 2309.14509), instead of the keys and values of all tokens.
+    bool exchanges_heads = false;
     core::DataType compute = core::DataType::bf16;  // of activations and matrix products
     AttentionImplementation attention = AttentionImplementation::flash;
     // false: as PyTorch runs it, on an fp32 copy of the logits with the log-softmax kept; true: one pass over

@@ -62,13 +62,18 @@ std::int64_t rank_heads(const Operator& op, std::int64_t heads, const CostContex
 AttentionShape attention_shape(const ModelGraph& graph, const Operator& op, const CostContext& context) {
     const Attributes& a = op.attributes;
     AttentionShape shape;
-    shape.heads = rank_heads(op, a.heads, context);
-    shape.kv_heads = rank_heads(op, a.kv_heads, context);
+    // The ranks that divide the tokens of a sample, or its heads.
+    const bool divides_heads = exchanges_heads(op, context);
+    const int parts = divides_heads ? 1 : context.context_parallel,
+              parts_of_heads = divides_heads ? context.context_parallel : 1;
+    shape.heads = rank_heads(op, a.heads, context) / parts_of_heads;
+    shape.kv_heads = rank_heads(op, a.kv_heads, context) / parts_of_heads;
     shape.head_dimension = a.head_dimension;
     shape.value_dimension = value_dimension(a);
     // With context parallelism a rank has two parts of the queries, one from each end, so that a causal mask
     // hides half of the scores from every rank alike.
-    shape.queries = graph.tensor(op.inputs[0]).shape[0] / context.context_parallel;
+    shape.queries = graph.tensor(op.inputs[0]).shape[0] / parts;
+    shape.rows = rank_matrix(graph, op.output, context).rows * parts_of_heads;
     shape.keys = graph.tensor(op.inputs.back()).shape[0];
     if (a.has_relative_positions) shape.keys += shape.queries;
     shape.keys += graph.first_token();  // of the sequence before this part
@@ -86,7 +91,7 @@ AttentionShape attention_shape(const ModelGraph& graph, const Operator& op, cons
     }
     // The queries are at the end of the keys: they see all of them but half of the square at the end. Parts
     // from both ends see half of every square.
-    if (shape.is_causal && context.context_parallel > 1) shape.visible_share = 0.5;
+    if (shape.is_causal && parts > 1) shape.visible_share = 0.5;
     else if (shape.is_causal && shape.queries <= shape.keys)
         shape.visible_share = 1 - 0.5 * shape.queries / shape.keys;
     shape.batch = context.micro_batch * windows * shape.heads;
@@ -124,8 +129,28 @@ bool gathers_projection(const Operator& op, const CostContext& context) {
 }
 
 bool gathers_keys(const Operator& op, const CostContext& context) {
-    return (context.context_parallel > 1 && op.kind == OperatorKind::attention) ||
+    return (context.context_parallel > 1 && op.kind == OperatorKind::attention && !context.exchanges_heads) ||
            gathers_projection(op, context);
+}
+
+bool exchanges_heads(const Operator& op, const CostContext& context) {
+    return context.context_parallel > 1 && context.exchanges_heads && op.kind == OperatorKind::attention;
+}
+
+bool keeps_exchanged_output(const Operator& op, const CostContext& context) {
+    return exchanges_heads(op, context) && context.attention == AttentionImplementation::flash;
+}
+
+std::optional<core::Unsupported> head_exchange_unsupported(const ModelGraph& graph,
+                                                           const CostContext& context) {
+    for (const Operator& op : graph.operators) {
+        if (op.kind != OperatorKind::attention) continue;
+        for (const auto& [what, heads] : {std::pair("heads of ", op.attributes.heads),
+                                          std::pair("heads of keys and values of ", op.attributes.kv_heads)})
+            if (const std::int64_t own = rank_heads(op, heads, context); own % context.context_parallel != 0)
+                return core::Unsupported{std::to_string(own) + " " + what + op.name + " on a rank", true};
+    }
+    return std::nullopt;
 }
 
 bool sums_choices(const Operator& op, const CostContext& context) {

@@ -22,6 +22,7 @@ std::int64_t rank_heads(const Operator& op, std::int64_t heads, const CostContex
 struct AttentionShape {
     std::int64_t batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, head_dimension = 0,
                  value_dimension = 0;
+    std::int64_t rows = 0;  // of the queries of all samples
     bool is_causal = false;
     double visible_share = 1;  // share of the scores that a causal mask leaves
     double scores() const { return static_cast<double>(batch) * queries * keys; }
@@ -51,6 +52,15 @@ bool gathers_projection(const Operator& op, const CostContext& context);
 // Every rank of a context-parallel group needs the keys and values of all its tokens. True where a projection
 // is gathered, too.
 bool gathers_keys(const Operator& op, const CostContext& context);
+// With heads exchanged (CostContext::exchanges_heads) a rank's attention is of all tokens and a share of its
+// heads. What goes in and out is exchanged, and its gradients back.
+bool exchanges_heads(const Operator& op, const CostContext& context);
+// Does backward read the output as it was before its heads were exchanged? It then is at the end of the saved
+// context, and what it became is left to the operator behind.
+bool keeps_exchanged_output(const Operator& op, const CostContext& context);
+// Why heads cannot be exchanged in a context-parallel group of these degrees.
+std::optional<core::Unsupported> head_exchange_unsupported(const ModelGraph& graph,
+                                                           const CostContext& context);
 // The balance loss of a mixture is of all tokens of a micro-batch: ranks that divide them add up how many
 // went to each expert, in fp32.
 bool sums_choices(const Operator& op, const CostContext& context);

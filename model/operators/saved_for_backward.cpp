@@ -88,9 +88,9 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
             for (TensorId input : op.inputs) keep(input);
             const AttentionShape shape = attention_shape(graph, op, context);
             if (context.attention == AttentionImplementation::flash) {
-                keep(op.output);
-                saved.saved_context =
-                    core::Bytes(fp32_bytes * y.rows * shape.heads);  // logarithm of the sum of exponentials
+                saved.saved_context = core::Bytes(fp32_bytes * shape.rows *
+                                                  shape.heads);  // logarithm of the sum of exponentials
+                if (!keeps_exchanged_output(op, context)) keep(op.output);
             } else {
                 // Probabilities. With dropout also its mask, and the dropped probabilities, which multiply
                 // the values.
@@ -99,10 +99,12 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
             }
             // Normalised queries and keys are kept beside what they were made of; a soft cap its tangents.
             if (op.attributes.query_key_norm != QueryKeyNorm::none)
-                saved.saved_context += core::Bytes(y.rows * size * shape.head_dimension *
+                saved.saved_context += core::Bytes(shape.rows * size * shape.head_dimension *
                                                    (static_cast<double>(shape.heads) + shape.kv_heads));
             if (op.attributes.soft_cap && context.attention != AttentionImplementation::flash)
                 saved.saved_context += core::Bytes(shape.scores() * size);
+            if (keeps_exchanged_output(op, context))
+                saved.saved_context += tensor_bytes(graph, op.output, context);
             saved.recomputable_context = saved.saved_context;
             break;
         }

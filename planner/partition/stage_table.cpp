@@ -7,6 +7,7 @@ namespace planner {
 StageTable::Key StageTable::key(const schedule::Plan& plan, bool splits, int rank, int place) const {
     return {plan.micro_batch,
             plan.tensor_overlap,
+            plan.context_communication,
             recomputation_key(plan),
             plan.sequence_parallel,
             GradientHandling(plan),
@@ -58,8 +59,9 @@ const StageTable::Passes& StageTable::of(Row& row, const schedule::Plan& plan,
 
 const Bounds::Saved& StageTable::saved(const schedule::Plan& plan, std::size_t begin, std::size_t end) {
     const std::size_t first = first_like(begin, end);
-    std::vector<std::optional<Bounds::Saved>>& known = saved_[{
-        plan.micro_batch, recomputation_key(plan), plan.sequence_parallel, plan.passes_per_micro_batch()}];
+    std::vector<std::optional<Bounds::Saved>>& known =
+        saved_[{plan.micro_batch, recomputation_key(plan), plan.sequence_parallel, plan.context_communication,
+                plan.passes_per_micro_batch()}];
     if (known.empty()) known.resize(first_like_.size());
     if (!known[first]) known[first] = bounds_.saved(plan, operators(begin, end));
     return *known[first];

@@ -32,7 +32,8 @@ public:
     const model::ModelGraph& graph() const { return graph_; }
 
 private:
-    using Key = std::tuple<int, int, RecomputationKey, bool, GradientHandling, int, bool, int, int>;
+    using Key = std::tuple<int, int, schedule::ContextCommunication, RecomputationKey, bool, GradientHandling,
+                           int, bool, int, int>;
     Key key(const schedule::Plan& plan, bool splits, int rank, int place) const;
     model::OperatorRange operators(std::size_t begin, std::size_t end) const {
         return {graph_.units[begin].operators.begin, graph_.units[end - 1].operators.end};
@@ -44,9 +45,11 @@ private:
     Bounds& bounds_;
     std::map<Key, Row> rows_;
     std::deque<Passes> passes_;
-    // By micro-batch, recomputation, sequence parallelism and passes of a micro-batch; by such first runs as
-    // below.
-    std::map<std::tuple<int, RecomputationKey, bool, int>, std::vector<std::optional<Bounds::Saved>>> saved_;
+    // By micro-batch, recomputation, sequence parallelism, context communication and passes of a micro-batch;
+    // by such first runs as below.
+    std::map<std::tuple<int, RecomputationKey, bool, schedule::ContextCommunication, int>,
+             std::vector<std::optional<Bounds::Saved>>>
+        saved_;
     std::vector<std::optional<std::size_t>> first_like_;  // by run of units: the first run that is like it
     std::vector<std::optional<schedule::StateElements>> elements_;  // of such first runs
 };

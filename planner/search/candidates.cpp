@@ -49,7 +49,8 @@ void Search::enumerate() {
                                                                   known_candidates_[t]));
             }
             if (is_new_layout || before->micro_batch != plan.micro_batch ||
-                before->recompute != plan.recompute || before->tensor_overlap != plan.tensor_overlap) {
+                before->recompute != plan.recompute || before->tensor_overlap != plan.tensor_overlap ||
+                before->context_communication != plan.context_communication) {
                 Group& group = groups_.emplace_back();
                 group.target = t;
                 group.layout = bounds_.size() - 1;

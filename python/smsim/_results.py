@@ -172,6 +172,7 @@ class Plan(Document):
     shard_degree: int = 1
     expert_parallel: int = 1
     context_parallel: int = 1
+    context_communication: str = "all_gather"
     micro_batch: int = 1
     micro_batches: int = 1
     schedule: str = ""

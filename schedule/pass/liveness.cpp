@@ -75,12 +75,14 @@ void StageLiveness::take(double bytes) {
     beside_saved_ = std::max(beside_saved_, held_ - saved_held_);
 }
 
+void StageLiveness::touch(double bytes) {
+    take(bytes);
+    drop(bytes);
+}
+
 void StageLiveness::touch(Index i, model::Phase phase) {
-    if (!workspace_) return;
-    const double held =
-        model::kernel_workspace(graph_, model::OperatorId(i), phase, context_, *workspace_).value;
-    take(held);
-    drop(held);
+    if (workspace_)
+        touch(model::kernel_workspace(graph_, model::OperatorId(i), phase, context_, *workspace_).value);
 }
 
 void StageLiveness::hold(Index tensor) {
@@ -149,6 +151,7 @@ void StageLiveness::run_forward(model::OperatorRange range, const std::vector<ch
         const double saved_context = info(i).saved_context, gathered = gathered_bytes(i);
         take(2 * gathered);  // as they come, and in the order of the sequence
         drop(gathered);
+        touch(exchanged_heads(i, op(i).inputs));
         hold(output);
         take(saved_context);
         touch(i, model::Phase::forward);
@@ -162,8 +165,8 @@ void StageLiveness::run_forward(model::OperatorRange range, const std::vector<ch
         };
         for (const model::TensorId tensor : op(i).inputs) free_if_dead(storage(tensor));
         free_if_dead(output);
-        take(exchanged_bytes(i));
-        drop(exchanged_bytes(i));
+        touch(exchanged_bytes(i));
+        touch(exchanged_heads(i, {op(i).output}));
     }
 }
 
@@ -176,6 +179,14 @@ double StageLiveness::kept_output_bytes(Index i) const {
 
 double StageLiveness::exchanged_bytes(Index i) const {
     return model::exchanges_routed_tokens(op(i), context_) ? bytes(storage(op(i).output)) : 0;
+}
+
+// As they are and as they will be.
+double StageLiveness::exchanged_heads(Index i, const std::vector<model::TensorId>& tensors) const {
+    double sum = 0;
+    if (model::exchanges_heads(op(i), context_))
+        for (const model::TensorId tensor : tensors) sum += bytes(storage(tensor));
+    return sum;
 }
 
 double StageLiveness::gathered_bytes(Index i) const {
@@ -210,9 +221,9 @@ void StageLiveness::run_unit_backward(std::size_t u, bool is_split) {
         const bool runs = current.kind == OperatorKind::cross_entropy || has_gradient_held_[output];
         const bool keeps_for_weight = is_split && !current.parameters.empty();
         take(own.recomputable);
-        take(exchanged_bytes(i));
-        drop(exchanged_bytes(i));
+        touch(exchanged_bytes(i));
         if (runs) {
+            touch(exchanged_heads(i, {current.output}));
             take(2 * gathered_bytes(i));
             for (const model::TensorId tensor : current.inputs) {
                 const Index input = storage(tensor);
@@ -250,6 +261,7 @@ void StageLiveness::run_unit_backward(std::size_t u, bool is_split) {
         }
         for (const Index tensor : own.saved)
             if (lowest_saver_[tensor] == i && !is_overwritten_[tensor]) release(tensor);
+        if (runs) touch(exchanged_heads(i, current.inputs));
     }
 }
 

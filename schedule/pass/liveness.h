@@ -43,12 +43,14 @@ private:
     double kept_output_bytes(Index i) const;
     double exchanged_bytes(
         Index i) const;  // experts over several ranks: a second array while routed tokens are exchanged
+    double exchanged_heads(Index i, const std::vector<model::TensorId>& tensors) const;
     double gathered_bytes(Index i) const;  // context parallelism: keys and values of all tokens
     // Bytes that may leave after the unit's forward (memory.h, offloadable); `for_weight`: the part of them
     // that backward_weight reads.
     core::Bytes offloadable(std::size_t unit, bool for_weight) const;
 
     // The kernels of operator i hold `phase`'s workspace for a moment.
+    void touch(double bytes);
     void touch(Index i, model::Phase phase);
 
     void find_saved();

@@ -32,6 +32,14 @@ std::string_view name_of(Offload offload) {
     return "";
 }
 
+std::string_view name_of(ContextCommunication communication) {
+    switch (communication) {
+        case ContextCommunication::all_gather: return "all_gather";
+        case ContextCommunication::all_to_all: return "all_to_all";
+    }
+    return "";
+}
+
 std::string_view name_of(OptimizerKind optimizer) {
     switch (optimizer) {
         case OptimizerKind::sgd: return "sgd";
@@ -59,6 +67,7 @@ model::CostContext Plan::cost_context() const {
     context.tensor_parallel = layout.tensor;
     context.expert_parallel = layout.expert;
     context.context_parallel = layout.context;
+    context.exchanges_heads = layout.context > 1 && context_communication == ContextCommunication::all_to_all;
     context.sequence_parallel = sequence_parallel && layout.tensor > 1;
     context.compute = precision.activations();
     context.attention = attention;

@@ -32,6 +32,12 @@ std::string_view name_of(Recompute recompute);
 std::string_view name_of(Offload offload);
 std::string_view name_of(OptimizerKind optimizer);
 
+// How the attentions of ranks that divide the tokens of a sample come to all of them: each gathers the keys
+// and values (Llama 3, arXiv 2407.21783, section 3.3.2), or they exchange tokens of all heads for all tokens
+// of some (DeepSpeed-Ulysses, arXiv 2309.14509).
+enum class ContextCommunication { all_gather, all_to_all };
+std::string_view name_of(ContextCommunication communication);
+
 // Storage per parameter. "fp32": 4 + 4; "mixed": low-precision copies with fp32 master weights (Micikevicius
 // et al., arXiv 1710.03740).
 struct Precision {
@@ -89,6 +95,7 @@ struct Plan {
     int shard_degree =
         0;  // ranks over which state is divided; 0 = the data-parallel degree; less = hybrid (MiCS)
     bool sequence_parallel = false;
+    ContextCommunication context_communication = ContextCommunication::all_gather;  // of layout.context > 1
     // Pieces in which products of tensor-parallel layers run beside their all-reduce or reduce-scatter
     // (schedule/program/pieces.h); 1: the exchange waits for the whole product.
     int tensor_overlap = 1;

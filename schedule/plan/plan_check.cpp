@@ -285,6 +285,25 @@ private:
                     name_of(plan_.sharding), plan_.layout.data, plan_.shard_degree));
     }
 
+    void check_context_communication() {
+        if (plan_.context_communication == ContextCommunication::all_gather) return;
+        const std::string given =
+            fmt::format("context_communication = \"{}\"", name_of(plan_.context_communication));
+        if (plan_.layout.context == 1)
+            return warning("context_communication", given + " has no effect with context_parallel = 1");
+        if (plan_.recompute == Recompute::selective)
+            error("context_communication",
+                  given +
+                      " and recompute = \"selective\" exclude each other: what would run again lies "
+                      "between two exchanges",
+                  "set recompute to none or full");
+        if (const auto unsupported = model::head_exchange_unsupported(graph_, plan_.cost_context()))
+            error("context_communication",
+                  fmt::format("{}: context_parallel = {} does not divide the {}", given, plan_.layout.context,
+                              unsupported->reason),
+                  "use a context_parallel that does, a smaller tensor_parallel, or \"all_gather\"");
+    }
+
     void check_parts_of_data_axis() {
         const ParallelLayout& layout = plan_.layout;
         if (layout.data % layout.context != 0)
@@ -295,6 +314,7 @@ private:
                   fmt::format("context_parallel = {} cannot divide the samples of {}: {}", layout.context,
                               graph_.name, unsupported->reason),
                   "use 1");
+        check_context_communication();
         if (layout.expert == 1) return;
         if (const auto unsupported = model::expert_parallel_unsupported(graph_, layout.expert))
             error("expert_parallel",

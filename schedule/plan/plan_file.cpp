@@ -37,6 +37,8 @@ std::optional<Enum> read_name(core::TableReader& reader, std::string_view key, c
 constexpr Sharding all_shardings[] = {Sharding::none, Sharding::optimizer, Sharding::gradients,
                                       Sharding::parameters};
 constexpr Offload all_offloads[] = {Offload::none, Offload::host, Offload::disk};
+constexpr ContextCommunication all_context_communications[] = {ContextCommunication::all_gather,
+                                                               ContextCommunication::all_to_all};
 constexpr Recompute all_recomputes[] = {Recompute::none, Recompute::selective, Recompute::full};
 constexpr OptimizerKind all_optimizers[] = {OptimizerKind::sgd, OptimizerKind::adam, OptimizerKind::adamw,
                                             OptimizerKind::lamb};
@@ -69,6 +71,8 @@ void read_layout(core::TableReader& reader, Plan& plan) {
     plan.layout.data = core::narrow<int>(reader.integer("data_parallel", 1, positive));
     plan.layout.context =
         core::narrow<int>(reader.integer("context_parallel", 1, {.least = 1, .greatest = 1 << 12}));
+    plan.context_communication = read_name(reader, "context_communication", all_context_communications)
+                                     .value_or(plan.context_communication);
     plan.layout.expert = core::narrow<int>(reader.integer("expert_parallel", 1, positive));
     // Ranks that divide the tokens of one replica's samples stand beside the replicas on one axis.
     plan.layout.data =
@@ -299,6 +303,8 @@ core::Value to_value(const Plan& plan) {
     table["pipeline_parallel"] = plan.layout.pipeline;
     table["data_parallel"] = plan.layout.replicas();
     if (plan.layout.context > 1) table["context_parallel"] = plan.layout.context;
+    if (plan.context_communication != ContextCommunication::all_gather)
+        table["context_communication"] = name_of(plan.context_communication);
     if (plan.layout.expert > 1) table["expert_parallel"] = plan.layout.expert;
     table["virtual_stages"] = plan.virtual_stages;
     table["order"] = plan.layout.order;

@@ -271,6 +271,7 @@ std::string hash_of(const Program& program) {
                              plan.effective_shard_degree(),
                              int{plan.sequence_parallel},
                              plan.tensor_overlap,
+                             core::position_of(plan.context_communication),
                              core::position_of(plan.recompute),
                              core::position_of(plan.precision.compute),
                              core::position_of(plan.precision.parameters),

@@ -192,11 +192,13 @@ void ProgramChecker::step_backward(std::int32_t c, std::int32_t n) {
     if (!has_operators()) return;
     std::int32_t& expected = is_weight ? p.weight : is_input ? p.input : p.backward;
     // Gradients of routed tokens are exchanged before the operator that routed them, routers' choices
-    // summed before the router; gradients of gathered keys are scattered after the attention.
+    // summed before the router; gradients of gathered keys are scattered after the attention, those of
+    // exchanged heads exchanged before and after it.
     if (i.kind == InstructionKind::collective && i.group == GroupKind::expert && i.operators.end == expected)
         return;
     if (i.kind == InstructionKind::collective && i.group == GroupKind::context &&
-        (i.collective == CollectiveKind::all_reduce ? i.operators.end : i.operators.begin) == expected)
+        ((i.collective != CollectiveKind::all_reduce && i.operators.begin == expected) ||
+         (i.collective != CollectiveKind::reduce_scatter && i.operators.end == expected)))
         return;
     if (i.kind == InstructionKind::collective && i.group == GroupKind::tensor &&
         i.collective == CollectiveKind::reduce_scatter && i.operators.size() == 1 &&

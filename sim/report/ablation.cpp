@@ -160,6 +160,8 @@ std::vector<Optimisation> optimisations_of(const schedule::Plan& plan) {
     add(has_data && plan.collective != "auto", "collective algorithm", "collective", Value(),
         "the library's");
     add(plan.tensor_overlap > 1 && plan.layout.tensor > 1, "products in pieces", "tensor_overlap", 1, "1");
+    add(plan.cost_context().exchanges_heads, "exchanged heads", "context_communication", Value(),
+        "all_gather");
     add(plan.has_sequence_parallelism(), "sequence parallelism", "sequence_parallel", false, "false");
     add_schedule(plan, found);
     if (plan.recompute != schedule::Recompute::none)

@@ -28,7 +28,9 @@ enum Part : std::uint8_t {
 };
 
 Part part_of_collective(const Instruction& instruction) {
-    if (instruction.collective == schedule::CollectiveKind::all_to_all) return expert;
+    if (instruction.group == schedule::GroupKind::expert &&
+        instruction.collective == schedule::CollectiveKind::all_to_all)
+        return expert;
     if (instruction.group == schedule::GroupKind::tensor || instruction.group == schedule::GroupKind::context)
         return tensor_parallel;
     if (instruction.group == schedule::GroupKind::tied_stages) return pipeline;

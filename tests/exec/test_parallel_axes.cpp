@@ -135,6 +135,64 @@ TEST_CASE("sequences divided over ranks train as whole ones") {
     tiny::check_equal(tiny::compare(plan, tiny::gpt(3, "position_encoding = 'alibi'")));
 }
 
+TEST_CASE("ranks that exchange heads for tokens train as one with whole sequences") {
+    schedule::Plan plan = tiny::plan();
+    plan.layout.data = plan.layout.context = 2;
+    plan.context_communication = schedule::ContextCommunication::all_to_all;
+    plan.attention = GENERATE(model::AttentionImplementation::flash, model::AttentionImplementation::unfused);
+    std::string more;
+    SECTION("alone") {}
+    SECTION("a head a rank") {
+        plan.layout.data = plan.layout.context = 4;
+        more = "attention_dropout = 0.1";
+    }
+    SECTION("with dropout, beside replicas, sharded") {
+        more = "dropout = 0.1\nattention_dropout = 0.1";
+        plan.layout.data = 4;
+        plan.sharding = schedule::Sharding::parameters;
+        plan.optimizer.gradient_clipping = 0.1;
+    }
+    SECTION("with tensor and sequence parallelism") {
+        plan.layout.tensor = 2;
+        plan.sequence_parallel = GENERATE(false, true);
+    }
+    SECTION("in a pipeline, recomputed") {
+        plan.layout.pipeline = 2;
+        plan.recompute = schedule::Recompute::full;
+        plan.recompute_layers = GENERATE(0, 1);
+    }
+    SECTION("in a pipeline with split backward") {
+        plan.layout.pipeline = 2;
+        plan.schedule = "zb-h1";
+    }
+    SECTION("offloaded") {
+        plan.schedule = "gpipe";
+        plan.offload = schedule::Offload::host;
+        plan.activation_loading_horizon = 1;
+    }
+    INFO(core::to_toml(schedule::to_value(plan)));
+    tiny::check_equal(tiny::compare(plan, tiny::gpt(3, more)));
+    tiny::check_equal(tiny::compare(plan, tiny::gpt(3, more + "\nposition_encoding = 'alibi'")));
+    if (plan.layout.tensor * plan.layout.context > 2) return;  // two heads of keys
+    tiny::check_equal(tiny::compare(plan, tiny::llama(3, more + "\nwindow = 3")));
+    if (!more.empty()) return;
+    tiny::check_equal(tiny::compare(plan, tiny::llama(3, "query_key_norm = 'per_head'")));
+    tiny::check_equal(tiny::compare(plan, tiny::mixtral(3, "experts_per_token = 2\nauxiliary_loss = 0.5")));
+}
+
+TEST_CASE("exchanged heads cross twice forward and twice backward") {
+    schedule::Plan plan = tiny::plan();
+    plan.layout.data = plan.layout.context = 2;
+    plan.context_communication = schedule::ContextCommunication::all_to_all;
+    const schedule::Program program = tiny::program_of(plan, tiny::gpt(2));
+    // Two layers, 4 micro-batches of 2 samples x 4 tokens; queries, keys and values of 16 values each go
+    // there and as many of the output back, each with a gradient that goes the other way.
+    CHECK(bytes_of(program, schedule::CollectiveKind::all_to_all, schedule::GroupKind::context) ==
+          2 * 4 * (2 * 4) * 2 * (3 + 1) * 16 * 4);
+    CHECK(bytes_of(program, schedule::CollectiveKind::all_gather, schedule::GroupKind::context) == 0);
+    CHECK(bytes_of(program, schedule::CollectiveKind::reduce_scatter, schedule::GroupKind::context) == 0);
+}
+
 TEST_CASE("experts and sequences are divided over the same ranks") {
     // Balance is of all tokens of a micro-batch, whoever has them; capacity of the tokens that a rank has:
     // the reference counts both so.
@@ -242,6 +300,8 @@ TEST_CASE("experts and sequences divided over ranks round in bf16 as one rank do
     }
     SECTION("sequences") {
         plan.layout.context = 2;
+        plan.context_communication =
+            GENERATE(schedule::ContextCommunication::all_gather, schedule::ContextCommunication::all_to_all);
         plan.attention = alone.attention =
             GENERATE(model::AttentionImplementation::flash, model::AttentionImplementation::unfused);
         graph = GENERATE(tiny::gpt(3, "dropout = 0.1\nattention_dropout = 0.1"), tiny::llama(3));

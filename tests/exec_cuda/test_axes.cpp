@@ -52,6 +52,43 @@ TEST_CASE("sequences divided over emulated GPUs train as whole ones") {
     }
 }
 
+TEST_CASE("emulated GPUs that exchange heads for tokens train as one with whole sequences") {
+    schedule::Plan plan = tiny::plan();
+    plan.micro_batches = 2;
+    plan.layout.data = plan.layout.context = 2;
+    plan.context_communication = schedule::ContextCommunication::all_to_all;
+    plan.attention = GENERATE(model::AttentionImplementation::flash, model::AttentionImplementation::unfused);
+    model::ModelGraph graph = tiny::gpt(2, "dropout = 0.1\nattention_dropout = 0.1");
+    SECTION("alone") {
+        graph = GENERATE(tiny::gpt(2, "position_encoding = 'alibi'"), tiny::llama(2, "window = 3"));
+    }
+    SECTION("a head a rank, sharded") {
+        plan.layout.data = plan.layout.context = 4;
+        plan.sharding = schedule::Sharding::parameters;
+        plan.optimizer.gradient_clipping = 0.1;
+    }
+    SECTION("with tensor and sequence parallelism") {
+        plan.layout.tensor = 2;
+        plan.sequence_parallel = true;
+    }
+    SECTION("in a pipeline with split backward") {
+        plan.layout.pipeline = 2;
+        plan.schedule = "zb-h1";
+    }
+    SECTION("in a pipeline, recomputed") {
+        plan.layout.pipeline = 2;
+        plan.recompute = schedule::Recompute::full;
+        graph = tiny::llama(2);
+    }
+    SECTION("offloaded") {
+        plan.schedule = "gpipe";
+        plan.offload = schedule::Offload::host;
+        plan.activation_loading_horizon = 1;
+    }
+    INFO(graph.family << "\n" << core::to_toml(schedule::to_value(plan)));
+    tiny::check_equal(tiny::compare(plan, graph, 1, emulated::backend(roomy)));
+}
+
 namespace {
 
 // Attention of the library wherever it takes it; `calls` is how many times it was asked in all.
@@ -85,6 +122,9 @@ TEST_CASE(
     }
     SECTION("divided, turned by rotary positions or not") {
         plan.layout.data = plan.layout.context = GENERATE(2, 4);
+        if (plan.layout.context == 2)
+            plan.context_communication = GENERATE(schedule::ContextCommunication::all_gather,
+                                                  schedule::ContextCommunication::all_to_all);
         tiny::check_equal(tiny::compare(plan, tiny::llama(2), 1, with_fused_attention(calls)));
         tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "dropout = 0.1"), 1, with_fused_attention(calls)));
     }

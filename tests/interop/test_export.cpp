@@ -115,6 +115,11 @@ TEST_CASE("what a target can express comes back from its file as it was") {
         "5]\noverlaps_parameter_gathering = false\nrecompute = \"full\"\n"
         "recompute_layers = 3\n",
         "megatron");
+    for (const char* communication : {"all_gather", "all_to_all"})
+        there_and_back("data_parallel = 4\ncontext_parallel = 4\ncontext_communication = \"" +
+                           std::string(communication) +
+                           "\"\nmicro_batches = 4\noverlaps_parameter_gathering = false\n",
+                       "megatron");
     there_and_back(
         "data_parallel = 16\nmicro_batch = 2\nmicro_batches = 4\nsharding = \"parameters\"\nrecompute = "
         "\"full\"\n",
@@ -137,6 +142,11 @@ TEST_CASE("what a target cannot express is refused by its key") {
          {"sagemaker-smp-v1", "sagemaker-smp-v2", "deepspeed", "torchtitan", "accelerate"})
         refused("data_parallel = 16\nrecompute = \"full\"\nrecompute_layers = 2\n", target,
                 "recompute_layers");
+    for (const char* target : {"sagemaker-smp-v2", "torchtitan", "accelerate"})
+        refused(
+            "data_parallel = 4\ncontext_parallel = 4\ncontext_communication = \"all_to_all\"\nsharding = "
+            "\"parameters\"\n",
+            target, "context_communication");
     refused(piped, "sagemaker-smp-v2", "pipeline_parallel");
     refused("data_parallel = 16\nsharding = \"optimizer\"\n", "sagemaker-smp-v2", "sharding");
     refused(piped + "schedule = \"simple\"\n", "megatron", "schedule");

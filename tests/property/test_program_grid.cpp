@@ -139,6 +139,11 @@ TEST_CASE("what a run allocates is within a tenth of what was predicted, for eve
     }
     SECTION("pipeline") { plan.layout.pipeline = 2; }
     SECTION("context") { plan.layout.data = plan.layout.context = 2; }
+    SECTION("context, heads exchanged") {
+        plan.layout.data = plan.layout.context = 2;
+        plan.context_communication = schedule::ContextCommunication::all_to_all;
+        if (plan.recompute == schedule::Recompute::selective) plan.recompute = schedule::Recompute::none;
+    }
     SECTION("offload") {
         plan.schedule = "gpipe";
         plan.layout.pipeline = 2;

@@ -341,7 +341,20 @@ TEST_CASE("what cannot be divided or offloaded is said with its reason") {
     says(checked(plan, load_graph("bert-tiny")), "needs all tokens of a sample");
     says(checked(plan, load_graph("t5-small")), "one sequence of tokens");
     CHECK(checked(plan, load_graph("llama-tiny")).find("error") == std::string::npos);
+    plan.context_communication = ContextCommunication::all_to_all;
+    CHECK(checked(plan, load_graph("gpt-tiny")).find("error") == std::string::npos);
+    plan.recompute = Recompute::selective;
+    says(checked(plan, load_graph("gpt-tiny")), "exclude each other");
+    plan.recompute = Recompute::none;
+    plan.layout.tensor = 8;
+    says(checked(plan, load_graph("llama-2-70b")),  // eight heads of keys
+         "context_parallel = 2 does not divide the 1 heads of keys and values of");
+    plan.layout.tensor = 4;
+    CHECK(checked(plan, load_graph("llama-2-70b")).find("error") == std::string::npos);
+    plan.layout.tensor = 1;
     plan.layout.context = 1;
+    says(checked(plan, load_graph("gpt-tiny")), "has no effect with context_parallel = 1");
+    plan.context_communication = ContextCommunication::all_gather;
     plan.offload = Offload::disk;
     says(checked(plan, load_graph("gpt-tiny")), "needs offload_bandwidth");
     plan.offload = Offload::host;

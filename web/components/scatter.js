@@ -27,7 +27,7 @@ export function plan_name(plan) {
     ["CP", "context_parallel"],
     ["EP", "expert_parallel"],
   ])
-    if (plan[key] > 1) parts.push(`${letters}${plan[key]}`);
+    if (plan[key] > 1) parts.push(`${letters}${plan[key]}${key === "context_parallel" && plan.context_communication === "all_to_all" ? " a2a" : ""}`);
   parts.push(`micro-batch ${plan.micro_batch} × ${plan.micro_batches}`);
   if (plan.pipeline_parallel > 1) parts.push(plan.schedule.length > 24 ? "searched order" : plan.schedule);
   if (plan.sharding !== "none") parts.push(`${plan.sharding} sharded`);

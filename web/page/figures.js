@@ -23,7 +23,7 @@ export function figure(key, value, text = number) {
 // "TP1 PP2 DP16": degrees of tensors, pipeline and data always, of the rest where they are above one.
 export function layout(row) {
   const parts = [`TP${row.tensor_parallel}`, `PP${row.pipeline_parallel}`, `DP${row.data_parallel}`];
-  if (row.context_parallel > 1) parts.push(`CP${row.context_parallel}`);
+  if (row.context_parallel > 1) parts.push(`CP${row.context_parallel}${row.context_communication === "all_to_all" ? " a2a" : ""}`);
   if (row.expert_parallel > 1) parts.push(`EP${row.expert_parallel}`);
   return parts.join(" ");
 }

@@ -87,6 +87,13 @@ void WatchedOperators::split_key_gradients(model::OperatorId attention, ConstTen
     work_.operators_at_work().split_key_gradients(attention, dkeys, pieces);
 }
 
+void WatchedOperators::move_heads(model::OperatorId attention, HeadMove move, ConstTensorView from,
+                                  TensorView to) const {
+    work_.reads(from.data());
+    work_.writes(to.data());
+    work_.operators_at_work().move_heads(attention, move, from, to);
+}
+
 void WatchedOperators::add_key_gradients(model::OperatorId attention, ConstTensorView piece,
                                          TensorView dpacked) const {
     work_.reads(piece.data());

@@ -29,6 +29,8 @@ public:
                              TensorView pieces) const override;
     void add_key_gradients(model::OperatorId attention, ConstTensorView piece,
                            TensorView dpacked) const override;
+    void move_heads(model::OperatorId attention, HeadMove move, ConstTensorView from,
+                    TensorView to) const override;
 
 private:
     void note(const Operands& x) const;

@@ -113,6 +113,8 @@ public:
                              TensorView pieces) const override;
     void add_key_gradients(model::OperatorId attention, ConstTensorView piece,
                            TensorView dpacked) const override;
+    void move_heads(model::OperatorId attention, HeadMove move, ConstTensorView from,
+                    TensorView to) const override;
     void choices(model::OperatorId router, const Operands& operands, TensorView all) const override;
     // Routed tokens that this rank has for each expert, in fp32.
     void count_rows(model::OperatorId dispatch, const void* probabilities, float* counts) const;

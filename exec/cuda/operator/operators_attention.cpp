@@ -117,20 +117,25 @@ AttentionShape Operators::attention_shape(model::OperatorId id, std::int32_t mic
         shape.tokens /= context_.context_parallel;
         shape.token_range = token_range();
     }
-    shape.heads = model::rank_heads(o, a.heads, context_);
-    shape.kv_heads = model::rank_heads(o, a.kv_heads, context_);
+    const model::AttentionShape share = model::attention_shape(graph_, o, context_);
+    shape.heads = share.heads;
+    shape.kv_heads = share.kv_heads;
     shape.head_dimension = a.head_dimension;
     shape.is_causal = a.is_causal;
     shape.window = a.window;
     shape.scale = static_cast<float>(
         a.softmax_scale > 0 ? a.softmax_scale : 1.0 / std::sqrt(static_cast<double>(a.head_dimension)));
-    shape.first_head = o.in_parallel_region ? tensor_rank_ * shape.heads : 0;
+    // Of the tensor-parallel rank's heads a share, where they are exchanged.
+    const std::int64_t first_of_own = model::exchanges_heads(o, context_) ? context_rank_ * shape.heads : 0;
+    shape.first_head =
+        (o.in_parallel_region ? tensor_rank_ * model::rank_heads(o, a.heads, context_) : 0) + first_of_own;
     if (!graph_.part.is_whole()) {
         shape.whole_sequence = graph_.sequence_tokens();
         if (graph_.part.index > 0) shape.keys = graph_.first_token() + shape.tokens;
         shape.token_range = token_range();
     }
-    if (const AttentionTables::Of* tables = tables_->find(id)) shape.alibi_slopes = tables->slopes;
+    if (const AttentionTables::Of* tables = tables_->find(id))
+        shape.alibi_slopes = tables->slopes ? tables->slopes + first_of_own : nullptr;
     if (a.probability > 0 && is_training_) {
         shape.dropout = static_cast<float>(a.probability);
         shape.dropout_keys = execution_.mask_keys(id, micro_batch);
@@ -388,6 +393,37 @@ void Operators::split_key_gradients(model::OperatorId id, ConstTensorView dkeys,
     const AttentionShape shape = attention_shape(id, 0);
     kernels_.order_parts(execution_.stream(), type_, shape.samples, shape.keys, context_.context_parallel,
                          shape.key_row(), true, dkeys.data(), pieces.data());
+}
+
+void Operators::move_heads(model::OperatorId id, HeadMove move, ConstTensorView from, TensorView to) const {
+    const AttentionShape shape = attention_shape(id, 0);
+    const std::int64_t ranks = context_.context_parallel, heads = shape.heads * shape.head_dimension,
+                       keys = shape.kv_heads * shape.head_dimension,
+                       width = move.is_output ? heads : heads + 2 * keys;
+    const Stream s = execution_.stream();
+    execution_.clear_zeros(const_cast<void*>(from.data()), from.bytes());
+    if (move.has_all_tokens)
+        return kernels_.order_parts(s, type_, shape.samples, shape.tokens, ranks, width, move.to_shares,
+                                    from.data(), to.data());
+    // Of a row the columns of queries, keys and values, so many of each rank.
+    const std::int64_t tokens = shape.tokens / ranks, row = ranks * width;
+    for (std::int64_t rank = 0; rank < ranks; ++rank) {
+        std::int64_t in_row = 0, in_share = rank * shape.samples * tokens * width;
+        for (const std::int64_t count : {heads, keys, keys}) {
+            const std::int64_t own = in_row + rank * count;
+            if (move.to_shares)
+                kernels_.move_columns(
+                    s, type_, {shape.samples, tokens, count, row, tokens * row, width, tokens * width},
+                    at(from.data(), own, type_), at(to.data(), in_share, type_), false);
+            else
+                kernels_.move_columns(
+                    s, type_, {shape.samples, tokens, count, width, tokens * width, row, tokens * row},
+                    at(from.data(), in_share, type_), at(to.data(), own, type_), false);
+            in_row += ranks * count;
+            in_share += count;
+            if (move.is_output) break;
+        }
+    }
 }
 
 void Operators::add_key_gradients(model::OperatorId id, ConstTensorView piece, TensorView dpacked) const {

@@ -1,6 +1,8 @@
 // Context parallelism. Keys and values are gathered before an attention, forward and again before its
-// backward, and the gradients of what was gathered are scattered after it. A router's balance loss is of all
-// tokens: how many chose each expert is added up before its backward.
+// backward, and the gradients of what was gathered are scattered after it; or tokens of all heads are
+// exchanged for all tokens of some heads before it, what it makes of them back after it, and gradients the
+// same ways. A router's balance loss is of all tokens: how many chose each expert is added up before its
+// backward.
 #include "model/operators/cost.h"
 #include "model/operators/rank_share.h"
 #include "schedule/pass/axis/axes.h"
@@ -30,6 +32,16 @@ public:
                 if (!cuts.is_forward())
                     cuts.after(i, step(CollectiveKind::reduce_scatter, PayloadKind::activation_gradient,
                                        cuts.phase(), bytes));
+            }
+            if (model::exchanges_heads(op, context_)) {
+                const auto exchange = [&](model::TensorId tensor) {
+                    return step(
+                        CollectiveKind::all_to_all,
+                        cuts.is_forward() ? PayloadKind::activation : PayloadKind::activation_gradient,
+                        cuts.phase(), model::tensor_bytes(graph, tensor, context_));
+                };
+                cuts.before(i, exchange(cuts.is_forward() ? op.inputs[0] : op.output));
+                cuts.after(i, exchange(cuts.is_forward() ? op.output : op.inputs[0]));
             }
             if (!cuts.is_forward() && model::sums_choices(op, context_))
                 cuts.before(i, step(CollectiveKind::all_reduce, PayloadKind::activation_gradient,
