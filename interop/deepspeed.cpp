@@ -1,6 +1,7 @@
 // DeepSpeed's JSON. Stage count, partition and topology of a pipeline live in Python, so a pipeline comes
 // with a file of it. Rules: train_batch_size = micro-batch x accumulation x replicas; pipe/engine.py: ZeRO-2
-// and ZeRO-3 exclude a pipeline; pipe/topology.py: pipe, data, model, the last fastest.
+// and ZeRO-3 exclude a pipeline; pipe/topology.py: pipe, data, model, the last fastest; __init__.py: a mesh
+// of data and sequences.
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
@@ -18,11 +19,12 @@ public:
         : e_(source, "DeepSpeed", diagnostics), plan_(source.file.plan), source_(source) {}
 
     std::optional<Export> write() {
-        e_.refuse_parts_of_data_axis();
+        e_.refuse_expert_parallel();
         e_.refuse_offload();
         document_["train_batch_size"] = plan_.global_batch();
         document_["train_micro_batch_size_per_gpu"] = plan_.micro_batch;
         document_["gradient_accumulation_steps"] = plan_.micro_batches;
+        sequences();
         precision();
         optimizer();
         sharding();
@@ -36,6 +38,30 @@ public:
     }
 
 private:
+    // Ulysses: deepspeed.initialize makes a mesh of data x sequence of the two sizes, the latter fastest, and
+    // shards state over both. Gradients then travel in a type of their own, fp32 unless it is said.
+    void sequences() {
+        const int degree = plan_.layout.context;
+        if (degree == 1) return;
+        if (!plan_.cost_context().exchanges_heads)
+            e_.refuse("context_parallel", std::to_string(degree),
+                      "its ranks exchange heads (Ulysses) and gather no keys",
+                      "set context_communication = \"all_to_all\"");
+        if (plan_.layout.tensor > 1 || plan_.layout.pipeline > 1)
+            e_.refuse("context_parallel", std::to_string(degree),
+                      "its mesh is of data and sequences alone, without tensor or pipeline parallelism",
+                      "set context_parallel = 1, or tensor_parallel and pipeline_parallel = 1");
+        if (plan_.attention == model::AttentionImplementation::unfused)
+            e_.refuse("attention", "\"unfused\"", "its exchange of heads goes with fused attention",
+                      "set attention = \"flash\"");
+        document_["data_parallel_size"] = plan_.layout.replicas();
+        document_["sequence_parallel_size"] = degree;
+        document_["seq_parallel_communication_data_type"] = core::name_of(plan_.precision.gradients);
+        e_.leave_to_script(
+            "the exchange of heads and the cut of samples (UlyssesSPAttentionHF.register_with_transformers, "
+            "UlyssesSPDataLoaderAdapter)");
+    }
+
     void precision() {
         const schedule::Precision& p = plan_.precision;
         const bool is_low = p.compute == core::DataType::fp16 || p.compute == core::DataType::bf16;

@@ -247,6 +247,11 @@ std::optional<schedule::PlanFile> read_deepspeed(const std::string& text, const 
             size && size->kind() == core::Value::Kind::integer && size->integer() > 0 &&
             size->integer() <= positive.greatest)
             plan.layout.tensor = static_cast<int>(size->integer());
+    if (const auto ranks = integer_unless_auto(reader, "sequence_parallel_size"); ranks && *ranks > 1) {
+        plan.layout.context = static_cast<int>(std::min<std::int64_t>(*ranks, 1 << 12));
+        plan.context_communication = schedule::ContextCommunication::all_to_all;
+    }
+    const auto replicas = integer_unless_auto(reader, "data_parallel_size");
     bool recomputes = reader.optional_table("activation_checkpointing") != nullptr;
     if (const core::Value* pipeline = reader.optional_table("pipeline")) {
         if (const core::Value* stages = pipeline->find("stages");
@@ -274,7 +279,8 @@ std::optional<schedule::PlanFile> read_deepspeed(const std::string& text, const 
 
     // Two of three batch figures and the processes give the rest: train_batch_size = micro-batch x
     // accumulation x replicas.
-    const std::int64_t model_ranks = std::int64_t{plan.layout.tensor} * plan.layout.pipeline;
+    const std::int64_t model_ranks =
+        std::int64_t{plan.layout.tensor} * plan.layout.pipeline * plan.layout.context;
     std::int64_t data = place.processes_per_node > 0 ? place.processes() / model_ranks : 0;
     if (place.processes_per_node > 0 && place.processes() % model_ranks != 0)
         reader.error(
@@ -288,7 +294,11 @@ std::optional<schedule::PlanFile> read_deepspeed(const std::string& text, const 
                      "give --instance and --nodes, or all three batch sizes");
         return std::nullopt;
     }
-    plan.layout.data = static_cast<int>(data);
+    if (replicas && *replicas != data)
+        reader.error("data_parallel_size",
+                     fmt::format("data_parallel_size = {} where {} replicas train", *replicas, data),
+                     "mend it, or give other --nodes");
+    plan.layout.data = static_cast<int>(data * plan.layout.context);
     const std::int64_t per_replica = batch ? *batch / data : 0;
     std::int64_t size = options.micro_batch.value_or(micro.value_or(0)), count = steps.value_or(0);
     if (size == 0) size = batch && count > 0 ? per_replica / count : batch ? per_replica : 1;

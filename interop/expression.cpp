@@ -81,6 +81,10 @@ void Expression::refuse_parts_of_data_axis() {
     if (plan.layout.context > 1)
         refuse("context_parallel", std::to_string(plan.layout.context),
                "its export here knows no context parallelism", "set context_parallel = 1");
+    refuse_expert_parallel();
+}
+
+void Expression::refuse_expert_parallel() {
     if (plan.layout.expert > 1)
         refuse("expert_parallel", std::to_string(plan.layout.expert),
                "its export here knows no expert parallelism", "set expert_parallel = 1");

@@ -140,12 +140,24 @@ struct PassChoice {
     schedule::Recompute recompute;
 };
 
+// However much they move: where they are asked for, and where what runs the plans gathers no keys.
+bool wants_exchanged_heads(const SpaceRequest& request, schedule::Plan plan) {
+    if (plan.layout.context == 1) return false;
+    if (!request.limits.context_communication.empty()) return true;
+    if (!request.runnable || !request.runnable->may_take) return false;
+    plan.context_communication = schedule::ContextCommunication::all_gather;
+    plan.schedule = schedule::Plan().schedule;
+    plan.virtual_stages = 1;
+    plan.keep_sequences_whole();
+    return !request.runnable->may_take(plan);
+}
+
 std::vector<PassChoice> pass_choices(const SpaceRequest& request, const model::ModelGraph& graph,
                                      const schedule::Plan& plan, bool has_recomputable_attention) {
     using schedule::ContextCommunication, schedule::Recompute;
     std::vector<PassChoice> choices;
     for (const ContextCommunication communication :
-         communication_choices(graph, plan, !request.limits.context_communication.empty()))
+         communication_choices(graph, plan, wants_exchanged_heads(request, plan)))
         for (const int overlap : overlap_choices(request, plan.layout))
             for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
                 if (recompute == Recompute::selective &&

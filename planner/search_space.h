@@ -65,16 +65,16 @@ struct SpaceRequest {
 //   tensor * pipeline * data = devices; tensor a degree that splits the model; replicas (data / context) *
 //   micro_batch divides the global batch; context, a divisor of data, where samples have 8,192 tokens or more
 //   or the batch is no multiple of data: parts of at least 1,024 tokens, whose keys and values are gathered,
-//   or whose heads are exchanged where they divide and that moves at most twice as much, or where they are
-//   asked for (not with recompute selective); expert, a divisor of data that divides the experts of mixtures;
-//   schedules of the registry that train with one copy of the weights, with every number of virtual stages
-//   they allow, those of segments of sequences with each number of `segment_counts`; one pipeline stage has
-//   one schedule; sharding none, optimizer, gradients and parameters over all replicas, and hybrid over the
-//   replicas of one node where these are fewer; recompute none, selective where attention cores keep
-//   something, full; with tensor parallelism sequence parallelism where tokens divide and what runs the plans
-//   has it, else plain; offload where the request allows it: activations stay, or leave with each horizon of
-//   `loading_horizons`, longest first. Tensor-parallel ranks that share heads of keys and values are of one
-//   node.
+//   or whose heads are exchanged where they divide and that moves at most twice as much, or where it is
+//   asked for or all that is run (not with recompute selective); expert, a divisor of data that divides the
+//   experts of mixtures; schedules of the registry that train with one copy of the weights, with every number
+//   of virtual stages they allow, those of segments of sequences with each number of `segment_counts`; one
+//   pipeline stage has one schedule; sharding none, optimizer, gradients and parameters over all replicas,
+//   and hybrid over the replicas of one node where these are fewer; recompute none, selective where attention
+//   cores keep something, full; with tensor parallelism sequence parallelism where tokens divide and what
+//   runs the plans has it, else plain; offload where the request allows it: activations stay, or leave with
+//   each horizon of `loading_horizons`, longest first. Tensor-parallel ranks that share heads of keys and
+//   values are of one node.
 std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cluster::Cluster& cluster,
                                         const SpaceRequest& request);
 // One after the other: a space of today's largest jobs has hundreds of thousands.

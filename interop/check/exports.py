@@ -251,6 +251,9 @@ def check_deepspeed(document, facts, folder):
     seen = {"global_batch": parsed.train_batch_size, "micro_batch": parsed.train_micro_batch_size_per_gpu,
             "micro_batches": parsed.gradient_accumulation_steps, "zero_stage": int(parsed.zero_optimization_stage),
             "gradient_clipping": parsed.gradient_clipping, "tensor": parsed.tensor_parallel_config.autotp_size or 1}
+    if facts["context"] > 1:
+        sizes = json.loads(document["text"])
+        seen.update(data=sizes["data_parallel_size"], context=sizes["sequence_parallel_size"], context_communication="all_to_all")
     if document["companions"]:
         calls = []
         text = companion(document, "pipeline.py").replace("PipelineModule(", "record(")

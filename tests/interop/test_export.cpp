@@ -124,6 +124,10 @@ TEST_CASE("what a target can express comes back from its file as it was") {
         "data_parallel = 16\nmicro_batch = 2\nmicro_batches = 4\nsharding = \"parameters\"\nrecompute = "
         "\"full\"\n",
         "deepspeed");
+    there_and_back(
+        "data_parallel = 4\ncontext_parallel = 4\ncontext_communication = \"all_to_all\"\nmicro_batches = 4\n"
+        "sharding = \"parameters\"\n",
+        "deepspeed");
 }
 
 TEST_CASE("what a target cannot express is refused by its key") {
@@ -147,6 +151,11 @@ TEST_CASE("what a target cannot express is refused by its key") {
             "data_parallel = 4\ncontext_parallel = 4\ncontext_communication = \"all_to_all\"\nsharding = "
             "\"parameters\"\n",
             target, "context_communication");
+    refused("data_parallel = 4\ncontext_parallel = 4\n", "deepspeed", "context_parallel");
+    refused(
+        "data_parallel = 2\ntensor_parallel = 2\ncontext_parallel = 4\ncontext_communication = "
+        "\"all_to_all\"\n",
+        "deepspeed", "context_parallel");
     refused(piped, "sagemaker-smp-v2", "pipeline_parallel");
     refused("data_parallel = 16\nsharding = \"optimizer\"\n", "sagemaker-smp-v2", "sharding");
     refused(piped + "schedule = \"simple\"\n", "megatron", "schedule");
