@@ -180,9 +180,8 @@ void write_text(const ExecutionReport& report, std::ostream& out, std::ostream& 
         report.request.on_gpu ? 1 : job.here.device_count(),
         report.request.on_gpu ? exec::cuda::describe(exec::cuda::probe_device())
                               : fmt::format("cores ({})", result.instruction_set),
-        plan.layout.pipeline, plan.layout.replicas(),
-        plan.layout.context > 1 ? fmt::format(" x context {}", plan.layout.context) : std::string(),
-        plan.layout.tensor, schedule::schedule_label(plan.schedule), plan.micro_batches, plan.micro_batch);
+        plan.layout.pipeline, plan.layout.replicas(), schedule::context_words(plan), plan.layout.tensor,
+        schedule::schedule_label(plan.schedule), plan.micro_batches, plan.micro_batch);
     out << fmt::format("data: {}\nloss: {}\n", job.data->describe(), losses_line(result.losses));
     if (!result.evaluations.empty())
         out << fmt::format("held-out data: {}, {} batches; loss {:.6f} after step {}\n",

@@ -75,6 +75,12 @@ model::CostContext Plan::cost_context() const {
     return context;
 }
 
+std::string context_words(const Plan& plan) {
+    if (plan.layout.context == 1) return {};
+    return fmt::format(" x context {}{}", plan.layout.context,
+                       plan.cost_context().exchanges_heads ? " (heads exchanged)" : "");
+}
+
 std::string recomputation_text(const Plan& plan) {
     const std::string_view name = name_of(plan.recompute);
     if (plan.recompute_layers == 0) return std::string(name);

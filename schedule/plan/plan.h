@@ -159,6 +159,9 @@ struct Plan {
     model::CostContext cost_context() const;
 };
 
+// Of a product of degrees in words: " x context 2", "... (heads exchanged)"; nothing without context
+// parallelism.
+std::string context_words(const Plan& plan);
 // The plan's recomputation in words, "full (3 layers)" where not all layers run again.
 std::string recomputation_text(const Plan& plan);
 

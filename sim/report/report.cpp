@@ -20,10 +20,9 @@ namespace {
 
 std::string parallel_words(const schedule::Plan& plan) {
     const schedule::ParallelLayout& layout = plan.layout;
-    const std::string context =
-        layout.context > 1 ? fmt::format(" x context {}", layout.context) : std::string();
-    std::string text = fmt::format("data {}{} x tensor {} x pipeline {} (order {})", layout.replicas(),
-                                   context, layout.tensor, layout.pipeline, layout.order);
+    std::string text =
+        fmt::format("data {}{} x tensor {} x pipeline {} (order {})", layout.replicas(),
+                    schedule::context_words(plan), layout.tensor, layout.pipeline, layout.order);
     if (layout.expert > 1) text += fmt::format(", experts over {} ranks", layout.expert);
     if (plan.virtual_stages > 1) text += fmt::format(", {} virtual stages a rank", plan.virtual_stages);
     if (plan.has_sequence_parallelism()) text += ", sequence parallel";
