@@ -41,7 +41,7 @@ void Search::bound(Entry& entry, GuardedBounds& guarded) const {
     entry.memory = *memory;
     if (memory->state + device.context_memory > device.memory) entry.rejection = Rejection::state;
     else if (memory->peak > device.memory) entry.rejection = Rejection::activations;
-    if (entry.rejection && entry.stands_for == 0) entry.fewest_layers = fewest_layers(entry);
+    if (entry.rejection && entry.is_beside_space()) entry.fewest_layers = fewest_layers(entry);
     if (entry.rejection == Rejection::state || (entry.rejection && entry.stands_for <= 1)) return;
     {
         const std::lock_guard lock(guarded.guard);

@@ -111,7 +111,7 @@ void Search::enter(std::size_t i) {
         if (is_hurried_) hurried_.insert(hurry_key(i));
         return;
     }
-    if (entry.stands_for > 0) result_.account.rejected[*entry.rejection] += entry.stands_for;
+    if (!entry.is_beside_space()) result_.account.rejected[*entry.rejection] += entry.stands_for;
     keep_shortfall({entry.target, entry.plan, entry.memory.peak,
                     targets_[entry.target].cluster.instance.device.memory, entry.memory.state,
                     entry.memory.pipeline_rank});

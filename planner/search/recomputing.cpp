@@ -18,7 +18,7 @@ std::vector<int> layers_before_units(const model::ModelGraph& graph) {
 
 bool Search::may_recompute_some(const Entry& entry) const {
     const schedule::Plan& plan = entry.plan;
-    const bool is_beside = plan.recompute_layers > 0 && entry.stands_for == 0;
+    const bool is_beside = plan.recompute_layers > 0 && entry.is_beside_space();
     return request_.recomputes_some && times_plans() && request_.limits.recompute.empty() &&
            (is_beside || plan.recompute == schedule::Recompute::none) &&
            plan.offload == schedule::Offload::none &&
@@ -111,7 +111,7 @@ void Search::recompute_some(core::Diagnostics& diagnostics) {
     search_waves(diagnostics, share_of_waves);
     account.recomputes_some = !is_late(share_of_waves) && std::count(is_done.begin(), is_done.end(), 0) == 0;
     for (std::size_t i = 0; i < entries_.size(); ++i)
-        if (entries_[i].stands_for == 0 && !entries_[i].rejection && !entries_[i].is_taken) leave_queue(i);
+        if (entries_[i].is_beside_space() && !entries_[i].rejection && !entries_[i].is_taken) leave_queue(i);
 }
 
 // The plan becomes an entry of its own. More that runs again only adds to its time.

@@ -67,19 +67,19 @@ struct Entry {
     // of any. And where that one fitted: longer ones again.
     bool is_shortest = false, knows_shortest = false;
     std::size_t first = 0, end = 0;
-    // Plans of the space: this one, and those that are looked at after it, if at all; 0: it is beside the
-    // space.
+    // Plans of the space: this one, and those that are looked at after it, if at all.
     std::size_t stands_for = 1;
+    bool is_beside_space() const { return stands_for == 0; }
     // Of a plan too large for memory: so many layers of each stage must run again for it to fit, by its
     // bounds. 0: none are asked for, or all must.
     int fewest_layers = 0;
     std::size_t skipped = 0;  // of the last choice of a horizon: plans that cannot fit
 };
 
-// Plans of one target, layout, micro-batch and recomputation. They share the work of a step but for what
-// depends on how sequences pass and the handling of gradients: those that share that too are a family,
-// with one bound, and are looked at only where that bound does not exclude them. Until then they are counted
-// and not kept.
+// Plans of one target, layout, micro-batch, context communication, pieces and recomputation. They share the
+// work of a step but for what depends on how sequences pass and the handling of gradients: those that share
+// that too are a family, with one bound, and are looked at only where that bound does not exclude them. Until
+// then they are counted and not kept.
 struct Family {
     std::size_t group = 0;  // index into Search::groups_
     schedule::Plan first;   // of its plans

@@ -164,7 +164,7 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
         entries_[taken[i]].is_taken = true;
         note_order(ranked[i].plan, true, Settling(ranked[i].evaluation));
         if (rejections[i] == Rejection::simulated_peak) {
-            if (entries_[taken[i]].stands_for == 0) {
+            if (entries_[taken[i]].is_beside_space()) {
                 entries_[taken[i]].fewest_layers = fewest_layers(entries_[taken[i]]);
                 recompute_where_needed(taken[i]);
             } else {
@@ -182,7 +182,7 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
         }
         const Entry& entry = entries_[taken[i]];
         if (!rejections[i]) {
-            ++(entry.stands_for > 0 ? account.evaluated : account.partly_recomputed);
+            ++(entry.is_beside_space() ? account.partly_recomputed : account.evaluated);
             if (entry.stands_for > 1) account.rejected[Rejection::unneeded] += entry.stands_for - 1;
             if (request_.keeps_front) add_to_front(result_.front, ranked[i]);
             result_.near_ties.add(ranked[i], targets_[ranked[i].candidate].cluster.nodes);
@@ -192,7 +192,7 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
         }
         if (!account.rejected.contains(*rejections[i]) && problems[i].has_errors())
             diagnostics.append(problems[i]);
-        if (entry.stands_for > 0) account.rejected[*rejections[i]] += entry.stands_for;
+        if (!entry.is_beside_space()) account.rejected[*rejections[i]] += entry.stands_for;
         const sim::Evaluation& evaluation = ranked[i].evaluation;
         if (rejections[i] == Rejection::simulated_peak)
             keep_shortfall({ranked[i].candidate, ranked[i].plan, evaluation.peak_memory,
