@@ -49,8 +49,7 @@ std::string bound_by(const sim::Evaluation& evaluation) {
 }
 
 std::string context_text(const schedule::Plan& plan) {
-    const bool is_usual = plan.context_communication == schedule::ContextCommunication::all_gather;
-    return fmt::format("{}{}", plan.layout.context, is_usual || plan.layout.context == 1 ? "" : " a2a");
+    return fmt::format("{}{}", plan.layout.context, plan.cost_context().exchanges_heads ? " a2a" : "");
 }
 
 std::string describe(const schedule::Plan& plan) {

@@ -146,19 +146,20 @@ bool wants_exchanged_heads(const SpaceRequest& request, schedule::Plan plan) {
     if (!request.limits.context_communication.empty()) return true;
     if (!request.runnable || !request.runnable->may_take) return false;
     plan.context_communication = schedule::ContextCommunication::all_gather;
-    plan.schedule = schedule::Plan().schedule;
-    plan.virtual_stages = 1;
-    plan.keep_sequences_whole();
     return !request.runnable->may_take(plan);
 }
 
+// Of every micro-batch of a layout.
 std::vector<PassChoice> pass_choices(const SpaceRequest& request, const model::ModelGraph& graph,
-                                     const schedule::Plan& plan, bool has_recomputable_attention) {
+                                     const schedule::ParallelLayout& layout,
+                                     bool has_recomputable_attention) {
     using schedule::ContextCommunication, schedule::Recompute;
+    schedule::Plan plan = request.base;
+    plan.layout = layout;
     std::vector<PassChoice> choices;
     for (const ContextCommunication communication :
          communication_choices(graph, plan, wants_exchanged_heads(request, plan)))
-        for (const int overlap : overlap_choices(request, plan.layout))
+        for (const int overlap : overlap_choices(request, layout))
             for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
                 if (recompute == Recompute::selective &&
                     (!has_recomputable_attention || communication == ContextCommunication::all_to_all))
@@ -276,6 +277,8 @@ void for_each_legal_plan(const model::ModelGraph& graph, const cluster::Cluster&
          legal_layouts(graph, cluster.device_count(), request.global_batch)) {
         if (!request.limits.allows(layout)) continue;
         if (layout.tensor > cluster.instance.devices && layout.tensor > least_key_heads) continue;
+        const std::vector<PassChoice> passes =
+            pass_choices(request, graph, layout, has_recomputable_attention);
         const int per_replica = request.global_batch / layout.replicas();
         for (int micro_batch : divisors(per_replica)) {
             if (!takes(request.limits.micro_batch, micro_batch)) continue;
@@ -288,7 +291,7 @@ void for_each_legal_plan(const model::ModelGraph& graph, const cluster::Cluster&
                                      divides_tokens(graph, layout, micro_batch);
             const std::vector<int> segments =
                 layout.pipeline > 1 ? segment_counts(graph, plan, cuts) : std::vector<int>();
-            for (const PassChoice& pass : pass_choices(request, graph, plan, has_recomputable_attention)) {
+            for (const PassChoice& pass : passes) {
                 plan.context_communication = pass.context_communication;
                 plan.tensor_overlap = pass.tensor_overlap;
                 plan.recompute = pass.recompute;

@@ -194,10 +194,9 @@ void Operators::add_key_gradients(model::OperatorId attention, ConstTensorView p
 
 void Operators::move_heads(model::OperatorId attention, HeadMove move, ConstTensorView from,
                            TensorView to) const {
-    const model::Attributes& a = op(attention).attributes;
-    const std::int64_t ranks = context_.context_parallel, d = a.head_dimension,
-                       heads = model::rank_heads(op(attention), a.heads, context_) / ranks * d,
-                       keys = model::rank_heads(op(attention), a.kv_heads, context_) / ranks * d;
+    const model::AttentionShape shape = model::attention_shape(graph_, op(attention), context_);
+    const std::int64_t ranks = context_.context_parallel, heads = shape.heads * shape.head_dimension,
+                       keys = shape.kv_heads * shape.head_dimension;
     // Of a row the columns of queries, keys and values, so many of each rank.
     std::vector<std::int64_t> columns = {heads};
     if (!move.is_output) columns.insert(columns.end(), {keys, keys});

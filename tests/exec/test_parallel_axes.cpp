@@ -104,12 +104,10 @@ TEST_CASE("ranks of a context-parallel group have as many scores each under a ca
     }
 }
 
-TEST_CASE("sequences divided over ranks train as whole ones") {
-    schedule::Plan plan = tiny::plan();
-    plan.layout.context = GENERATE(1, 2, 4);
-    plan.layout.data = plan.layout.context;
-    plan.attention = GENERATE(model::AttentionImplementation::flash, model::AttentionImplementation::unfused);
-    std::string more;
+namespace {
+
+// What ranks that divide sequences run beside.
+void beside_other_axes(schedule::Plan& plan, std::string& more) {
     SECTION("alone") {}
     SECTION("with dropout, beside replicas, sharded") {
         more = "dropout = 0.1\nattention_dropout = 0.1";
@@ -121,13 +119,24 @@ TEST_CASE("sequences divided over ranks train as whole ones") {
         plan.layout.tensor = 2;
         plan.sequence_parallel = GENERATE(false, true);
     }
-    SECTION("in a pipeline, recomputed") {
-        plan.layout.pipeline = 2;
-        plan.recompute = GENERATE(schedule::Recompute::selective, schedule::Recompute::full);
-    }
     SECTION("in a pipeline with split backward") {
         plan.layout.pipeline = 2;
         plan.schedule = "zb-h1";
+    }
+}
+
+}  // namespace
+
+TEST_CASE("sequences divided over ranks train as whole ones") {
+    schedule::Plan plan = tiny::plan();
+    plan.layout.context = GENERATE(1, 2, 4);
+    plan.layout.data = plan.layout.context;
+    plan.attention = GENERATE(model::AttentionImplementation::flash, model::AttentionImplementation::unfused);
+    std::string more;
+    beside_other_axes(plan, more);
+    SECTION("in a pipeline, recomputed") {
+        plan.layout.pipeline = 2;
+        plan.recompute = GENERATE(schedule::Recompute::selective, schedule::Recompute::full);
     }
     INFO(core::to_toml(schedule::to_value(plan)));
     tiny::check_equal(tiny::compare(plan, tiny::gpt(3, more)));
@@ -141,29 +150,15 @@ TEST_CASE("ranks that exchange heads for tokens train as one with whole sequence
     plan.context_communication = schedule::ContextCommunication::all_to_all;
     plan.attention = GENERATE(model::AttentionImplementation::flash, model::AttentionImplementation::unfused);
     std::string more;
-    SECTION("alone") {}
+    beside_other_axes(plan, more);
     SECTION("a head a rank") {
         plan.layout.data = plan.layout.context = 4;
         more = "attention_dropout = 0.1";
-    }
-    SECTION("with dropout, beside replicas, sharded") {
-        more = "dropout = 0.1\nattention_dropout = 0.1";
-        plan.layout.data = 4;
-        plan.sharding = schedule::Sharding::parameters;
-        plan.optimizer.gradient_clipping = 0.1;
-    }
-    SECTION("with tensor and sequence parallelism") {
-        plan.layout.tensor = 2;
-        plan.sequence_parallel = GENERATE(false, true);
     }
     SECTION("in a pipeline, recomputed") {
         plan.layout.pipeline = 2;
         plan.recompute = schedule::Recompute::full;
         plan.recompute_layers = GENERATE(0, 1);
-    }
-    SECTION("in a pipeline with split backward") {
-        plan.layout.pipeline = 2;
-        plan.schedule = "zb-h1";
     }
     SECTION("offloaded") {
         plan.schedule = "gpipe";

@@ -77,3 +77,8 @@ export function interval_of_seconds(ends) {
 
 // "tensor_parallel" is "tensor parallel".
 export const words = (key) => key.replaceAll("_", " ");
+
+// A plan's degree of context parallelism, "8 a2a" where its ranks exchange heads.
+export function context_degree(plan) {
+  return plan.context_parallel + (plan.context_communication === "all_to_all" ? " a2a" : "");
+}

@@ -9,7 +9,7 @@ import { select } from "d3-selection";
 import { line } from "d3-shape";
 import { on } from "./events.js";
 import { figure, legend, tips } from "./figure.js";
-import { gib, number, percent, seconds, told_apart, usd } from "./format.js";
+import { context_degree, gib, number, percent, seconds, told_apart, usd } from "./format.js";
 
 // A million samples of a plan; nothing where the price is not known.
 export function usd_per_million_samples(plan) {
@@ -27,7 +27,7 @@ export function plan_name(plan) {
     ["CP", "context_parallel"],
     ["EP", "expert_parallel"],
   ])
-    if (plan[key] > 1) parts.push(`${letters}${plan[key]}${key === "context_parallel" && plan.context_communication === "all_to_all" ? " a2a" : ""}`);
+    if (plan[key] > 1) parts.push(letters + (key === "context_parallel" ? context_degree(plan) : plan[key]));
   parts.push(`micro-batch ${plan.micro_batch} × ${plan.micro_batches}`);
   if (plan.pipeline_parallel > 1) parts.push(plan.schedule.length > 24 ? "searched order" : plan.schedule);
   if (plan.sharding !== "none") parts.push(`${plan.sharding} sharded`);

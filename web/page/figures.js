@@ -1,5 +1,5 @@
 // Parts of the page: elements, and figures shown short that hold the whole figure for machines and for who points at it.
-import { number } from "../components/format.js";
+import { context_degree, number } from "../components/format.js";
 
 // An element with attributes and children; children that are text stay text, never markup.
 export function element(name, attributes = {}, ...children) {
@@ -23,7 +23,7 @@ export function figure(key, value, text = number) {
 // "TP1 PP2 DP16": degrees of tensors, pipeline and data always, of the rest where they are above one.
 export function layout(row) {
   const parts = [`TP${row.tensor_parallel}`, `PP${row.pipeline_parallel}`, `DP${row.data_parallel}`];
-  if (row.context_parallel > 1) parts.push(`CP${row.context_parallel}${row.context_communication === "all_to_all" ? " a2a" : ""}`);
+  if (row.context_parallel > 1) parts.push(`CP${context_degree(row)}`);
   if (row.expert_parallel > 1) parts.push(`EP${row.expert_parallel}`);
   return parts.join(" ");
 }
