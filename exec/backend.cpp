@@ -62,5 +62,6 @@ void OperatorKernels::move_heads(model::OperatorId, HeadMove, ConstTensorView, T
     refused();
 }
 void OperatorKernels::add_key_gradients(model::OperatorId, ConstTensorView, TensorView) const { refused(); }
+void OperatorKernels::unpack_keys(model::OperatorId, ConstTensorView, TensorView) const { refused(); }
 
 }  // namespace exec

@@ -49,7 +49,9 @@ void add_sharding(Expression& e, core::Value& document) {
     axes["parallelism_config_dp_shard_size"] = mesh.dp_shard;
     axes["parallelism_config_cp_size"] = mesh.cp;
     axes["parallelism_config_tp_size"] = mesh.tp;
-    if (mesh.cp > 1) axes["parallelism_config_cp_comm_strategy"] = "allgather";  // as the Program gathers
+    if (mesh.cp > 1)  // PyTorch's rings: shards of keys pass on by an all-to-all with one part for the next
+        axes["parallelism_config_cp_comm_strategy"] =
+            plan.context_communication == schedule::ContextCommunication::ring ? "alltoall" : "allgather";
 }
 
 }  // namespace

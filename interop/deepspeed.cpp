@@ -43,7 +43,7 @@ private:
     void sequences() {
         const int degree = plan_.layout.context;
         if (degree == 1) return;
-        if (!plan_.cost_context().exchanges_heads)
+        if (!plan_.cost_context().communicates(schedule::ContextCommunication::all_to_all))
             e_.refuse("context_parallel", std::to_string(degree),
                       "its ranks exchange heads (Ulysses) and gather no keys",
                       "set context_communication = \"all_to_all\"");

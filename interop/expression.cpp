@@ -222,7 +222,13 @@ void Expression::refuse_recompute_layers(const std::string& why) {
 }
 
 void Expression::refuse_exchanged_heads(const std::string& why) {
-    if (plan.cost_context().exchanges_heads)
+    if (plan.cost_context().communicates(schedule::ContextCommunication::all_to_all))
+        refuse("context_communication", core::in_quotes(schedule::name_of(plan.context_communication)), why,
+               "set context_communication = \"all_gather\"");
+}
+
+void Expression::refuse_rings(const std::string& why) {
+    if (plan.cost_context().communicates(schedule::ContextCommunication::ring))
         refuse("context_communication", core::in_quotes(schedule::name_of(plan.context_communication)), why,
                "set context_communication = \"all_gather\"");
 }

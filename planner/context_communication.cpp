@@ -32,10 +32,15 @@ std::vector<ContextCommunication> communication_choices(const model::ModelGraph&
     schedule::Plan exchanging = plan;
     exchanging.context_communication = ContextCommunication::all_to_all;
     const model::CostContext context = exchanging.cost_context();
-    if (!context.exchanges_heads || model::head_exchange_unsupported(graph, context) ||
-        !(is_asked_for || moves_little(graph, plan, context)))
-        return {ContextCommunication::all_gather};
-    return {ContextCommunication::all_gather, ContextCommunication::all_to_all};
+    std::vector<ContextCommunication> choices = {ContextCommunication::all_gather};
+    if (!context.communicates(ContextCommunication::all_to_all)) return choices;  // one rank has all tokens
+    if (!model::head_exchange_unsupported(graph, context) &&
+        (is_asked_for || moves_little(graph, plan, context)))
+        choices.push_back(ContextCommunication::all_to_all);
+    plan.context_communication = ContextCommunication::ring;
+    if (is_asked_for && !model::ring_unsupported(graph, plan.cost_context()))
+        choices.push_back(ContextCommunication::ring);
+    return choices;
 }
 
 }  // namespace planner

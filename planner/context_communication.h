@@ -8,8 +8,8 @@
 
 namespace planner {
 
-// Of a plan: keys gathered, and heads exchanged where they divide and that moves at most twice as much, or
-// where it is asked for.
+// Of a plan: keys gathered; heads exchanged where they divide and that moves at most twice as much, or where
+// others are asked for; a ring where they are.
 std::vector<schedule::ContextCommunication> communication_choices(const model::ModelGraph& graph,
                                                                   schedule::Plan plan, bool is_asked_for);
 

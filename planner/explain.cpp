@@ -49,7 +49,12 @@ std::string bound_by(const sim::Evaluation& evaluation) {
 }
 
 std::string context_text(const schedule::Plan& plan) {
-    return fmt::format("{}{}", plan.layout.context, plan.cost_context().exchanges_heads ? " a2a" : "");
+    const bool divides = plan.layout.context > 1;
+    const std::string_view how =
+        divides && plan.context_communication == schedule::ContextCommunication::all_to_all ? " a2a"
+        : divides && plan.context_communication == schedule::ContextCommunication::ring     ? " ring"
+                                                                                            : "";
+    return fmt::format("{}{}", plan.layout.context, how);
 }
 
 std::string describe(const schedule::Plan& plan) {

@@ -154,6 +154,8 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     enumerate();
     result_.account.recomputes_some =
         request_.recomputes_some && times_plans() && request_.limits.recompute.empty();
+    result_.account.tries_rings =
+        request_.tries_rings && times_plans() && request_.limits.context_communication.empty();
     // A plan that is usually good is found, and the best within single steps of it.
     probe_usual_plans(diagnostics);
     // Every family has a bound of the work of its plans, or a rejection.
@@ -162,6 +164,8 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     search_waves(diagnostics, share_of_waves);
     // Nor with some layers of a plan run again that is too large for memory with none.
     recompute_some(diagnostics);
+    // Nor with keys in a ring that are gathered, of the plans that this could make the best.
+    try_rings(diagnostics);
     // No partition of the plans whose partitions are covered is better than the first, and no move of one of
     // its cuts is, unless time is up.
     if (request_.uses_bounds) search_partitions();

@@ -140,8 +140,9 @@ struct PassChoice {
     schedule::Recompute recompute;
 };
 
-// However much they move: where they are asked for, and where what runs the plans gathers no keys.
-bool wants_exchanged_heads(const SpaceRequest& request, schedule::Plan plan) {
+// Whatever they move: where others than gathered keys are asked for, and where what runs the plans gathers
+// none.
+bool wants_all_communication(const SpaceRequest& request, schedule::Plan plan) {
     if (plan.layout.context == 1) return false;
     if (!request.limits.context_communication.empty()) return true;
     if (!request.runnable || !request.runnable->may_take) return false;
@@ -158,7 +159,7 @@ std::vector<PassChoice> pass_choices(const SpaceRequest& request, const model::M
     plan.layout = layout;
     std::vector<PassChoice> choices;
     for (const ContextCommunication communication :
-         communication_choices(graph, plan, wants_exchanged_heads(request, plan)))
+         communication_choices(graph, plan, wants_all_communication(request, plan)))
         for (const int overlap : overlap_choices(request, layout))
             for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
                 if (recompute == Recompute::selective &&

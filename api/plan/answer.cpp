@@ -121,6 +121,7 @@ core::Value account_of(const planner::SearchAccount& account, planner::Objective
     partitions["open"] = account.partitions.open;
     value["partitions"] = std::move(partitions);
     value["partly_recomputed"] = account.partly_recomputed;
+    value["in_rings"] = account.in_rings;
     value["refinements"] = account.refinements;
     value["bounded_targets"] = account.bounded_targets;
     value["axes"] = axes_of(account);

@@ -109,8 +109,6 @@ LimitOptions read_limits(Options& options) {
     constexpr Recompute recomputes[] = {Recompute::none, Recompute::selective, Recompute::full};
     constexpr Sharding shardings[] = {Sharding::none, Sharding::optimizer, Sharding::gradients,
                                       Sharding::parameters};
-    constexpr schedule::ContextCommunication communications[] = {schedule::ContextCommunication::all_gather,
-                                                                 schedule::ContextCommunication::all_to_all};
     LimitOptions limits;
     planner::PlanLimits& plans = limits.plans;
     plans.tensor = numbers(options, "--tp");
@@ -120,7 +118,7 @@ LimitOptions read_limits(Options& options) {
     plans.expert = numbers(options, "--ep");
     plans.micro_batch = numbers(options, "--micro-batch");
     plans.tensor_overlap = numbers(options, "--tensor-overlap", schedule::most_pieces);
-    plans.context_communication = words(options, "--context-communication", communications);
+    plans.context_communication = words(options, "--context-communication", schedule::context_communications);
     plans.recompute = words(options, "--recompute", recomputes);
     plans.sharding = words(options, "--sharding", shardings);
     read_schedules(options, limits);

@@ -238,7 +238,7 @@ std::optional<Request> read_request(Options& options, core::Diagnostics& diagnos
     request.limits = read_limits(options);
     request.search.limits = request.limits.plans;
     request.search.searches_orders = request.limits.searches_orders;
-    request.search.refines_first = request.search.recomputes_some = true;
+    request.search.refines_first = request.search.recomputes_some = request.search.tries_rings = true;
     read_offload(request, options);
     request.search.keep = static_cast<std::size_t>(options.integer("--top", 1, 1000).value_or(5));
     request.search.threads = core::narrow<int>(

@@ -78,7 +78,7 @@ private:
         const auto [entry, is_new] =
             layouts_.try_emplace({l.tensor, l.pipeline, l.context, l.expert, plan.effective_shard_degree(),
                                   core::position_of(plan.sharding), plan.has_sequence_parallelism(),
-                                  plan.tensor_overlap > 1, plan.cost_context().exchanges_heads});
+                                  plan.tensor_overlap > 1, core::position_of(plan.context_communication)});
         if (!is_new) return entry->second;
         schedule::Plan probe = plan;
         probe.schedule = schedule::Plan().schedule;

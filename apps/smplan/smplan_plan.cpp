@@ -89,7 +89,7 @@ const char* const plan_help =
     "  --tp --pp --dp --cp --ep --micro-batch N[,N...], --schedule NAME[,...], --sharding none|optimizer|"
     "gradients|parameters,\n"
     "  --recompute none|selective|full, --precision fp32|tf32|fp16|bf16|fp8, --tensor-overlap N[,N...],\n"
-    "  --context-communication all_gather|all_to_all\n"
+    "  --context-communication all_gather|all_to_all|ring\n"
     "                       keep plans to these values; the answer says what that costs against all plans\n"
     "  --schedule auto      search the compute order of the plans found, for their own stage times, and keep "
     "it where it is faster\n"

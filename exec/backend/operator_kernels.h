@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/optional_index.h"
 #include "exec/tensor_view.h"
 #include "model/model_fwd.h"
 #include "schedule/program/pieces.h"
@@ -48,6 +49,9 @@ struct Operands {
     // d], and in backward their gradient.
     TensorView keys;
     TensorView dkeys;
+    // Of a ring: the member of the group whose tokens alone those are, [samples, tokens of a rank, 2 kv_heads
+    // d]; forward then merges what it finds into the output and the sums, unless they are its own.
+    core::OptionalIndex key_rank;
 };
 
 // What a random mask of an operator starts from: the same whatever the plan and the backend.
@@ -95,6 +99,8 @@ public:
                                      TensorView pieces) const;
     virtual void add_key_gradients(model::OperatorId attention, ConstTensorView piece,
                                    TensorView dpacked) const;  // adds
+    // The other way round than pack_keys.
+    virtual void unpack_keys(model::OperatorId attention, ConstTensorView piece, TensorView packed) const;
     // Exchanged heads (model::exchanges_heads), of an attention's packed rows or of its output: between rows
     // and the shares that the ranks of the group get or gave, one after the other, each [samples, tokens of a
     // rank, heads of a rank].

@@ -37,9 +37,15 @@ struct AttentionShape {
     // rotations and dropout go by these positions.
     const std::int32_t* places = nullptr;
     std::int64_t place(std::int64_t query) const { return places ? places[query] : query; }
+    // The same of the keys, which then are not all of the sequence's (a ring); null = they are the first
+    // ones.
+    const std::int32_t* key_places = nullptr;
+    std::int64_t key_place(std::int64_t key) const { return key_places ? key_places[key] : key; }
+    // Forward: results and sums of other keys are there, and those of these are merged into them.
+    bool joins = false;
     std::int64_t sequence() const { return places ? keys : tokens; }
-    // Tokens of the whole sequence when the keys are only its first ones (Seq1F1B); 0 = the keys are all of
-    // it. Dropout numbers the scores by it.
+    // Tokens of the whole sequence when the keys are only a part of it (Seq1F1B, a ring); 0 = the keys are
+    // all of it. Dropout numbers the scores by it.
     std::int64_t whole_sequence = 0;
     // Scores get bias[bias_buckets[query * keys + key] * heads + head] added; null = none.
     const float* bias = nullptr;
@@ -53,6 +59,8 @@ struct AttentionSaved {
     float* probabilities = nullptr;
     float* dropped = nullptr;
     std::uint8_t* mask = nullptr;
+    // Backward, where the keys are not all: what came of all of them, [samples * tokens, heads d].
+    const float* output = nullptr;
 };
 
 struct ImageShape {

@@ -192,6 +192,14 @@ void Operators::add_key_gradients(model::OperatorId attention, ConstTensorView p
                              dpacked.floats() + r * at.row + at.first);
 }
 
+void Operators::unpack_keys(model::OperatorId attention, ConstTensorView piece, TensorView packed) const {
+    const KeyColumns at = key_columns(attention);
+    const std::int64_t rows =
+        context_.micro_batch * graph_.tensor(op(attention).inputs[0]).shape[0] / context_.context_parallel;
+    for (std::int64_t r = 0; r < rows; ++r)
+        copy_elements(piece, r * at.count, packed, r * at.row + at.first, at.count);
+}
+
 void Operators::move_heads(model::OperatorId attention, HeadMove move, ConstTensorView from,
                            TensorView to) const {
     const model::AttentionShape shape = model::attention_shape(graph_, op(attention), context_);
@@ -265,12 +273,18 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
     if (x.keys && model::gathers_projection(o, context_)) {  // the head that this rank's queries read
         shape.keys = shape.tokens;
         shape.query_row = model::rank_matrix(graph_, o.inputs[0], context_).columns;
-    } else if (x.keys) {  // the group's keys, and this rank's queries
+    } else if (x.keys) {  // the group's keys, or one rank's, and this rank's queries
         const std::size_t rank = context_rank_;
         shape.keys = shape.tokens;
         shape.tokens = group_places_[rank].size();
         shape.places = group_places_[rank].data();
         shape.query_row = columns;
+        if (x.key_rank) {
+            shape.whole_sequence = shape.keys;
+            shape.keys = shape.tokens;
+            shape.key_places = group_places_[*x.key_rank].data();
+            shape.joins = *x.key_rank != context_rank_;
+        }
     }
     std::vector<std::uint64_t> keys;
     if (a.probability > 0 && is_training_ && place.is_training) {
@@ -284,6 +298,7 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
         shape.samples * shape.heads * shape.tokens * (shape.keys > 0 ? shape.keys : shape.tokens);
     if (context_.attention == model::AttentionImplementation::flash) {
         saved.log_sums = x.saved_context.as<float>();
+        if (dy && x.key_rank) saved.output = x.output.floats();
     } else {
         saved.probabilities = x.saved_context.as<float>();
         if (shape.dropout > 0) {

@@ -160,6 +160,8 @@ void RoundedOperators::forward(model::OperatorId id, const Operands& operands,
     if (is_passive(graph_.op(id).kind)) return;
     WidenedOperands wide;
     widen_operands(id, operands, false, wide);
+    // In a ring the output is merged with what is there.
+    if (operands.key_rank) wide.operands.output = widen(wide.output, operands.output, true);
     if (is_in_fp8(id)) {
         round_to_fp8(Float8::e4m3, wide.inputs[0].wide);
         round_to_fp8(Float8::e4m3, wide.parameters[0]);

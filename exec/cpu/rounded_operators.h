@@ -40,6 +40,9 @@ public:
     }
     void add_key_gradients(model::OperatorId attention, ConstTensorView piece,
                            TensorView dpacked) const override;
+    void unpack_keys(model::OperatorId attention, ConstTensorView piece, TensorView packed) const override {
+        operators_.unpack_keys(attention, piece, packed);
+    }
     void move_heads(model::OperatorId attention, HeadMove move, ConstTensorView from,
                     TensorView to) const override {
         operators_.move_heads(attention, move, from, to);

@@ -58,9 +58,8 @@ struct DropoutShape {
 };
 
 // Packed rows [samples * tokens, (heads + 2 kv_heads) head_dimension], result [samples * tokens, heads *
-// head_dimension]. With `keys` > 0 the queries are those of `token_range` alone, and keys and values of the
-// first `keys` tokens of a sequence lie in an array of their own, [samples * keys, 2 kv_heads
-// head_dimension].
+// head_dimension]. With `keys` > 0 the queries are those of `token_range` alone, and keys and values lie in
+// an array of their own, [samples * keys, 2 kv_heads head_dimension].
 struct AttentionShape {
     std::int64_t samples = 1, tokens = 0, heads = 1, kv_heads = 1, head_dimension = 0;
     bool is_causal = false;
@@ -74,8 +73,8 @@ struct AttentionShape {
     std::int64_t first_head = 0;
     std::int64_t keys = 0;
     TokenRange token_range = {};
-    std::int64_t whole_sequence = 0;  // of which the keys are the first ones (a segment of a sequence); 0 =
-                                      // they are all. Dropout goes by it
+    std::int64_t whole_sequence = 0;  // of which the keys are a part; 0 = all. Dropout goes by it
+    TokenRange key_range = {};        // which part (a ring); none: the first (a segment of a sequence)
     constexpr std::int64_t row() const { return (heads + 2 * kv_heads) * head_dimension; }
     constexpr std::int64_t key_row() const { return keys > 0 ? 2 * kv_heads * head_dimension : row(); }
     constexpr std::int64_t key_count() const { return keys > 0 ? keys : tokens; }
@@ -287,6 +286,9 @@ struct Kernels {
     void (*attention_softmax_backward)(Stream, Type, const AttentionShape&, const void* probabilities,
                                        const std::uint8_t* mask, void* dp);
 
+    // Into y and log_sums what queries [first, first + count) found in other keys; sums: of these queries.
+    void (*merge_attention)(Stream, Type, const AttentionShape&, std::int64_t first, std::int64_t count,
+                            const void* part, const float* part_sums, void* y, float* log_sums);
     void (*move_columns)(Stream, Type, const ColumnMove&, const void* from, void* to, bool accumulates);
     // Between what `degree` ranks of a context-parallel group hold, one after the other (a part of 2 `degree`
     // from the front and one from the back of every sample), and rows [samples * tokens, width] in the order
@@ -347,8 +349,8 @@ struct Kernels {
     void (*average_pool_backward)(Stream, Type, const ImageShape&, const void* dy, void* dx,
                                   bool accumulates);
     void (*add_channel_bias)(Stream, Type, const ImageShape&, Values bias, void* y);
-    void (*channel_sums)(Stream, Type, const ImageShape&, const void* dy,
-                         Sums sum);  // over samples and pixels of out_channels planes
+    // Over samples and pixels of out_channels planes.
+    void (*channel_sums)(Stream, Type, const ImageShape&, const void* dy, Sums sum);
 
     // [samples, leading, rest] -> [samples, rest, leading].
     void (*transpose)(Stream, Type, std::int64_t samples, std::int64_t leading, std::int64_t rest,
@@ -386,11 +388,9 @@ struct Kernels {
                           std::int64_t chunk_count, const StepFactors* factors, float* partials, float* norm);
 };
 
-// Bytes for norm_weights and column_sums.
+// Bytes for norm_weights and column_sums, for norm_gradients, for route.
 std::size_t norm_workspace(std::int64_t rows, std::int64_t width);
-// Bytes for norm_gradients.
 std::size_t norm_gradients_workspace(std::int64_t rows, std::int64_t width);
-// Bytes for route.
 std::size_t routing_workspace(const RoutingShape& shape);
 // Bytes for embedding_weight.
 std::size_t embedding_workspace(std::int64_t rows, std::int64_t width);

@@ -66,7 +66,7 @@ RankExecutor::KeyPieces RankExecutor::key_pieces(Buffer& all) const {
     const TensorView view = all.view(context_.compute);
     if (context_.context_parallel == 1) return {view, tensor_piece(view)};
     const std::int64_t own = view.elements() / context_.context_parallel;
-    return {view, view.part(own * (coordinates_.data % context_.context_parallel), own)};
+    return {view, view.part(own * context_rank(), own)};
 }
 
 void RankExecutor::gather_keys(const Instruction& instruction, MicroBatch& state, Tag tag) {
@@ -148,6 +148,103 @@ void RankExecutor::exchange_heads(const Instruction& instruction, MicroBatch& st
     backend_.exchange(members, sent, counts, received->view(context_.compute), counts, tag + !is_before);
     shares.reset();
     array = moved(received, false, is_before);
+}
+
+int RankExecutor::context_rank() const { return coordinates_.data % context_.context_parallel; }
+
+// Forward a rank hands on what it got to the rank behind it, backward to the rank before it, gradients with
+// it. A piece is at work, or was, on `keys`; `next` comes for the piece after it.
+void RankExecutor::rotate_keys(const Instruction& instruction, MicroBatch& state, Tag tag) {
+    const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
+    const std::int32_t index = instruction.operators.begin;
+    const model::OperatorId id(index);
+    const model::Operator& op = graph_.op(id);
+    const bool is_gradient = instruction.payload == PayloadKind::activation_gradient;
+    if (is_gradient && !state.gradients[plan.gradient_storage[op.output]]) return;  // nothing came back
+    if (instruction.phase == ComputePhase::forward)
+        take_over_activations(instruction.stage, instruction.micro_batch);
+    const std::size_t size = core::whole_bytes(model::passed_key_bytes(graph_, op, context_));
+    Ring& ring = state.rings[index];
+    if (instruction.piece == 0) {
+        const BufferPointer& packed = state.tensors[plan.storage[op.inputs[0]]];
+        core::require(packed != nullptr, "keys are there before they pass on");
+        ring.keys = make_buffer(account_, MemoryKind::workspace, size);
+        backend_.operators().pack_keys(id, packed->view(context_.compute), ring.keys->view(context_.compute));
+    }
+    const std::vector<int> members = schedule::members_of(program_, rank_, instruction);
+    const int ranks = instruction.pieces, before = (context_rank() + ranks - 1) % ranks,
+              behind = (context_rank() + 1) % ranks;
+    const auto passed = [&](const BufferPointer& from, Tag message) {
+        BufferPointer to = make_buffer(account_, MemoryKind::workspace, size);
+        const TensorView sent = from->view(context_.compute);
+        std::vector<std::size_t> out(members.size(), 0), in(members.size(), 0);
+        out[is_gradient ? before : behind] = in[is_gradient ? behind : before] = sent.elements();
+        backend_.exchange(members, sent, out, to->view(context_.compute), in, message);
+        return to;
+    };
+    const Tag of_piece = tag + 2 * instruction.piece;
+    if (!schedule::is_last_piece(instruction)) ring.next = passed(ring.keys, of_piece);
+    if (is_gradient && instruction.piece > 0) ring.gradients = passed(ring.gradients, of_piece + 1);
+}
+
+void RankExecutor::attend_piece(MicroBatch& state, const Instruction& instruction) {
+    const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
+    const std::int32_t index = instruction.operators.begin;
+    const model::OperatorId id(index);
+    const model::Operator& op = graph_.op(id);
+    const bool is_again = instruction.phase == ComputePhase::recompute;
+    Ring& ring = state.rings.at(index);
+    backend_.begin_operators(state.position.segment);
+    make_saved_context(state, plan, index, is_again);
+    tensor(state, plan, op.output);
+    Operands x = operands(state, instruction.stage, index);
+    for (const model::ParameterId parameter_id : op.parameters)
+        x.parameters.push_back(parameter(state, parameter_id));
+    x.keys = ring.keys->view(context_.compute);
+    x.key_rank = (context_rank() + instruction.pieces - instruction.piece) % instruction.pieces;
+    backend_.operators().forward(id, x, state.position);
+    backend_.end_operator(index, model::Phase::forward);
+    ring.keys = schedule::is_last_piece(instruction) ? ring.keys : std::move(ring.next);
+    if (!schedule::is_last_piece(instruction)) return;
+    // Backward begins with the keys that came last. What runs again alone begins with its own once more.
+    if (!plan.plan_of(index).is_recomputed_alone || is_again)
+        backend_.operators().unpack_keys(id, ring.keys->view(context_.compute), x.inputs[0]);
+    state.rings.erase(index);
+    finish_forward(state, plan, index, is_again);
+}
+
+void RankExecutor::attend_piece_backward(MicroBatch& state, const Instruction& instruction) {
+    const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
+    const std::int32_t index = instruction.operators.begin;
+    const model::OperatorId id(index);
+    const model::Operator& op = graph_.op(id);
+    const BufferPointer dy = state.gradients[plan.gradient_storage[op.output]];
+    const bool is_last = schedule::is_last_piece(instruction);
+    if (dy) {
+        Ring& ring = state.rings.at(index);
+        backend_.begin_operators(state.position.segment);
+        if (instruction.piece == 0) {
+            ring.gradients = make_buffer(account_, MemoryKind::workspace, ring.keys->bytes());
+            backend_.fill_zero(ring.gradients->data(), ring.gradients->bytes());
+        }
+        Operands x = operands(state, instruction.stage, index);
+        for (const model::ParameterId parameter_id : op.parameters)
+            x.parameters.push_back(parameter(state, parameter_id));
+        x.keys = ring.keys->view(context_.compute);
+        x.dkeys = ring.gradients->view(context_.compute);
+        x.key_rank = (context_rank() + 1 + instruction.piece) % instruction.pieces;
+        const TensorView dx = view_of(state, op, op.inputs[0], gradient(state, plan, op.inputs[0]));
+        backend_.operators().backward_input(id, x, view_of(state, op, op.output, dy), {dx}, state.position);
+        if (is_last) backend_.operators().add_key_gradients(id, ring.gradients->view(context_.compute), dx);
+        else ring.keys = std::move(ring.next);
+        backend_.end_operator(index, model::Phase::backward_input);
+    }
+    if (!is_last) return;
+    state.rings.erase(index);
+    if (instruction.phase == ComputePhase::backward_input && !op.parameters.empty())
+        state.kept_gradients[index - plan.operators.begin] = dy;
+    if (instruction.phase == ComputePhase::backward_input || op.parameters.empty())
+        finish_backward(state, plan, index, instruction.phase);
 }
 
 void RankExecutor::sum_choices(const Instruction& instruction, MicroBatch& state, Tag tag) {

@@ -363,11 +363,13 @@ void RankExecutor::compute(const Instruction& instruction) {
     MicroBatch& state = micro_batch(instruction.stage, instruction.micro_batch);
     if (instruction.phase == ComputePhase::forward || instruction.phase == ComputePhase::recompute) {
         take_over_activations(instruction.stage, instruction.micro_batch);
-        if (instruction.pieces > 1) forward_piece(state, instruction);
+        if (passes_keys(instruction)) attend_piece(state, instruction);
+        else if (instruction.pieces > 1) forward_piece(state, instruction);
         else forward(state, instruction);
     } else {
         take_over_gradients(instruction.stage, instruction.micro_batch);
-        if (instruction.pieces > 1) backward_piece(state, instruction);
+        if (passes_keys(instruction)) attend_piece_backward(state, instruction);
+        else if (instruction.pieces > 1) backward_piece(state, instruction);
         else backward(state, instruction);
     }
 }
@@ -385,20 +387,7 @@ void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
             finish_forward(state, plan, i, is_again);
             continue;
         }
-        BufferPointer& saved_context = state.saved_contexts[i - plan.operators.begin];
-        if (own.saved_context_bytes > 0 && !saved_context) {
-            std::size_t saved_context_bytes = own.saved_context_bytes;
-            if (has_exchanged_experts(op)) {  // as many as were received
-                const model::MixtureShape shape = model::mixture_shape(graph_, op, context_);
-                const auto rows = state.exchanges.at(dispatch_of(op)).room / shape.hidden;
-                saved_context_bytes = activation_bytes(rows * (shape.first_width + shape.width));
-            }
-            saved_context =
-                make_buffer(account_,
-                            own.drops_saved_context_after_forward && !is_again ? MemoryKind::workspace
-                                                                               : MemoryKind::activations,
-                            saved_context_bytes);
-        }
+        make_saved_context(state, plan, i, is_again);
         tensor(state, plan, op.output);
         Operands x = operands(state, instruction.stage, i);
         for (const model::ParameterId id : op.parameters) x.parameters.push_back(parameter(state, id));
@@ -414,6 +403,23 @@ void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
         finish_forward(state, plan, i, is_again);
         backend_.end_operator(i, model::Phase::forward);
     }
+}
+
+void RankExecutor::make_saved_context(MicroBatch& state, const StagePlan& plan, std::int32_t index,
+                                      bool is_again) {
+    const model::Operator& op = graph_.operators[index];
+    const StagePlan::OperatorPlan& own = plan.plan_of(index);
+    BufferPointer& saved_context = state.saved_contexts[index - plan.operators.begin];
+    if (own.saved_context_bytes == 0 || saved_context) return;
+    std::size_t bytes = own.saved_context_bytes;
+    if (has_exchanged_experts(op)) {  // as many as were received
+        const model::MixtureShape shape = model::mixture_shape(graph_, op, context_);
+        const auto rows = state.exchanges.at(dispatch_of(op)).room / shape.hidden;
+        bytes = activation_bytes(rows * (shape.first_width + shape.width));
+    }
+    const bool is_dropped = own.drops_saved_context_after_forward && !is_again;
+    saved_context =
+        make_buffer(account_, is_dropped ? MemoryKind::workspace : MemoryKind::activations, bytes);
 }
 
 void RankExecutor::finish_forward(MicroBatch& state, const StagePlan& plan, std::int32_t op, bool is_again) {

@@ -19,6 +19,7 @@
 #include "exec/runtime/run.h"
 #include "exec/runtime/stage_plan.h"
 #include "exec/transport/collective.h"
+#include "model/operators/rank_share.h"
 #include "schedule/program/pieces.h"
 
 namespace exec {
@@ -62,6 +63,11 @@ private:
         std::int32_t unit = 0;  // its first operator
         OffloadStore::Handle handle = 0;
     };
+    // Keys and values that pass from rank to rank, while an attention is in pieces: those of the piece, and
+    // those of the next; in backward their gradients.
+    struct Ring {
+        BufferPointer keys, next, gradients;
+    };
     // Tensors of one micro-batch in one virtual stage, by storage; saved_contexts and kept gradients by
     // operator relative to the stage.
     struct MicroBatch {
@@ -79,6 +85,7 @@ private:
         std::map<std::int32_t, BufferPointer> keys,
             key_gradients;                // by attention: of a context-parallel group
         std::set<std::int32_t> by_heads;  // attentions between their exchanges of heads
+        std::map<std::int32_t, Ring> rings;
         std::vector<OffloadedArray> offloaded;
     };
 
@@ -92,6 +99,7 @@ private:
     }
     void compute(const schedule::Instruction& instruction);
     void forward(MicroBatch& state, const schedule::Instruction& instruction);
+    void make_saved_context(MicroBatch& state, const StagePlan& plan, std::int32_t op, bool is_again);
     void backward(MicroBatch& state, const schedule::Instruction& instruction);
     void backward_operator(MicroBatch& state, std::int32_t stage, std::int32_t op,
                            schedule::ComputePhase phase);
@@ -134,6 +142,16 @@ private:
     void exchange_heads(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
     // What the attention made before its heads were exchanged: the end of its saved context.
     TensorView exchanged_output(MicroBatch& state, const StagePlan& plan, std::int32_t op) const;
+    void rotate_keys(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
+    void attend_piece(MicroBatch& state, const schedule::Instruction& instruction);
+    void attend_piece_backward(MicroBatch& state, const schedule::Instruction& instruction);
+    // Is this a piece of an attention in a ring?
+    bool passes_keys(const schedule::Instruction& instruction) const {
+        return instruction.pieces > 1 && !schedule::is_of_weights(instruction) &&
+               model::passes_keys(graph_.operators[instruction.operators.begin], context_);
+    }
+    // Place of this rank in its context-parallel group.
+    int context_rank() const;
     void sum_choices(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
     void copy(const schedule::Instruction& instruction);
     // Of a mixture's operators the dispatch.

@@ -110,6 +110,7 @@ void RankExecutor::activation_collective(const Instruction& instruction) {
     const Tag tag = collective_tag(instruction, instruction.operators.begin, instruction.micro_batch);
     if (model::exchanges_heads(graph_.operators[instruction.operators.begin], context_))
         return exchange_heads(instruction, state, tag);
+    if (instruction.collective == CollectiveKind::rotate) return rotate_keys(instruction, state, tag);
     if (instruction.collective == CollectiveKind::all_to_all)
         return exchange_routed_tokens(instruction, state, tag);
     if (instruction.group == GroupKind::context && instruction.collective == CollectiveKind::all_reduce)

@@ -137,7 +137,7 @@ def megatron_source():
 def context_communication(kind, degree):
     """cp_comm_type in a plan's words."""
     kind = kind[0] if isinstance(kind, list) else kind
-    return "all_gather" if degree == 1 else {"a2a": "all_to_all"}.get(kind, kind)
+    return "all_gather" if degree == 1 else {"a2a": "all_to_all", "p2p": "ring"}.get(kind, kind)
 
 
 def check_megatron(document, facts, folder):

@@ -176,10 +176,12 @@ std::optional<schedule::PlanFile> read_megatron(const std::string& text, const s
                 "use a divisor");
         plan.layout.context = 1;
     }
-    // A ring of keys and values, the usual one, is priced as gathering them.
-    if (const std::string type = a.text("cp-comm-type", "p2p"); type == "a2a") {
-        if (plan.layout.context > 1) plan.context_communication = schedule::ContextCommunication::all_to_all;
-    } else if (type != "p2p" && type != "all_gather") {
+    const std::string type = a.text("cp-comm-type", "p2p");
+    if (type == "a2a" || type == "p2p") {
+        if (plan.layout.context > 1)
+            plan.context_communication = type == "a2a" ? schedule::ContextCommunication::all_to_all
+                                                       : schedule::ContextCommunication::ring;
+    } else if (type != "all_gather") {
         a.error("cp-comm-type", fmt::format("--cp-comm-type {} has no counterpart in a plan", type),
                 "p2p, all_gather or a2a");
     }

@@ -42,12 +42,25 @@ std::pair<const char*, int> megatron_full_recomputation(const schedule::Plan& pl
     return {"uniform", 1};
 }
 
+namespace {
+
+const char* context_words_of_megatron(schedule::ContextCommunication communication) {
+    switch (communication) {
+        case schedule::ContextCommunication::all_gather: return "all_gather";
+        case schedule::ContextCommunication::all_to_all: return "a2a";
+        case schedule::ContextCommunication::ring: return "p2p";
+    }
+    return "";
+}
+
+}  // namespace
+
 std::vector<MegatronField> megatron_parallelism(const schedule::Plan& plan) {
     std::vector<MegatronField> fields = {{"tensor_model_parallel_size", plan.layout.tensor},
                                          {"pipeline_model_parallel_size", plan.layout.pipeline}};
     if (plan.layout.context > 1) {
         fields.emplace_back("context_parallel_size", plan.layout.context);
-        fields.emplace_back("cp_comm_type", plan.cost_context().exchanges_heads ? "a2a" : "all_gather");
+        fields.emplace_back("cp_comm_type", context_words_of_megatron(plan.context_communication));
     }
     if (plan.layout.expert > 1) fields.emplace_back("expert_model_parallel_size", plan.layout.expert);
     return fields;

@@ -71,6 +71,7 @@ std::optional<Export> write_smp_v2(const ExportSource& source, const ExportOptio
     e.refuse_recompute(schedule::Recompute::selective, "its scripts checkpoint whole layers");
     e.refuse_recompute_layers("its scripts checkpoint every layer");
     e.refuse_exchanged_heads("its context parallelism passes keys and values, not heads");
+    e.refuse_rings("none of its keys asks for one");
     core::Value hyperparameters = core::Value::table();
     hyperparameters["train_batch_size"] = plan.micro_batch;
     precision(e, hyperparameters);

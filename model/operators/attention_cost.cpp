@@ -28,8 +28,9 @@ Sizes sizes_of(const ModelGraph& graph, const Operator& op, const CostContext& c
                      memory = rank_matrix(graph, op.inputs.back(), context);
     s.output = output.elements() * s.element;
     s.query = static_cast<double>(s.shape.rows) * s.shape.heads * s.shape.head_dimension * s.element;
-    const std::int64_t key_rows =
-        memory.rows * context.context_parallel + (op.attributes.has_relative_positions ? output.rows : 0);
+    // Of a ring the keys of one rank's tokens.
+    const std::int64_t key_rows = memory.rows * (passes_keys(op, context) ? 1 : context.context_parallel) +
+                                  (op.attributes.has_relative_positions ? output.rows : 0);
     if (op.attributes.has_relative_positions) s.width = graph.parameter(op.parameters[0]).shape[1];
     const double key_row = s.shape.kv_heads * s.shape.head_dimension * s.element,
                  row = key_row + s.shape.kv_heads * s.shape.value_dimension * s.element;
@@ -58,6 +59,20 @@ Kernel flash_kernel(const Sizes& s, bool is_backward) {
     kernel.read = core::Bytes(is_backward ? inputs + 2 * s.output + s.statistics + s.bias : inputs + s.bias);
     kernel.written = core::Bytes(is_backward ? inputs : s.output + s.statistics);
     kernel.what = is_backward ? "flash_attention_backward" : "flash_attention";
+    return kernel;
+}
+
+// Of a ring one piece: a triangle of a rank's own tokens. Of those of another rank its causal queries see the
+// first half, or half of its queries see them all. Operations are counted as of the whole square.
+Kernel piece_kernel(Sizes s, int ranks, bool is_own, bool is_backward) {
+    s.shape.keys /= ranks;
+    s.shape.visible_share = s.shape.is_causal ? 0.5 : 1;
+    s.scores = s.shape.scores();
+    Kernel kernel = flash_kernel(s, is_backward);
+    if (s.shape.is_causal && !is_own) {
+        kernel.n /= 2;
+        kernel.is_causal = false;
+    }
     return kernel;
 }
 
@@ -182,12 +197,58 @@ void append_backward(std::vector<Kernel>& list, const Operator& op, const Sizes&
     append_norms(list, op, s, true);
 }
 
+// The same order as in Transformer Engine (context_parallel.py of d0067d0da, 2026-08-22): sums and results of
+// the pieces are merged one by one, so are gradients.
+void append_piece(std::vector<Kernel>& list, const Operator& op, const Sizes& s, bool is_backward, int ranks,
+                  int piece) {
+    const bool is_own = piece == (is_backward ? ranks - 1 : 0);
+    // Half of the queries, or of the keys, of another rank's tokens (piece_kernel): as often one as the
+    // other.
+    const double share = s.shape.is_causal && !is_own ? 0.75 : 1;
+    if (!is_backward && is_own) {
+        append_norms(list, op, s, false);
+        if (op.attributes.is_rotary) append_rotary(list, s, "rotary");
+        list.push_back(memory_kernel("pack_keys", s.key_value, s.key_value));
+    }
+    list.push_back(piece_kernel(s, ranks, is_own, is_backward));
+    if (is_backward) {
+        const int read = piece == 0 ? 1 : 2;  // the first begins the sums
+        for (const double bytes : {s.query * share, s.key_value * share})
+            list.push_back(memory_kernel("add_gradients", read * bytes, bytes));
+        if (!is_own) return;
+        if (op.attributes.is_rotary) append_rotary(list, s, "rotary_backward");
+        append_norms(list, op, s, true);
+        return;
+    }
+    if (!is_own) list.push_back(memory_kernel("merge_sums", 2 * s.statistics * share, s.statistics * share));
+    list.push_back(memory_kernel("merge_outputs", (is_own ? 1 : 2) * s.output * share, s.output * share));
+}
+
+// Scales of norms, sums over tokens; a sink's gradient is of the size of its head's statistics.
+void append_parameter_gradients(std::vector<Kernel>& list, const Operator& op, const Sizes& s) {
+    if (op.parameters.empty()) return;
+    if (op.attributes.query_key_norm != QueryKeyNorm::none)
+        list.push_back(memory_kernel("query_key_norm_gradient", 2 * (s.query + s.own_key), 0));
+    if (op.attributes.has_sinks) list.push_back(memory_kernel("sink_gradient", s.statistics, 0));
+}
+
 }  // namespace
+
+std::vector<Kernel> attention_piece_kernels(const ModelGraph& graph, const Operator& op, Phase phase,
+                                            const CostContext& context, int piece) {
+    std::vector<Kernel> list;
+    append_piece(list, op, sizes_of(graph, op, context), phase != Phase::forward, context.context_parallel,
+                 piece);
+    return list;
+}
 
 void append_attention_kernels(std::vector<Kernel>& list, const ModelGraph& graph, const Operator& op,
                               Phase phase, const CostContext& context) {
     const Sizes s = sizes_of(graph, op, context);
-    if (phase == Phase::forward) append_forward(list, op, s, context);
+    if (passes_keys(op, context)) {
+        for (int piece = 0; phase != Phase::backward_weight && piece < context.context_parallel; ++piece)
+            append_piece(list, op, s, phase != Phase::forward, context.context_parallel, piece);
+    } else if (phase == Phase::forward) append_forward(list, op, s, context);
     else if (phase == Phase::backward_input) append_backward(list, op, s, context);
     else if (op.attributes.has_relative_positions)
         list.push_back(transposed_product_kernel("position_projection_gradient", 1,
@@ -195,11 +256,7 @@ void append_attention_kernels(std::vector<Kernel>& list, const ModelGraph& graph
                                                  s.shape.keys, s.element));
     else if (op.attributes.has_relative_bias)
         list.push_back(memory_kernel("relative_bias_gradient", s.scores * s.element, s.bias));
-    // Scales of norms, sums over tokens; a sink's gradient is of the size of its head's statistics.
-    if (phase != Phase::backward_weight || op.parameters.empty()) return;
-    if (op.attributes.query_key_norm != QueryKeyNorm::none)
-        list.push_back(memory_kernel("query_key_norm_gradient", 2 * (s.query + s.own_key), 0));
-    if (op.attributes.has_sinks) list.push_back(memory_kernel("sink_gradient", s.statistics, 0));
+    if (phase == Phase::backward_weight) append_parameter_gradients(list, op, s);
 }
 
 }  // namespace model

@@ -11,6 +11,13 @@ enum class Phase { forward, backward_input, backward_weight };
 
 enum class AttentionImplementation { unfused, fused_softmax, flash };
 
+// How ranks that divide samples attend to each other's tokens.
+// all_gather: each gathers the keys and values of all. all_to_all: before an attention each gives the others
+// what it has of some heads, and gets what they have of its own (DeepSpeed-Ulysses, arXiv 2309.14509). ring:
+// keys and values pass from rank to rank while each attends to those that it has (Ring Attention, arXiv
+// 2310.01889; Megatron-LM's p2p).
+enum class ContextCommunication { all_gather, all_to_all, ring };
+
 // How the graph is run: what decides shapes and kernels beside the graph itself.
 struct CostContext {
     std::int64_t micro_batch = 1;  // samples
@@ -18,9 +25,7 @@ struct CostContext {
     bool sequence_parallel = false;
     int expert_parallel = 1;
     int context_parallel = 1;  // every sample's tokens are divided over this many ranks
-    // Of them: before an attention each gives the others what it has of some heads, and gets what they have
-    // of its own (DeepSpeed-Ulysses, arXiv 2309.14509), instead of the keys and values of all tokens.
-    bool exchanges_heads = false;
+    ContextCommunication context_communication = ContextCommunication::all_gather;  // of those
     core::DataType compute = core::DataType::bf16;  // of activations and matrix products
     AttentionImplementation attention = AttentionImplementation::flash;
     // false: as PyTorch runs it, on an fp32 copy of the logits with the log-softmax kept; true: one pass over
@@ -42,6 +47,10 @@ struct CostContext {
     // Mixtures route by products with one-hot masks over groups of this many tokens (GShard, arXiv
     // 2006.16668), not by gathering rows; 0 = gathering.
     std::int64_t dense_dispatch_group = 0;
+
+    bool communicates(ContextCommunication how) const {
+        return context_parallel > 1 && context_communication == how;
+    }
 };
 
 }  // namespace model

@@ -129,12 +129,38 @@ bool gathers_projection(const Operator& op, const CostContext& context) {
 }
 
 bool gathers_keys(const Operator& op, const CostContext& context) {
-    return (context.context_parallel > 1 && op.kind == OperatorKind::attention && !context.exchanges_heads) ||
+    return (context.communicates(ContextCommunication::all_gather) && op.kind == OperatorKind::attention) ||
            gathers_projection(op, context);
 }
 
 bool exchanges_heads(const Operator& op, const CostContext& context) {
-    return context.context_parallel > 1 && context.exchanges_heads && op.kind == OperatorKind::attention;
+    return context.communicates(ContextCommunication::all_to_all) && op.kind == OperatorKind::attention;
+}
+
+bool passes_keys(const Operator& op, const CostContext& context) {
+    return context.communicates(ContextCommunication::ring) && op.kind == OperatorKind::attention;
+}
+
+int ring_pieces(const CostContext& context) { return context.context_parallel; }
+
+core::Bytes passed_key_bytes(const ModelGraph& graph, const Operator& attention, const CostContext& context) {
+    return gathered_key_bytes(graph, attention, context) / context.context_parallel;
+}
+
+std::optional<core::Unsupported> ring_unsupported(const ModelGraph& graph, const CostContext& context) {
+    if (context.attention != AttentionImplementation::flash)
+        return core::Unsupported{"attention that keeps its probabilities"};
+    if (context.context_parallel > most_of_a_ring)
+        return core::Unsupported{"more than " + std::to_string(most_of_a_ring) + " ranks"};
+    for (const Operator& op : graph.operators) {
+        if (op.kind != OperatorKind::attention) continue;
+        if (op.attributes.window > 0) return core::Unsupported{"the window of " + op.name};
+        if (graph.tensor(op.inputs[0]).consumers.size() != 1)
+            return core::Unsupported{"another reader of what " + op.name + " reads"};
+        if (&graph.operators[graph.units[op.unit].operators.begin] == &op)
+            return core::Unsupported{op.name + ", which begins a unit"};
+    }
+    return std::nullopt;
 }
 
 bool keeps_exchanged_output(const Operator& op, const CostContext& context) {

@@ -52,8 +52,8 @@ bool gathers_projection(const Operator& op, const CostContext& context);
 // Every rank of a context-parallel group needs the keys and values of all its tokens. True where a projection
 // is gathered, too.
 bool gathers_keys(const Operator& op, const CostContext& context);
-// With heads exchanged (CostContext::exchanges_heads) a rank's attention is of all tokens and a share of its
-// heads. What goes in and out is exchanged, and its gradients back.
+// With heads exchanged (ContextCommunication::all_to_all) a rank's attention is of all tokens and a share of
+// its heads. What goes in and out is exchanged, and its gradients back.
 bool exchanges_heads(const Operator& op, const CostContext& context);
 // Does backward read the output as it was before its heads were exchanged? It then is at the end of the saved
 // context, and what it became is left to the operator behind.
@@ -61,6 +61,15 @@ bool keeps_exchanged_output(const Operator& op, const CostContext& context);
 // Why heads cannot be exchanged in a context-parallel group of these degrees.
 std::optional<core::Unsupported> head_exchange_unsupported(const ModelGraph& graph,
                                                            const CostContext& context);
+// In a ring a rank's attention is in as many pieces as the group has ranks, each over the tokens of one: of
+// its own first, then of the rank before it, and so on; in backward the other way round.
+inline constexpr int most_of_a_ring = 64;
+bool passes_keys(const Operator& op, const CostContext& context);
+int ring_pieces(const CostContext& context);
+// Keys and values of one rank's tokens.
+core::Bytes passed_key_bytes(const ModelGraph& graph, const Operator& attention, const CostContext& context);
+// What of these graphs and contexts cannot be attended to in a ring.
+std::optional<core::Unsupported> ring_unsupported(const ModelGraph& graph, const CostContext& context);
 // The balance loss of a mixture is of all tokens of a micro-batch: ranks that divide them add up how many
 // went to each expert, in fp32.
 bool sums_choices(const Operator& op, const CostContext& context);

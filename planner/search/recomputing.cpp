@@ -110,8 +110,7 @@ void Search::recompute_some(core::Diagnostics& diagnostics) {
         for (const std::size_t i : order) recompute_where_needed(i);
     search_waves(diagnostics, share_of_waves);
     account.recomputes_some = !is_late(share_of_waves) && std::count(is_done.begin(), is_done.end(), 0) == 0;
-    for (std::size_t i = 0; i < entries_.size(); ++i)
-        if (entries_[i].is_beside_space() && !entries_[i].rejection && !entries_[i].is_taken) leave_queue(i);
+    leave_beside_space();
 }
 
 // The plan becomes an entry of its own. More that runs again only adds to its time.

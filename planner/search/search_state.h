@@ -248,6 +248,10 @@ private:
     bool may_be_best(const Entry& entry, int layers) const;
     int fewest_layers(const Entry& entry) const;
     void recompute_where_needed(std::size_t i);
+    // Parts of rings.cpp.
+    void note_for_ring(std::size_t i, const RankedPlan& ranked);
+    void try_rings(core::Diagnostics& diagnostics);
+    void leave_beside_space();
     Wave next_wave() const;
     Wave late_wave();
     HurryKey hurry_key(std::size_t i) const;
@@ -323,7 +327,9 @@ private:
     std::set<Key> queue_;
     std::set<HurryKey> hurried_;  // the queue once more, from when a search is late without a plan
     bool is_hurried_ = false;
-    std::vector<std::size_t> pursued_;    // entries in the place of ones that needed too much memory
+    std::vector<std::size_t> pursued_;  // entries in the place of ones that needed too much memory
+    // Entries that gather keys, with what they would be if that took no time.
+    std::set<std::pair<double, std::size_t>> for_rings_;
     std::vector<std::size_t> too_large_;  // entries of the space that a simulation found too large for memory
     std::vector<std::size_t> shorter_;    // entries in the queue of plans that fit with a longer horizon
     std::size_t wanted_ = 1;

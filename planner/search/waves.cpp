@@ -182,7 +182,10 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
         }
         const Entry& entry = entries_[taken[i]];
         if (!rejections[i]) {
-            ++(entry.is_beside_space() ? account.partly_recomputed : account.evaluated);
+            ++(!entry.is_beside_space()          ? account.evaluated
+               : entry.plan.recompute_layers > 0 ? account.partly_recomputed
+                                                 : account.in_rings);
+            note_for_ring(taken[i], ranked[i]);
             if (entry.stands_for > 1) account.rejected[Rejection::unneeded] += entry.stands_for - 1;
             if (request_.keeps_front) add_to_front(result_.front, ranked[i]);
             result_.near_ties.add(ranked[i], targets_[ranked[i].candidate].cluster.nodes);

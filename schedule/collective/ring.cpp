@@ -76,6 +76,11 @@ Rounds ring_rounds(CollectiveKind kind, int group_size, int) {
                 if (result.rounds.back().empty()) result.rounds.pop_back();
             }
             break;
+        case CollectiveKind::rotate:
+            result.pieces = 1;
+            for (std::int32_t r = 0; group_size > 1 && r < group_size; ++r)
+                append_pieces(result, 0, r, (r + 1) % group_size, {0}, false);
+            break;
     }
     return result;
 }

@@ -23,7 +23,7 @@ struct Transfer {
 // State before and after, with the payload's pieces as positions: all_reduce: everyone has a vector, then the
 // sum. reduce_scatter: then the sum of its own piece. all_gather: everyone has its own piece, then all.
 // broadcast: group rank 0 has the payload, then everyone. all_to_all: position j holds the part for rank j,
-// then position j holds the part from rank j.
+// then position j holds the part from rank j. rotate: everyone has a payload, then that of the rank before.
 struct Rounds {
     int pieces = 1;
     std::vector<std::vector<Transfer>> rounds;

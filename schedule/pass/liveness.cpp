@@ -148,7 +148,9 @@ void StageLiveness::run_forward(model::OperatorRange range, const std::vector<ch
                                 bool is_again) {
     for (Index i = range.begin; i < range.end; ++i) {
         const Index output = storage(op(i).output);
-        const double saved_context = info(i).saved_context, gathered = gathered_bytes(i);
+        const double saved_context = info(i).saved_context, gathered = gathered_bytes(i),
+                     passing = 2 * passed_bytes(i);  // what a piece attends to, and what comes for the next
+        take(passing);
         take(2 * gathered);  // as they come, and in the order of the sequence
         drop(gathered);
         touch(exchanged_heads(i, op(i).inputs));
@@ -159,7 +161,7 @@ void StageLiveness::run_forward(model::OperatorRange range, const std::vector<ch
         if (info(i).copies_key_value && !is_again) take(info(i).key_value);
         if (!is_again) take(info(i).kept_output);
         if (keeps_saved_contexts) saved_held_ += saved_context - info(i).recomputable;
-        drop(gathered);
+        drop(gathered + passing);
         const auto free_if_dead = [&](Index tensor) {
             if (!kept[tensor] && last_use[tensor] <= i) release(tensor);
         };
@@ -194,6 +196,10 @@ double StageLiveness::gathered_bytes(Index i) const {
                                                 : 0;
 }
 
+double StageLiveness::passed_bytes(Index i) const {
+    return model::passes_keys(op(i), context_) ? model::passed_key_bytes(graph_, op(i), context_).value : 0;
+}
+
 core::Bytes StageLiveness::offloadable(std::size_t u, bool for_weight) const {
     const model::OperatorRange unit = units_[u];
     double sum = 0;
@@ -224,7 +230,10 @@ void StageLiveness::run_unit_backward(std::size_t u, bool is_split) {
         touch(exchanged_bytes(i));
         if (runs) {
             touch(exchanged_heads(i, {current.output}));
-            take(2 * gathered_bytes(i));
+            // Of a ring also their gradients, as they go and as they come; with two ranks the last keys are
+            // there when those go.
+            const double passing = (model::ring_pieces(context_) > 2 ? 4 : 3) * passed_bytes(i);
+            take(2 * gathered_bytes(i) + passing);
             for (const model::TensorId tensor : current.inputs) {
                 const Index input = storage(tensor);
                 // With the split, the gathered input is a matter of backward_weight.
@@ -245,7 +254,7 @@ void StageLiveness::run_unit_backward(std::size_t u, bool is_split) {
             if (own.key_value > 0 && !graph_.part.is_last()) drop(own.key_value);
             if (own.copies_key_value) drop(own.key_value);
             if (!is_split) touch(i, model::Phase::backward_weight);
-            drop(2 * gathered_bytes(i));
+            drop(2 * gathered_bytes(i) + passing);
             const bool is_view =
                 !current.inputs.empty() && storage(current.inputs[0]) == static_cast<Index>(output);
             if (has_gradient_held_[output] && !is_view) {

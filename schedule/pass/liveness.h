@@ -44,6 +44,7 @@ private:
     double exchanged_bytes(
         Index i) const;  // experts over several ranks: a second array while routed tokens are exchanged
     double exchanged_heads(Index i, const std::vector<model::TensorId>& tensors) const;
+    double passed_bytes(Index i) const;
     double gathered_bytes(Index i) const;  // context parallelism: keys and values of all tokens
     // Bytes that may leave after the unit's forward (memory.h, offloadable); `for_weight`: the part of them
     // that backward_weight reads.

@@ -305,14 +305,20 @@ void RankLowering::append(const Step& step, const StagePass& pass) {
     instruction.piece = step.piece;
     instruction.pieces = step.pieces;
     if (step.kind == Step::Kind::compute) {
-        // Pieces go on beside the exchanges of those before them.
+        // Pieces go on beside the exchanges of those before them. Of a ring they need the one before, and
+        // what follows the last one beside it.
         const bool waits = step.pieces == 1 || step.piece == 0;
+        const bool is_piece_of_ring = step.is_in_ring && step.piece < step.pieces;
+        if (is_piece_of_ring && step.piece > 0) list.wait_for(rotations_[(step.piece - 1) % 2]);
         for (const std::uint32_t index : frontier.pending)
             if (waits) list.wait_for(index);
         if (waits) frontier.pending.clear();
         before_last_compute_ = frontier.last_step;
         frontier.last_step = list.append(instruction);
         if (step.pieces > 1 && step.piece < step.pieces) last_piece_ = frontier.last_step;
+        const bool is_forward = step.phase == ComputePhase::forward || step.phase == ComputePhase::recompute;
+        if (is_piece_of_ring && is_last_piece(instruction) && !is_forward)
+            frontier.pending.push_back(rotations_[step.piece % 2]);
         return;
     }
     instruction.kind = InstructionKind::collective;
@@ -324,6 +330,14 @@ void RankLowering::append(const Step& step, const StagePass& pass) {
     if (step.starts_early) {
         list.wait_for(before_last_compute_);
         frontier.pending.push_back(list.append(instruction));
+        return;
+    }
+    if (step.is_in_ring) {
+        const bool carries_gradients = step.payload == PayloadKind::activation_gradient;
+        if (step.piece == 0)
+            for (const std::uint32_t index : frontier.pending) list.wait_for(index);
+        if (step.piece == 0 || carries_gradients) list.wait_for(frontier.last_step);
+        rotations_[step.piece % 2] = list.append(instruction);
         return;
     }
     if (step.pieces > 1) {

@@ -2,6 +2,7 @@
 // activations and transfers. What else goes into the list are lowering passes (lowering_pass.h).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -82,6 +83,7 @@ private:
     std::vector<std::uint32_t> takes_;                    // buffers that the next receive or first step takes
     std::uint32_t before_last_compute_ = no_instruction;  // the step before the latest compute
     std::uint32_t last_piece_ = no_instruction;           // the latest product of some rows
+    std::array<std::uint32_t, 2> rotations_{};            // the latest of a ring, by its piece modulo two
 };
 
 }  // namespace schedule

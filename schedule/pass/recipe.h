@@ -35,6 +35,7 @@ struct Step {
     core::Bytes bytes;
     std::uint8_t piece = 0, pieces = 1;  // as in Instruction
     bool starts_early = false;           // collective: may run beside the compute before it
+    bool is_in_ring = false;             // pieces of an attention whose keys pass on beside them
     bool takes = false;       // the first that works: takes the buffers of the pass through the stage
     std::vector<Hook> hooks;  // performed before its instruction is appended
 };

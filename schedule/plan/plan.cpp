@@ -36,6 +36,7 @@ std::string_view name_of(ContextCommunication communication) {
     switch (communication) {
         case ContextCommunication::all_gather: return "all_gather";
         case ContextCommunication::all_to_all: return "all_to_all";
+        case ContextCommunication::ring: return "ring";
     }
     return "";
 }
@@ -67,7 +68,7 @@ model::CostContext Plan::cost_context() const {
     context.tensor_parallel = layout.tensor;
     context.expert_parallel = layout.expert;
     context.context_parallel = layout.context;
-    context.exchanges_heads = layout.context > 1 && context_communication == ContextCommunication::all_to_all;
+    context.context_communication = context_communication;
     context.sequence_parallel = sequence_parallel && layout.tensor > 1;
     context.compute = precision.activations();
     context.attention = attention;
@@ -77,8 +78,11 @@ model::CostContext Plan::cost_context() const {
 
 std::string context_words(const Plan& plan) {
     if (plan.layout.context == 1) return {};
-    return fmt::format(" x context {}{}", plan.layout.context,
-                       plan.cost_context().exchanges_heads ? " (heads exchanged)" : "");
+    const std::string_view how = plan.context_communication == ContextCommunication::all_to_all
+                                     ? " (heads exchanged)"
+                                 : plan.context_communication == ContextCommunication::ring ? " (ring)"
+                                                                                            : "";
+    return fmt::format(" x context {}{}", plan.layout.context, how);
 }
 
 std::string recomputation_text(const Plan& plan) {

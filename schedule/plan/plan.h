@@ -32,10 +32,9 @@ std::string_view name_of(Recompute recompute);
 std::string_view name_of(Offload offload);
 std::string_view name_of(OptimizerKind optimizer);
 
-// How the attentions of ranks that divide the tokens of a sample come to all of them: each gathers the keys
-// and values (Llama 3, arXiv 2407.21783, section 3.3.2), or they exchange tokens of all heads for all tokens
-// of some (DeepSpeed-Ulysses, arXiv 2309.14509).
-enum class ContextCommunication { all_gather, all_to_all };
+using model::ContextCommunication;
+inline constexpr ContextCommunication context_communications[] = {
+    ContextCommunication::all_gather, ContextCommunication::all_to_all, ContextCommunication::ring};
 std::string_view name_of(ContextCommunication communication);
 
 // Storage per parameter. "fp32": 4 + 4; "mixed": low-precision copies with fp32 master weights (Micikevicius

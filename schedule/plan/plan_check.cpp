@@ -291,6 +291,12 @@ private:
             fmt::format("context_communication = \"{}\"", name_of(plan_.context_communication));
         if (plan_.layout.context == 1)
             return warning("context_communication", given + " has no effect with context_parallel = 1");
+        if (plan_.context_communication == ContextCommunication::ring) {
+            if (const auto unsupported = model::ring_unsupported(graph_, plan_.cost_context()))
+                error("context_communication", fmt::format("{}: no ring for {}", given, unsupported->reason),
+                      "use \"all_gather\"");
+            return;
+        }
         if (plan_.recompute == Recompute::selective)
             error("context_communication",
                   given +

@@ -37,8 +37,6 @@ std::optional<Enum> read_name(core::TableReader& reader, std::string_view key, c
 constexpr Sharding all_shardings[] = {Sharding::none, Sharding::optimizer, Sharding::gradients,
                                       Sharding::parameters};
 constexpr Offload all_offloads[] = {Offload::none, Offload::host, Offload::disk};
-constexpr ContextCommunication all_context_communications[] = {ContextCommunication::all_gather,
-                                                               ContextCommunication::all_to_all};
 constexpr Recompute all_recomputes[] = {Recompute::none, Recompute::selective, Recompute::full};
 constexpr OptimizerKind all_optimizers[] = {OptimizerKind::sgd, OptimizerKind::adam, OptimizerKind::adamw,
                                             OptimizerKind::lamb};
@@ -71,7 +69,7 @@ void read_layout(core::TableReader& reader, Plan& plan) {
     plan.layout.data = core::narrow<int>(reader.integer("data_parallel", 1, positive));
     plan.layout.context =
         core::narrow<int>(reader.integer("context_parallel", 1, {.least = 1, .greatest = 1 << 12}));
-    plan.context_communication = read_name(reader, "context_communication", all_context_communications)
+    plan.context_communication = read_name(reader, "context_communication", context_communications)
                                      .value_or(plan.context_communication);
     plan.layout.expert = core::narrow<int>(reader.integer("expert_parallel", 1, positive));
     // Ranks that divide the tokens of one replica's samples stand beside the replicas on one axis.

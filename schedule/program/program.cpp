@@ -28,6 +28,7 @@ std::string_view name_of(CollectiveKind kind) {
         case CollectiveKind::reduce_scatter: return "reduce_scatter";
         case CollectiveKind::broadcast: return "broadcast";
         case CollectiveKind::all_to_all: return "all_to_all";
+        case CollectiveKind::rotate: return "rotate";
     }
     return "";
 }

@@ -47,7 +47,15 @@ enum class InstructionKind : std::uint8_t {
 
 enum class ComputePhase : std::uint8_t { forward, recompute, backward, backward_input, backward_weight };
 
-enum class CollectiveKind : std::uint8_t { all_reduce, all_gather, reduce_scatter, broadcast, all_to_all };
+// rotate: every member's payload goes to the member after it; of gradients the other way round.
+enum class CollectiveKind : std::uint8_t {
+    all_reduce,
+    all_gather,
+    reduce_scatter,
+    broadcast,
+    all_to_all,
+    rotate
+};
 std::string_view name_of(CollectiveKind kind);
 
 // What a communication carries.
@@ -108,8 +116,9 @@ struct Instruction {
     CollectiveKind collective = CollectiveKind::all_reduce;
     GroupKind group = GroupKind::world;
     PayloadKind payload = PayloadKind::none;
-    // Which share of the rows of a product, or of its exchange, this is (pieces.h); of a backward pass the
-    // product's share `pieces` is the gradient of its weights, of all rows.
+    // Which share of the rows of a product, or of its exchange, this is (pieces.h); of a ring, whose tokens
+    // an attention is to (model::passes_keys), and what passes on beside that. Of a backward pass the share
+    // `pieces` is the gradient of weights.
     std::uint8_t piece = 0, pieces = 1;
     std::int32_t stage = -1;  // virtual stage
     std::int32_t micro_batch = -1;
@@ -121,7 +130,7 @@ struct Instruction {
     core::OptionalIndex peer{};      // pipeline coordinate
     core::OptionalIndex tensors{};   // into Program::tensor_lists
     // send: message; all_reduce, reduce_scatter: the full vector each member holds; all_gather: the full
-    // result; all_to_all: the bytes that each member sends in all
+    // result; all_to_all and rotate: the bytes that each member sends in all
     core::Bytes bytes;
     std::uint32_t after_begin = 0, after_count = 0;  // into RankProgram::after_pool: indices of instructions
                                                      // of the same list, all smaller than this one's
@@ -133,7 +142,7 @@ struct Instruction {
 // Lists of large plans have millions of them.
 static_assert(sizeof(Instruction) <= 80);
 
-// Of a product in pieces, what a backward pass computes after all of them.
+// Of an operator in pieces, what a backward pass computes after all of them.
 inline bool is_of_weights(const Instruction& i) { return i.pieces > 1 && i.piece == i.pieces; }
 inline bool is_last_piece(const Instruction& i) { return i.piece + 1 == i.pieces; }
 

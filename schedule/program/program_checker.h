@@ -33,12 +33,17 @@ private:
         std::int32_t last_forward = -1, last_backward = -1,
                      last_weight = -1;  // instruction; backward: also input
         std::int32_t receive = -1, receive_gradient = -1;
+        std::int32_t rotation = -1;  // of a ring, beside the last piece of a backward pass
     };
 
     // A product in pieces and its exchange, until the last of them.
     struct Pieces {
         std::vector<std::int32_t> products;  // instructions
         std::int32_t exchanges = 0, last_exchange = -1, weights = -1;
+    };
+    // Of an attention in a ring, until the last of them.
+    struct RingPieces {
+        std::vector<std::int32_t> pieces, rotations;
     };
 
     const RankProgram& list(std::int32_t c) const { return program_.classes[c]; }
@@ -72,6 +77,12 @@ private:
     // A step of a product in pieces, of which `expected` is the next operator of the pass and `latest` its
     // latest step; both are left as they are until the last.
     void step_piece(std::int32_t c, std::int32_t i, std::int32_t& expected, std::int32_t& latest);
+    // The same of an attention in a ring; `rotation`: what passes on beside its last piece.
+    void step_ring(std::int32_t c, std::int32_t i, std::int32_t& expected, std::int32_t& latest,
+                   std::int32_t& rotation);
+    bool is_in_ring(const Instruction& i) const {
+        return i.collective == CollectiveKind::rotate || rings_.contains({i.stage, i.micro_batch});
+    }
     std::vector<std::int32_t> tied_ranks(std::int32_t c, const Instruction& i) const;
     // Does the micro-batch pass through the stage? In a bidirectional schedule each goes one way.
     bool passes(std::int32_t stage, std::int32_t micro_batch) const {
@@ -101,6 +112,7 @@ private:
     bool trains_ = false;
     std::vector<Progress> progress_;
     std::map<std::pair<std::int32_t, std::int32_t>, Pieces> pieces_;  // by stage and micro-batch
+    std::map<std::pair<std::int32_t, std::int32_t>, RingPieces> rings_;
     // clocks_[i][s]: one more than the greatest index on stream s that has ended when instruction i of the
     // current class starts.
     std::vector<std::array<std::uint32_t, stream_count>> clocks_;

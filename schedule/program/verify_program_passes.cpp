@@ -1,6 +1,7 @@
 // Passes of micro-batches through stages: what they cover and in what order, proved over streams and `after`
 // edges.
 #include <algorithm>
+#include <utility>
 
 #include <fmt/core.h>
 
@@ -82,6 +83,41 @@ void ProgramChecker::step_piece(std::int32_t c, std::int32_t n, std::int32_t& ex
     pieces_.erase({i.stage, i.micro_batch});
 }
 
+void ProgramChecker::step_ring(std::int32_t c, std::int32_t n, std::int32_t& expected, std::int32_t& latest,
+                               std::int32_t& rotation) {
+    const Instruction& i = list(c).instructions[n];
+    const bool is_forward = i.phase == ComputePhase::forward || i.phase == ComputePhase::recompute;
+    RingPieces& ring = rings_[{i.stage, i.micro_batch}];
+    const auto wrong = [&](const std::string& what) { report("completeness", c, n, what); };
+    if (i.operators.size() != 1) wrong("a piece is of one operator");
+    if (i.piece == 0 && ring.pieces.empty() && latest >= 0) need(c, latest, n, "the step before");
+    if (i.kind == InstructionKind::collective) {
+        if (i.piece != core::count_of(ring.rotations) || i.piece != core::count_of(ring.pieces))
+            wrong(fmt::format("{} pieces and {} rotations come before", ring.pieces.size(),
+                              ring.rotations.size()));
+        else if (i.piece > 0) {
+            need(c, ring.rotations.back(), n, "the rotation before");
+            if (!is_forward) need(c, ring.pieces.back(), n, "the piece whose gradients it passes on");
+        }
+        ring.rotations.push_back(n);
+        return;
+    }
+    if (i.piece != core::count_of(ring.pieces))
+        wrong(fmt::format("{} pieces of it come before", ring.pieces.size()));
+    if (i.piece == 0 && has_operators() && (is_forward ? i.operators.begin : i.operators.end) != expected)
+        wrong(fmt::format("the pass has come to operator {}", expected));
+    if (i.piece > 0 && core::count_of(ring.rotations) >= i.piece)
+        need(c, ring.rotations[i.piece - 1], n, "the rotation that brings its keys");
+    ring.pieces.push_back(n);
+    if (!is_last_piece(i)) return;
+    if (core::count_of(ring.rotations) != (is_forward ? i.pieces - 1 : i.pieces))
+        wrong(fmt::format("{} rotations come before", ring.rotations.size()));
+    if (!is_forward && !ring.rotations.empty()) rotation = ring.rotations.back();
+    expected = is_forward ? i.operators.end : i.operators.begin;
+    latest = n;
+    rings_.erase({i.stage, i.micro_batch});
+}
+
 void ProgramChecker::step_forward(std::int32_t c, std::int32_t n) {
     const Instruction& i = list(c).instructions[n];
     Progress& p = progress(i.stage, i.micro_batch);
@@ -95,6 +131,7 @@ void ProgramChecker::step_forward(std::int32_t c, std::int32_t n) {
     } else if (i.pieces == 1) {
         need(c, p.last_forward, n, "the step before");
     }
+    if (i.pieces > 1 && is_in_ring(i)) return step_ring(c, n, p.forward, p.last_forward, p.rotation);
     if (i.pieces > 1) return step_piece(c, n, p.forward, p.last_forward);
     // The loss statistics are computed, then combined: their collective repeats the operator.
     // So do the exchanges of routed tokens; keys of a context-parallel group are gathered before the
@@ -153,7 +190,8 @@ void ProgramChecker::step_again(std::int32_t c, std::int32_t n, Progress& p) {
     std::int32_t& latest = is_for_weights ? p.last_weight : p.last_backward;
     if (i.pieces > 1) {
         std::int32_t operators = i.operators.begin;  // run again in any order
-        return step_piece(c, n, operators, latest);
+        return is_in_ring(i) ? step_ring(c, n, operators, latest, p.rotation)
+                             : step_piece(c, n, operators, latest);
     }
     if (i.kind == InstructionKind::compute && p.last_backward >= 0)
         need(c, p.last_backward, n, "the step before");
@@ -185,6 +223,11 @@ void ProgramChecker::step_backward(std::int32_t c, std::int32_t n) {
             }
         }
     }
+    const bool is_gradient_of_weights = is_of_weights(i) && !pieces_.contains({i.stage, i.micro_batch});
+    if (is_gradient_of_weights) return need(c, p.last_backward, n, "the pieces of its ring");
+    if (p.rotation >= 0 && !is_weight) need(c, std::exchange(p.rotation, -1), n, "the ring's last rotation");
+    if (i.pieces > 1 && is_in_ring(i))
+        return step_ring(c, n, is_input ? p.input : p.backward, p.last_backward, p.rotation);
     if (i.pieces > 1) return step_piece(c, n, is_input ? p.input : p.backward, p.last_backward);
     const std::int32_t latest = is_weight ? p.last_weight : p.last_backward;
     if (latest >= 0) need(c, latest, n, "the step before");

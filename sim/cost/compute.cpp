@@ -9,6 +9,7 @@
 
 #include "core/diagnostics.h"
 #include "core/index/integers.h"
+#include "model/operators/attention_cost.h"
 #include "model/operators/fp8_products.h"
 #include "model/operators/rank_share.h"
 #include "model/operators/signature.h"
@@ -388,6 +389,8 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
     }
     if (plan.tensor_overlap > 1 && plan.layout.tensor > 1)
         cost.price_pieces(graph, context, measured, first_like);
+    if (plain.communicates(model::ContextCommunication::ring))
+        cost.price_rings(graph, context, measured, first_like);
     if (traits.recomputes_alternate_products) cost.recompute_alternate_products(graph, context, columns);
     for (std::size_t column = 0; column < columns.size(); ++column)
         cost.prices_[column] =
@@ -518,6 +521,43 @@ void ComputeCost::price_pieces(const model::ModelGraph& graph, const model::Cost
     }
 }
 
+void ComputeCost::price_rings(const model::ModelGraph& graph, const model::CostContext& context,
+                              const MeasuredTimes& measured, const std::vector<std::int32_t>* first_like) {
+    const model::CostContext plain = plan_->cost_context();
+    for (const std::int32_t o : core::indices(graph.operators)) {
+        const model::Operator& op = graph.operators[o];
+        if (!model::passes_keys(op, plain)) continue;
+        if (first_like && (*first_like)[o] < o) {
+            rings_[o] = rings_.at((*first_like)[o]);
+            continue;
+        }
+        const cluster::MeasuredOperator* entry = nullptr;
+        if (!measured.empty())
+            if (const auto found = measured.find(model::signature(graph, model::OperatorId(o), plain));
+                found != measured.end())
+                entry = found->second;
+        const auto prices = [&](model::Phase phase, const core::Seconds* time) {
+            std::array<ComputePrice, 3> of_piece;
+            const int last = model::ring_pieces(plain) - 1;
+            for (const auto& [at, piece] : {std::pair(0, 0), std::pair(1, 1), std::pair(2, last)})
+                for (const model::Kernel& kernel :
+                     model::attention_piece_kernels(graph, op, phase, context, piece)) {
+                    ComputePrice& price = of_piece[std::size_t(at)];
+                    price.flops += kernel.flops;
+                    if (time) continue;
+                    price.device += kernel_time(kernel, phase, *device_, plan_->precision.activations(),
+                                                traits_, constants_);
+                    price.host += dispatch_;
+                }
+            if (time)
+                for (ComputePrice& price : of_piece) price.device = *time / model::ring_pieces(plain);
+            return of_piece;
+        };
+        rings_[o] = {prices(model::Phase::forward, entry ? &entry->forward : nullptr),
+                     prices(model::Phase::backward_input, entry ? &entry->backward_input : nullptr)};
+    }
+}
+
 ComputePrice ComputeCost::price(model::OperatorRange range, schedule::ComputePhase phase, int piece,
                                 int pieces) const {
     using schedule::ComputePhase;
@@ -526,6 +566,11 @@ ComputePrice ComputeCost::price(model::OperatorRange range, schedule::ComputePha
         const bool is_forward = phase == ComputePhase::forward || phase == ComputePhase::recompute;
         // What a framework does not run again it does not run in pieces either.
         if (is_forward && price(range, phase).device.value <= 0) return {};
+        if (const auto ring = rings_.find(range.begin); ring != rings_.end())
+            return (is_forward ? ring->second.forward
+                               : ring->second.backward_input)[piece == 0           ? 0
+                                                              : piece + 1 < pieces ? 1
+                                                                                   : 2];
         const PiecePrices& of = pieces_.at(range.begin);
         const std::int64_t more = schedule::rows_of_piece(of.rows, piece, pieces).size() - of.fewer;
         return (is_forward ? of.forward : of.backward_input)[std::size_t(more)];

@@ -51,7 +51,8 @@ public:
                                            const CostConstants& constants = {}, int ranks_a_node = 1,
                                            const std::vector<std::int32_t>* first_like = nullptr);
 
-    // Of a product in pieces, one of them, or the gradient of its weights (schedule::Instruction::piece).
+    // Of a product or an attention in pieces, one of them, or the gradient of its weights
+    // (schedule::Instruction::piece).
     ComputePrice price(model::OperatorRange range, schedule::ComputePhase phase, int piece = 0,
                        int pieces = 1) const;
     // The update of `elements` parameters: every state read and written once, no gradient clipping. Where
@@ -96,6 +97,12 @@ private:
     using MeasuredTimes = std::map<std::string_view, const cluster::MeasuredOperator*>;
     void price_pieces(const model::ModelGraph& graph, const model::CostContext& context,
                       const MeasuredTimes& measured, const std::vector<std::int32_t>* first_like);
+    // Of an attention in a ring: its first piece, its last and those between, which are alike.
+    struct RingPrices {
+        std::array<ComputePrice, 3> forward, backward_input;
+    };
+    void price_rings(const model::ModelGraph& graph, const model::CostContext& context,
+                     const MeasuredTimes& measured, const std::vector<std::int32_t>* first_like);
     std::array<ComputePrice, 2> piece_prices(const std::vector<model::Kernel>& kernels, model::Phase phase,
                                              const PiecePrices& pieces, const core::Seconds* measured) const;
     void recompute_alternate_products(const model::ModelGraph& graph, const model::CostContext& context,
@@ -109,6 +116,7 @@ private:
     std::vector<bool> gathers_projection_;  // by operator: nothing runs beside its collectives
     std::array<OperatorPrices, column_count> prices_;
     std::map<std::int32_t, PiecePrices> pieces_;  // by operator
+    std::map<std::int32_t, RingPrices> rings_;
     std::vector<std::string> assumptions_;
 };
 

@@ -160,8 +160,13 @@ std::vector<Optimisation> optimisations_of(const schedule::Plan& plan) {
     add(has_data && plan.collective != "auto", "collective algorithm", "collective", Value(),
         "the library's");
     add(plan.tensor_overlap > 1 && plan.layout.tensor > 1, "products in pieces", "tensor_overlap", 1, "1");
-    add(plan.cost_context().exchanges_heads, "exchanged heads", "context_communication", Value(),
-        "all_gather");
+    const auto communicates = [context = plan.cost_context()](schedule::ContextCommunication how) {
+        return context.communicates(how);
+    };
+    add(communicates(schedule::ContextCommunication::all_to_all), "exchanged heads", "context_communication",
+        Value(), "all_gather");
+    add(communicates(schedule::ContextCommunication::ring), "keys in a ring", "context_communication",
+        Value(), "all_gather");
     add(plan.has_sequence_parallelism(), "sequence parallelism", "sequence_parallel", false, "false");
     add_schedule(plan, found);
     if (plan.recompute != schedule::Recompute::none)

@@ -57,8 +57,9 @@ schedule::Plan random_plan(core::Random& random) {
     plan.collective = one_of<const char*>(random, {"auto", "ring", "tree"});
     plan.layout.context = one_of(random, {1, 1, 2});
     plan.layout.data *= plan.layout.context;
-    plan.context_communication =
-        one_of(random, {ContextCommunication::all_gather, ContextCommunication::all_to_all});
+    plan.context_communication = one_of(
+        random,
+        {ContextCommunication::all_gather, ContextCommunication::all_to_all, ContextCommunication::ring});
     plan.layout.expert = one_of(random, {1, 1, 2, 4});
     plan.offload = one_of(random, {Offload::none, Offload::none, Offload::host, Offload::disk});
     plan.offload_bandwidth = core::gigabytes_per_second(1);

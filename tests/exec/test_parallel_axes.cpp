@@ -188,6 +188,51 @@ TEST_CASE("exchanged heads cross twice forward and twice backward") {
     CHECK(bytes_of(program, schedule::CollectiveKind::reduce_scatter, schedule::GroupKind::context) == 0);
 }
 
+TEST_CASE("keys that pass from rank to rank train as those of whole sequences") {
+    schedule::Plan plan = tiny::plan();
+    plan.layout.data = plan.layout.context = GENERATE(2, 4);
+    plan.context_communication = schedule::ContextCommunication::ring;
+    std::string more;
+    beside_other_axes(plan, more);
+    SECTION("in a pipeline, recomputed") {
+        plan.layout.pipeline = 2;
+        plan.recompute = GENERATE(schedule::Recompute::selective, schedule::Recompute::full);
+        plan.recompute_layers = plan.recompute == schedule::Recompute::full ? GENERATE(0, 1) : 0;
+    }
+    SECTION("recomputed with split backward") {
+        plan.layout.pipeline = 2;
+        plan.schedule = "zb-h1";
+        plan.recompute = GENERATE(schedule::Recompute::selective, schedule::Recompute::full);
+    }
+    SECTION("offloaded") {
+        plan.schedule = "gpipe";
+        plan.offload = schedule::Offload::host;
+        plan.activation_loading_horizon = 1;
+    }
+    INFO(core::to_toml(schedule::to_value(plan)));
+    tiny::check_equal(tiny::compare(plan, tiny::gpt(3, more)));
+    tiny::check_equal(tiny::compare(plan, tiny::gpt(3, more + "\nposition_encoding = 'alibi'")));
+    tiny::check_equal(tiny::compare(plan, tiny::gpt(3, more + "\ncausal = false")));
+    tiny::check_equal(tiny::compare(plan, tiny::llama(3, more)));
+    if (!more.empty()) return;
+    tiny::check_equal(tiny::compare(plan, tiny::llama(3, "query_key_norm = 'per_head'")));
+    tiny::check_equal(tiny::compare(plan, tiny::mixtral(3, "experts_per_token = 2\nauxiliary_loss = 0.5")));
+}
+
+TEST_CASE("in a ring keys cross as often as they are gathered") {
+    schedule::Plan plan = tiny::plan();
+    plan.layout.data = plan.layout.context = GENERATE(2, 4);
+    plan.context_communication = schedule::ContextCommunication::ring;
+    const schedule::Program program = tiny::program_of(plan, tiny::gpt(2));
+    // Two layers, 4 micro-batches of 2 samples; keys and values of 16 values each of every other rank's
+    // tokens pass through a rank forward and again backward, and so do their gradients.
+    const int others = plan.layout.context - 1, tokens = 8 / plan.layout.context;
+    CHECK(bytes_of(program, schedule::CollectiveKind::rotate, schedule::GroupKind::context) ==
+          2 * 4 * 3 * others * (2 * tokens) * 2 * 16 * 4);
+    CHECK(bytes_of(program, schedule::CollectiveKind::all_gather, schedule::GroupKind::context) == 0);
+    CHECK(bytes_of(program, schedule::CollectiveKind::reduce_scatter, schedule::GroupKind::context) == 0);
+}
+
 TEST_CASE("experts and sequences are divided over the same ranks") {
     // Balance is of all tokens of a micro-batch, whoever has them; capacity of the tokens that a rank has:
     // the reference counts both so.
@@ -296,9 +341,12 @@ TEST_CASE("experts and sequences divided over ranks round in bf16 as one rank do
     SECTION("sequences") {
         plan.layout.context = 2;
         plan.context_communication =
-            GENERATE(schedule::ContextCommunication::all_gather, schedule::ContextCommunication::all_to_all);
+            GENERATE(schedule::ContextCommunication::all_gather, schedule::ContextCommunication::all_to_all,
+                     schedule::ContextCommunication::ring);
         plan.attention = alone.attention =
             GENERATE(model::AttentionImplementation::flash, model::AttentionImplementation::unfused);
+        if (plan.context_communication == schedule::ContextCommunication::ring)
+            plan.attention = alone.attention = model::AttentionImplementation::flash;
         graph = GENERATE(tiny::gpt(3, "dropout = 0.1\nattention_dropout = 0.1"), tiny::llama(3));
         SECTION("alone") {}
         SECTION("with split backward") {

@@ -112,6 +112,39 @@ exec::BackendMaker with_fused_attention(int& calls, bool with_its_masks = false)
 
 }  // namespace
 
+TEST_CASE("emulated GPUs whose keys pass from rank to rank train as one with whole sequences") {
+    schedule::Plan plan = tiny::plan();
+    plan.micro_batches = 2;
+    plan.layout.data = plan.layout.context = 2;
+    plan.context_communication = schedule::ContextCommunication::ring;
+    model::ModelGraph graph = tiny::gpt(2, "dropout = 0.1\nattention_dropout = 0.1");
+    SECTION("alone") {
+        graph = GENERATE(tiny::gpt(2, "position_encoding = 'alibi'"), tiny::llama(2),
+                         tiny::gpt(2, "causal = false"));
+    }
+    SECTION("four ranks, sharded") {
+        plan.layout.data = plan.layout.context = 4;
+        plan.sharding = schedule::Sharding::parameters;
+        plan.optimizer.gradient_clipping = 0.1;
+    }
+    SECTION("with tensor and sequence parallelism") {
+        plan.layout.tensor = 2;
+        plan.sequence_parallel = true;
+    }
+    SECTION("in a pipeline with split backward") {
+        plan.layout.pipeline = 2;
+        plan.schedule = "zb-h1";
+    }
+    SECTION("recomputed, offloaded") {
+        plan.recompute = GENERATE(schedule::Recompute::selective, schedule::Recompute::full);
+        plan.schedule = "gpipe";
+        plan.offload = schedule::Offload::host;
+        plan.activation_loading_horizon = 1;
+    }
+    INFO(core::to_toml(schedule::to_value(plan)));
+    tiny::check_equal(tiny::compare(plan, graph, 1, emulated::backend(roomy)));
+}
+
 TEST_CASE(
     "the library's attention trains whole sequences, parts of ranks and segments as the reference does") {
     schedule::Plan plan = tiny::plan();
@@ -122,9 +155,11 @@ TEST_CASE(
     }
     SECTION("divided, turned by rotary positions or not") {
         plan.layout.data = plan.layout.context = GENERATE(2, 4);
-        if (plan.layout.context == 2)
-            plan.context_communication = GENERATE(schedule::ContextCommunication::all_gather,
-                                                  schedule::ContextCommunication::all_to_all);
+        plan.context_communication =
+            plan.layout.context == 2
+                ? GENERATE(schedule::ContextCommunication::all_gather,
+                           schedule::ContextCommunication::all_to_all, schedule::ContextCommunication::ring)
+                : GENERATE(schedule::ContextCommunication::all_gather, schedule::ContextCommunication::ring);
         tiny::check_equal(tiny::compare(plan, tiny::llama(2), 1, with_fused_attention(calls)));
         tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "dropout = 0.1"), 1, with_fused_attention(calls)));
     }

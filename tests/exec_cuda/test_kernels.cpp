@@ -691,6 +691,61 @@ void check_divided_attention(Bench& b, Type type, AttentionCase c) {
         b, type, c, exec::places_of_tokens(c.own.keys, static_cast<int>(degree), static_cast<int>(rank)));
 }
 
+// Two parts of the queries of a sequence, to their own keys and values and then to those of another rank.
+void check_attention_in_ring(Bench& b, Type type, AttentionCase c) {
+    const std::int64_t degree = b.between(2, 4), rank = b.between(0, degree - 1), part = b.between(1, 12),
+                       other = (rank + b.between(1, degree - 1)) % degree, d = c.own.head_dimension;
+    const auto range_of = [&](std::int64_t r) {
+        return TokenRange{part, r * part, (2 * degree - 1 - r) * part};
+    };
+    const auto places_of = [&](std::int64_t r) {
+        return exec::places_of_tokens(2 * degree * part, static_cast<int>(degree), static_cast<int>(r));
+    };
+    c.own.window = c.theirs.window = 0;
+    c.own.tokens = c.own.keys = c.theirs.tokens = c.theirs.keys = 2 * part;
+    c.own.whole_sequence = c.theirs.whole_sequence = 2 * degree * part;
+    c.own.token_range = range_of(rank);
+    c.theirs.query_row = c.own.row();
+    const std::vector<std::int32_t> places = places_of(rank);
+    c.theirs.places = places.data();
+    const std::int64_t rows = c.own.samples * c.own.tokens, scores = rows * c.own.heads,
+                       memory_size = rows * c.own.key_row();
+    std::vector<float> qkv = b.normal(rows * c.own.row()), dy = b.normal(rows * c.own.heads * d);
+    const void *in = b.put(type, qkv), *gradient = b.put(type, dy);
+    std::vector<float> y(dy.size()), sums(static_cast<std::size_t>(scores));
+    void *out = b.room(y.size() * 4), *found = b.room(y.size() * 4), *result = b.room(qkv.size() * 4),
+         *key_result = b.room(memory_size * 4), *workspace = b.room(sums.size() * 4);
+    auto *log_sums = static_cast<float*>(b.room(sums.size() * 4)),
+         *found_sums = static_cast<float*>(b.room(sums.size() * 4));
+    for (const std::int64_t from : {rank, other}) {
+        std::vector<float> keys = b.normal(memory_size);
+        const std::vector<std::int32_t> key_places = places_of(from);
+        const void* memory = b.put(type, keys);
+        c.own.key_range = range_of(from);
+        c.theirs.key_places = key_places.data();
+        c.theirs.joins = from != rank;
+        cpu::kernels().attention(c.theirs, qkv.data(), keys.data(), y.data(),
+                                 {sums.data(), nullptr, nullptr, nullptr});
+        if (from == rank) {
+            b.k.attention(b.s, type, c.own, in, memory, out, log_sums);
+        } else {
+            b.k.attention(b.s, type, c.own, in, memory, found, found_sums);
+            b.k.merge_attention(b.s, type, c.own, 0, c.own.tokens, found, found_sums, out, log_sums);
+        }
+        near("attention in a ring", type, b.get(type, out, y.size()), y, 32);
+        near("sums in a ring", Type::fp32, b.get(Type::fp32, log_sums, sums.size()), sums, 64);
+        std::vector<float> dqkv(qkv.size(), 0.0f), dkeys(keys.size(), 0.0f);
+        const cpu::AttentionSaved saved{sums.data(), nullptr, nullptr, nullptr, y.data()};
+        cpu::kernels().attention_backward(c.theirs, qkv.data(), keys.data(), saved, dy.data(), dqkv.data(),
+                                          dkeys.data(), nullptr);
+        b.machine.fill_zero(b.s, result, qkv.size() * size_of(type));
+        b.k.attention_backward(b.s, type, c.own, in, memory, out, log_sums, gradient, result, key_result,
+                               workspace);
+        near("attention backward in a ring", type, b.get(type, result, dqkv.size()), dqkv, 64);
+        near("attention backward in a ring, keys", type, b.get(type, key_result, dkeys.size()), dkeys, 64);
+    }
+}
+
 // The queries of a segment of a sequence, keys and values of it and of those before.
 void check_attention_of_segment(Bench& b, Type type, AttentionCase c) {
     const std::int64_t segments = b.between(2, 4), segment = b.between(1, segments - 1);
@@ -759,6 +814,7 @@ void check_attention(Bench& b, Type type) {
     plain.own.dropout = plain.theirs.dropout = 0;
     for (const AttentionCase& one : {c, plain}) {
         check_divided_attention(b, type, one);
+        check_attention_in_ring(b, type, one);
         check_attention_of_segment(b, type, one);
     }
     if (fused_attention_unsupported(b.machine, type, c.own)) return;

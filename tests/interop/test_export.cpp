@@ -115,7 +115,7 @@ TEST_CASE("what a target can express comes back from its file as it was") {
         "5]\noverlaps_parameter_gathering = false\nrecompute = \"full\"\n"
         "recompute_layers = 3\n",
         "megatron");
-    for (const char* communication : {"all_gather", "all_to_all"})
+    for (const char* communication : {"all_gather", "all_to_all", "ring"})
         there_and_back("data_parallel = 4\ncontext_parallel = 4\ncontext_communication = \"" +
                            std::string(communication) +
                            "\"\nmicro_batches = 4\noverlaps_parameter_gathering = false\n",
@@ -149,6 +149,11 @@ TEST_CASE("what a target cannot express is refused by its key") {
     for (const char* target : {"sagemaker-smp-v2", "torchtitan", "accelerate"})
         refused(
             "data_parallel = 4\ncontext_parallel = 4\ncontext_communication = \"all_to_all\"\nsharding = "
+            "\"parameters\"\n",
+            target, "context_communication");
+    for (const char* target : {"sagemaker-smp-v2", "torchtitan"})
+        refused(
+            "data_parallel = 4\ncontext_parallel = 4\ncontext_communication = \"ring\"\nsharding = "
             "\"parameters\"\n",
             target, "context_communication");
     refused("data_parallel = 4\ncontext_parallel = 4\n", "deepspeed", "context_parallel");

@@ -1,5 +1,5 @@
-// Heads exchanged instead of keys gathered as an axis of the search: there wherever heads divide, bounded
-// from below, and taken where it moves less.
+// Heads exchanged, or keys in a ring, instead of keys gathered as an axis of the search: there wherever heads
+// divide, or where a ring is asked for, bounded from below, and taken where it is faster.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -70,20 +70,25 @@ TEST_CASE("heads are exchanged unasked where that moves at most twice what gathe
     CHECK(degrees == std::set<int>{2, 4, 8});
 }
 
-TEST_CASE("no plan that exchanges heads needs less memory or less time than its bounds say") {
+TEST_CASE("no plan that exchanges heads or passes keys on needs less memory or time than its bounds say") {
+    const ContextCommunication communication =
+        GENERATE(ContextCommunication::all_to_all, ContextCommunication::ring);
+    const bool exchanges = communication == ContextCommunication::all_to_all;
     for (const auto& [instance, nodes, batch] :
          {std::tuple{"p4d.24xlarge", 1, 4}, std::tuple{"p4d.24xlarge", 2, 8},
-          std::tuple{"p3.16xlarge", 2, 4}}) {
+          std::tuple{exchanges ? "p3.16xlarge" : "p5.48xlarge", 2, 4}}) {  // no ring without fused attention
         const model::ModelGraph graph = small_llama();
         const planner::Target target = target_of(instance, nodes);
         planner::OrderCollection orders;
         planner::StageCollection stages(graph, target.cluster.instance.device);
         planner::Bounds bounds(target.cluster, orders, stages);
-        const auto plans = planner::legal_plans(graph, target.cluster, long_samples(target, batch));
+        planner::SpaceRequest request = long_samples(target, batch);
+        request.limits.context_communication = {communication};
+        const auto plans = planner::legal_plans(graph, target.cluster, request);
         for (const schedule::Plan& plan : plans) bounds.time(plan);
         int seen = 0, simulated = 0;
         for (schedule::Plan plan : plans) {
-            if (plan.context_communication != ContextCommunication::all_to_all || seen++ % 11 != 0) continue;
+            if (plan.layout.context == 1 || seen++ % 11 != 0) continue;
             const auto memory = bounds.memory(plan);
             REQUIRE(memory);
             const core::Seconds time = bounds.time_of_order(plan), work = bounds.time_of_work(plan);
@@ -142,4 +147,65 @@ TEST_CASE("with as many heads of keys as of queries exchanged heads move less th
     CHECK(exchanged->breakdown.tensor_parallel < gathered->breakdown.tensor_parallel * 0.7);
     // As much is computed.
     CHECK(exchanged->breakdown.compute.value == Approx(gathered->breakdown.compute.value).epsilon(0.03));
+}
+
+TEST_CASE("in a ring between nodes keys pass beside the attention") {
+    // Of 131,072 tokens four ranks have 32,768 each, a rank of every tensor-parallel group on another node. A
+    // piece is eight heads of 128 by half of 32,768 x 32,768 scores, two products: 2.2 TFLOP forward, some
+    // 4 ms at 500 TFLOP/s. The head of keys and values of 32,768 tokens is 16 MiB, 0.3 ms through a device's
+    // own 50 GB/s.
+    const model::ModelGraph graph = load_graph("llama-3-70b", 131072);
+    const planner::Target target = target_of("p5.48xlarge", 4);
+    schedule::Plan plan = target.base;
+    plan.layout.tensor = 8;
+    plan.layout.data = plan.layout.context = 4;
+    plan.sequence_parallel = true;
+    plan.sharding = schedule::Sharding::optimizer;
+    plan.recompute = schedule::Recompute::full;
+    core::Diagnostics diagnostics;
+    const auto gathered = sim::evaluate(graph, target.cluster, plan, diagnostics);
+    plan.context_communication = ContextCommunication::ring;
+    const auto ring = sim::evaluate(graph, target.cluster, plan, diagnostics);
+    REQUIRE(gathered);
+    REQUIRE(ring);
+    CHECK(ring->step_time < gathered->step_time);
+    // Beside what one node without context parallelism takes: some scatters wait for reductions of gradients.
+    plan.layout.data = plan.layout.context = 1;
+    core::Diagnostics too_large;
+    const model::ModelGraph part = load_graph("llama-3-70b", 131072 / 4);
+    const auto alone = sim::evaluate(part, target_of("p5.48xlarge", 1).cluster, plan, too_large);
+    REQUIRE(alone);
+    const core::Seconds gathering = gathered->breakdown.tensor_parallel - alone->breakdown.tensor_parallel,
+                        passing = ring->breakdown.tensor_parallel - alone->breakdown.tensor_parallel;
+    CHECK(gathering.value > 0);
+    CHECK(passing < gathering * 0.3);
+    // As much is computed, and results of pieces are merged.
+    CHECK(ring->breakdown.compute.value == Approx(gathered->breakdown.compute.value).epsilon(0.05));
+    CHECK(ring->hardware_flops_per_gpu.value * ring->step_time.value ==
+          Approx(gathered->hardware_flops_per_gpu.value * gathered->step_time.value));
+}
+
+TEST_CASE("a search also passes keys on in rings, beside its space") {
+    const model::ModelGraph graph = load_graph("llama-3-8b", 131072);
+    const std::vector<planner::Target> targets = {target_of("p5.48xlarge", 4)};
+    planner::SearchRequest request;
+    request.global_batch = 8;
+    request.limits.pipeline = {1};
+    core::Diagnostics diagnostics;
+    const planner::SearchResult without = planner::search_plans(graph, targets, request, diagnostics);
+    request.tries_rings = true;
+    const planner::SearchResult with = planner::search_plans(graph, targets, request, diagnostics);
+    request.limits.context_communication = {ContextCommunication::all_gather,
+                                            ContextCommunication::all_to_all, ContextCommunication::ring};
+    const planner::SearchResult asked = planner::search_plans(graph, targets, request, diagnostics);
+    for (const planner::SearchResult* result : {&without, &with, &asked})
+        REQUIRE_FALSE(result->plans.empty());
+    CHECK(with.account.space == without.account.space);
+    CHECK(without.account.in_rings == 0);
+    CHECK(with.account.in_rings > 0);
+    CHECK(asked.account.in_rings == 0);  // they are in the space
+    CHECK(asked.account.space > with.account.space);
+    CHECK(with.plans.front().value < without.plans.front().value * 0.99);
+    CHECK(with.plans.front().plan.context_communication == ContextCommunication::ring);
+    CHECK(asked.plans.front().value <= with.plans.front().value);
 }

@@ -144,6 +144,11 @@ TEST_CASE("what a run allocates is within a tenth of what was predicted, for eve
         plan.context_communication = schedule::ContextCommunication::all_to_all;
         if (plan.recompute == schedule::Recompute::selective) plan.recompute = schedule::Recompute::none;
     }
+    SECTION("context, in a ring") {
+        plan.layout.data = plan.layout.context = GENERATE(2, 4);
+        plan.context_communication = schedule::ContextCommunication::ring;
+        plan.attention = model::AttentionImplementation::flash;
+    }
     SECTION("offload") {
         plan.schedule = "gpipe";
         plan.layout.pipeline = 2;

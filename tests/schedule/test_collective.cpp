@@ -68,6 +68,7 @@ void check_result(CollectiveKind kind, const Rounds& rounds, int n) {
                 for (std::size_t other = 0; other < static_cast<std::size_t>(n); ++other)
                     CHECK(end[r][other] == start[other][r]);
                 break;
+            case CollectiveKind::rotate: CHECK(end[(r + 1) % static_cast<std::size_t>(n)] == start[r]); break;
         }
     }
 }
@@ -82,9 +83,9 @@ int most_sent(const Rounds& rounds, int n, int ranks_per_node = 0) {
     return *std::max_element(sent.begin(), sent.end());
 }
 
-constexpr CollectiveKind all_kinds[] = {CollectiveKind::all_reduce, CollectiveKind::all_gather,
+constexpr CollectiveKind all_kinds[] = {CollectiveKind::all_reduce,     CollectiveKind::all_gather,
                                         CollectiveKind::reduce_scatter, CollectiveKind::broadcast,
-                                        CollectiveKind::all_to_all};
+                                        CollectiveKind::all_to_all,     CollectiveKind::rotate};
 
 }  // namespace
 
@@ -119,6 +120,7 @@ TEST_CASE(
         }
         CHECK(most_sent(ring.rounds(CollectiveKind::all_to_all, n, 0), n) == n - 1);
         CHECK(most_sent(ring.rounds(CollectiveKind::broadcast, n, 0), n) == n);
+        CHECK(most_sent(ring.rounds(CollectiveKind::rotate, n, 0), n) == 1);
         // Every rank of a ring receives from one neighbour and sends to the other.
         for (const auto& round : all_reduce.rounds) {
             CHECK(static_cast<int>(round.size()) == n);

@@ -152,7 +152,7 @@ TEST_CASE("without NCCL a ring of 600 ranks costs what its rounds do, as one of 
     for (int n : {512, 600})
         for (CollectiveKind kind :
              {CollectiveKind::all_reduce, CollectiveKind::all_gather, CollectiveKind::reduce_scatter,
-              CollectiveKind::broadcast, CollectiveKind::all_to_all}) {
+              CollectiveKind::broadcast, CollectiveKind::all_to_all, CollectiveKind::rotate}) {
             const schedule::Plan plan = ring_plan(n, 1, 1);
             sim::CommunicationCost cost(plan, cluster);
             // Round by round, ranks dealt to the devices in turn.

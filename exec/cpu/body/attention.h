@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 #include "exec/cpu/body/eigen.h"
 #include "exec/cpu/body/elementwise.h"
@@ -57,7 +58,7 @@ void rotate(const AttentionShape& shape, bool is_query, const float* x, std::int
     const std::int64_t d = shape.head_dimension, half = shape.rotary_dimension / 2,
                        rows = is_query ? shape.tokens : shape.sequence();
     for (std::int64_t t = 0; t < rows; ++t) {
-        const std::int64_t place = is_query ? shape.place(t) : t;
+        const std::int64_t place = is_query ? shape.place(t) : shape.key_place(t);
         const float *in = x + t * stride, *c = shape.cosines + place * half, *s = shape.sines + place * half;
         float* out = y + t * d;
         for (std::int64_t i = 0; i < half; ++i) {
@@ -73,7 +74,7 @@ void rotate_back(const AttentionShape& shape, bool is_query, std::int64_t first,
                  const float* x, float* y, std::int64_t stride) {
     const std::int64_t d = shape.head_dimension, half = shape.rotary_dimension / 2;
     for (std::int64_t t = first; t < last; ++t) {
-        const std::int64_t place = is_query ? shape.place(t) : t;
+        const std::int64_t place = is_query ? shape.place(t) : shape.key_place(t);
         const float *in = x + (t - first) * d, *c = shape.cosines + place * half,
                     *s = shape.sines + place * half;
         float* out = y + t * stride;
@@ -93,13 +94,35 @@ struct QueryBlock {
     std::int64_t keys() const { return high - low; }
 };
 
+// The first key at this place or behind it.
+std::int64_t first_key_from(const AttentionShape& shape, std::int64_t place) {
+    if (!shape.key_places) return place;
+    std::int64_t low = 0, high = shape.keys;
+    while (low < high) {
+        const std::int64_t middle = (low + high) / 2;
+        if (shape.key_places[middle] < place) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+// Keys that a query sees.
+struct SeenKeys {
+    std::int64_t low, high;
+};
+SeenKeys keys_of(const AttentionShape& shape, std::int64_t place, std::int64_t last) {
+    return {shape.window > 0 ? first_key_from(shape, greatest(0, place - shape.window + 1)) : 0,
+            shape.is_causal ? first_key_from(shape, place + 1) : last};
+}
+
 QueryBlock block_at(const AttentionShape& shape, std::int64_t first) {
     QueryBlock b;
     b.first = first;
     b.last = least(shape.tokens, first + query_block);
     b.stride = shape.keys > 0 ? shape.keys : shape.tokens;
-    b.low = shape.window > 0 ? greatest(0, shape.place(first) - shape.window + 1) : 0;
-    b.high = shape.is_causal ? shape.place(b.last - 1) + 1 : shape.keys > 0 ? shape.keys : shape.tokens;
+    const std::int64_t last = shape.keys > 0 ? shape.keys : shape.tokens;
+    b.low = keys_of(shape, shape.place(first), last).low;
+    b.high = keys_of(shape, shape.place(b.last - 1), last).high;
     return b;
 }
 
@@ -110,14 +133,18 @@ void probabilities_of(const AttentionShape& shape, std::int64_t head, const Quer
     for (std::int64_t i = b.first; i < b.last; ++i) {
         float* row = p + (i - b.first) * b.keys();
         const std::int64_t place = shape.place(i);
-        const std::int64_t low = shape.window > 0 ? greatest(0, place - shape.window + 1) : 0,
-                           high = shape.is_causal ? place + 1 : b.high;
+        const auto [low, high] = keys_of(shape, place, b.high);
+        if (high <= low) {  // of a ring: none of these
+            for (std::int64_t j = 0; j < b.keys(); ++j) row[j] = 0;
+            if (!has_sums && log_sums) log_sums[i] = -std::numeric_limits<float>::infinity();
+            continue;
+        }
         for (std::int64_t j = b.low; j < low; ++j) row[j - b.low] = 0;
         for (std::int64_t j = high; j < b.high; ++j) row[j - b.low] = 0;
         MutableArray seen(row + (low - b.low), high - low);
         if (shape.alibi_slopes)
             for (std::int64_t j = low; j < high; ++j)
-                row[j - b.low] += shape.alibi_slopes[head] * (j - place);
+                row[j - b.low] += shape.alibi_slopes[head] * (shape.key_place(j) - place);
         if (shape.bias)
             for (std::int64_t j = low; j < high; ++j)
                 row[j - b.low] += shape.bias[shape.bias_buckets[i * b.stride + j] * shape.heads + head];
@@ -140,7 +167,7 @@ inline std::uint64_t score_place(const AttentionShape& shape, std::int64_t head,
     const std::int64_t keys = shape.whole_sequence > 0 ? shape.whole_sequence
                               : shape.keys > 0         ? shape.keys
                                                        : shape.tokens;
-    return ((shape.first_head + head) * queries + shape.place(i)) * keys + j;
+    return ((shape.first_head + head) * queries + shape.place(i)) * keys + shape.key_place(j);
 }
 
 // dropped = mask p / (1 - probability).
@@ -150,9 +177,23 @@ void drop(const AttentionShape& shape, std::int64_t sample, std::int64_t head, c
     const float kept = 1.0f / (1.0f - shape.dropout);
     for (std::int64_t i = b.first; i < b.last; ++i) {
         const std::int64_t at = (i - b.first) * b.keys();
-        const std::uint64_t place = score_place(shape, head, i, b.low);
+        const std::uint64_t before = score_place(shape, head, i, 0) - shape.key_place(0);
         for (std::int64_t j = 0; j < b.keys(); ++j)
-            dropped[at + j] = is_dropped(key, place + j, threshold) ? 0.0f : p[at + j] * kept;
+            dropped[at + j] =
+                is_dropped(key, before + shape.key_place(b.low + j), threshold) ? 0.0f : p[at + j] * kept;
+    }
+}
+
+// y and its sums, of all keys seen before, and of those of one more part: as if they were seen together.
+void merge(std::int64_t rows, std::int64_t d, const float* part, const float* part_sums, float* y,
+           std::int64_t stride, float* log_sums) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+        const float largest = log_sums[i] > part_sums[i] ? log_sums[i] : part_sums[i],
+                    old_share = std::exp(log_sums[i] - largest), share = std::exp(part_sums[i] - largest),
+                    sum = old_share + share;
+        MutableArray into(y + i * stride, d);
+        into = into * (old_share / sum) + ConstArray(part + i * d, d) * (share / sum);
+        log_sums[i] = largest + std::log(sum);
     }
 }
 
@@ -164,6 +205,7 @@ void attention(const AttentionShape& shape, const float* queries, const float* k
     float* dropped = shape.dropout > 0 ? scratch(1, query_block * m) : p;
     float* turned_key = shape.rotary_dimension > 0 ? scratch(2, shape.sequence() * d) : nullptr;
     float* turned_query = shape.rotary_dimension > 0 ? scratch(3, n * d) : nullptr;
+    float* part = shape.joins ? scratch(4, query_block * (d + 1)) : nullptr;  // results, sums
     for (std::int64_t sample = 0; sample < shape.samples; ++sample)
         for (std::int64_t head = 0; head < shape.heads; ++head) {
             const std::int64_t kv = head / group;
@@ -177,13 +219,17 @@ void attention(const AttentionShape& shape, const float* queries, const float* k
             float* log_sums = saved.log_sums ? saved.log_sums + at.scores(sample, head) : nullptr;
             for (std::int64_t first = 0; first < n; first += query_block) {
                 const QueryBlock b = block_at(shape, first);
+                if (b.keys() <= 0) continue;  // of a ring, whose queries have seen their own
                 product(false, true, b.rows(), b.keys(), d, shape.scale, query + first * query_ld, query_ld,
                         key + b.low * ld, ld, p, b.keys(), false);
-                probabilities_of(shape, head, b, p, false, log_sums);
+                float* const part_sums = part ? part + query_block * d : nullptr;
+                probabilities_of(shape, head, b, p, false, part ? part_sums - first : log_sums);
                 if (shape.dropout > 0) drop(shape, sample, head, b, p, dropped);
+                float* const rows = y + at.output(sample, head) + first * shape.heads * d;
                 product(false, false, b.rows(), d, b.keys(), 1, dropped, b.keys(),
-                        keys + at.value(sample, kv) + b.low * at.stride, at.stride,
-                        y + at.output(sample, head) + first * shape.heads * d, shape.heads * d, false);
+                        keys + at.value(sample, kv) + b.low * at.stride, at.stride, part ? part : rows,
+                        part ? d : shape.heads * d, false);
+                if (part) merge(b.rows(), d, part, part_sums, rows, shape.heads * d, log_sums + first);
                 if (!saved.probabilities) continue;
                 for (std::int64_t i = 0; i < b.rows(); ++i) {
                     const std::int64_t row = (at.scores(sample, head) + first + i) * m;
@@ -206,11 +252,15 @@ void attention(const AttentionShape& shape, const float* queries, const float* k
 }
 
 // Replaces dp, the gradient of the probabilities, by the gradient of the scores: scale p (dp - sum(p dp)).
-void softmax_backward(const QueryBlock& b, float scale_of_scores, const float* p, float* dp) {
+// The sum is over all keys, which is the product of the output and its gradient; `output`: where these keys
+// are not all, rows as those of the gradient.
+void softmax_backward(const QueryBlock& b, float scale_of_scores, const float* p, float* dp,
+                      const float* output, const float* dy, std::int64_t d, std::int64_t stride) {
     for (std::int64_t i = 0; i < b.rows(); ++i) {
         const ConstArray probability(p + i * b.keys(), b.keys());
         MutableArray gradient(dp + i * b.keys(), b.keys());
-        const float sum = (probability * gradient).sum();
+        const float sum = output ? (ConstArray(output + i * stride, d) * ConstArray(dy + i * stride, d)).sum()
+                                 : (probability * gradient).sum();
         gradient = scale_of_scores * probability * (gradient - sum);
     }
 }
@@ -243,6 +293,7 @@ void attention_backward(const AttentionShape& shape, const float* queries, const
                                output_stride = shape.heads * d;
             for (std::int64_t first = 0; first < n; first += query_block) {
                 const QueryBlock b = block_at(shape, first);
+                if (b.keys() <= 0) continue;
                 const float* gradient = dy + at.output(sample, head) + first * output_stride;
                 if (saved.probabilities) {
                     for (std::int64_t i = 0; i < b.rows(); ++i) {
@@ -265,7 +316,9 @@ void attention_backward(const AttentionShape& shape, const float* queries, const
                 if (drops)  // a kept score has dropped = p / (1 - probability)
                     for (std::int64_t i = 0; i < b.rows() * b.keys(); ++i)
                         dp[i] = dropped[i] != 0.0f ? dp[i] * kept : 0.0f;
-                softmax_backward(b, shape.scale, p, dp);
+                softmax_backward(b, shape.scale, p, dp,
+                                 saved.output ? saved.output + (gradient - dy) : nullptr, gradient, d,
+                                 output_stride);
                 if (dbias)
                     for (std::int64_t i = 0; i < b.rows(); ++i)
                         for (std::int64_t j = 0; j < b.keys(); ++j)

@@ -87,6 +87,13 @@ void WatchedOperators::split_key_gradients(model::OperatorId attention, ConstTen
     work_.operators_at_work().split_key_gradients(attention, dkeys, pieces);
 }
 
+void WatchedOperators::unpack_keys(model::OperatorId attention, ConstTensorView piece,
+                                   TensorView packed) const {
+    work_.reads(piece.data());
+    work_.writes(packed.data());
+    work_.operators_at_work().unpack_keys(attention, piece, packed);
+}
+
 void WatchedOperators::move_heads(model::OperatorId attention, HeadMove move, ConstTensorView from,
                                   TensorView to) const {
     work_.reads(from.data());

@@ -38,32 +38,35 @@ struct AttentionTiles {
     SMSIM_DEVICE std::int64_t output(std::int64_t sample, std::int64_t head) const {
         return (sample * shape.tokens * shape.heads + head) * shape.head_dimension;
     }
+    SMSIM_DEVICE std::int64_t key_position(std::int64_t j) const { return position_of(shape.key_range, j); }
     SMSIM_DEVICE bool sees(std::int64_t i, std::int64_t j) const {
         if (i >= shape.tokens || j >= shape.key_count()) return false;
-        const std::int64_t position = position_of(shape.token_range, i);
-        if (shape.is_causal && j > position) return false;
-        return shape.window <= 0 || j > position - shape.window;
+        const std::int64_t position = position_of(shape.token_range, i), place = key_position(j);
+        if (shape.is_causal && place > position) return false;
+        return shape.window <= 0 || place > position - shape.window;
     }
     SMSIM_DEVICE std::int64_t last_position(std::int64_t first_query) const {
         return position_of(shape.token_range,
                            (first_query + tile < shape.tokens ? first_query + tile : shape.tokens) - 1);
     }
-    // Keys that some query of a tile may see.
+    // Keys that some query of a tile may see; of a ring all.
     SMSIM_DEVICE std::int64_t least_key(std::int64_t first_query) const {
+        if (shape.key_range.part > 0) return 0;
         const std::int64_t position = position_of(shape.token_range, first_query);
         const std::int64_t least =
             shape.window > 0 && position - shape.window + 1 > 0 ? position - shape.window + 1 : 0;
         return least / tile * tile;
     }
     SMSIM_DEVICE std::int64_t key_end(std::int64_t first_query) const {
-        return shape.is_causal ? last_position(first_query) + 1 : shape.key_count();
+        return shape.is_causal && shape.key_range.part == 0 ? last_position(first_query) + 1
+                                                            : shape.key_count();
     }
     SMSIM_DEVICE float kept(std::int64_t sample, std::int64_t head, std::int64_t i, std::int64_t j,
                             std::uint64_t threshold) const {
         const auto element = static_cast<std::uint64_t>(
             ((shape.first_head + head) * shape.sequence() + position_of(shape.token_range, i)) *
                 shape.sequence() +
-            j);
+            key_position(j));
         return is_dropped(shape.dropout_keys[sample], element, threshold) ? 0.0f
                                                                           : 1.0f / (1.0f - shape.dropout);
     }
@@ -106,8 +109,9 @@ struct AttentionTiles {
                              std::int64_t j) const {
         if (!sees(i, j)) return hidden;
         const float s = shape.scale * dot(q, k);
-        return shape.alibi_slopes ? s + shape.alibi_slopes[head] * (j - position_of(shape.token_range, i))
-                                  : s;
+        return shape.alibi_slopes
+                   ? s + shape.alibi_slopes[head] * (key_position(j) - position_of(shape.token_range, i))
+                   : s;
     }
 };
 
@@ -179,7 +183,7 @@ struct AttentionForward {
             const int i = e / head_columns(shape), c = e % head_columns(shape);
             if (first + i >= shape.tokens) continue;
             y[a.output(sample, head) + (first + i) * shape.heads * shape.head_dimension + c] =
-                from_float<T>(o[i * a.stride + c] / sum[i]);
+                from_float<T>(sum[i] > 0 ? o[i * a.stride + c] / sum[i] : 0.0f);
         }
         for (int i = t.thread(); i < n; i += t.threads())
             if (first + i < shape.tokens)
@@ -209,6 +213,38 @@ struct AttentionDelta {
         const std::int64_t head = row % shape.heads, token = row / shape.heads % shape.tokens,
                            sample = row / (shape.heads * shape.tokens);
         if (t.thread() % 32 == 0) delta[(sample * shape.heads + head) * shape.tokens + token] = sum;
+    }
+};
+
+// A warp a query, of one head.
+template <class T>
+struct MergeAttention {
+    static constexpr bool is_cooperative = true;
+    static constexpr int most_threads = 128;
+    static constexpr const char* name = "merge_attention";
+    AttentionShape shape;
+    std::int64_t first, count;
+    const T* part;
+    const float* part_sums;
+    T* y;
+    float* log_sums;
+
+    template <class Thread>
+    SMSIM_DEVICE void operator()(const Thread& t) const {
+        const std::int64_t row = t.block() * 4 + t.thread() / 32;  // of [samples, heads, count]
+        const bool is_there = row < shape.samples * shape.heads * count;
+        const std::int64_t query = first + row % count, head = row / count % shape.heads,
+                           sample = row / (count * shape.heads);
+        const std::int64_t begin =
+            ((sample * shape.tokens + query) * shape.heads + head) * shape.head_dimension;
+        const float own = is_there ? log_sums[row] : 0.0f, other = is_there ? part_sums[row] : 0.0f;
+        const float most = own > other ? own : other;
+        const float own_share = expf(own - most), share = expf(other - most), sum = own_share + share;
+        for (std::int64_t c = t.thread() % 32; is_there && c < shape.head_dimension; c += 32)
+            y[begin + c] = from_float<T>(to_float(y[begin + c]) * (own_share / sum) +
+                                         to_float(part[begin + c]) * (share / sum));
+        t.synchronize();
+        if (is_there && t.thread() % 32 == 0) log_sums[row] = most + logf(sum);
     }
 };
 
@@ -273,7 +309,7 @@ struct AttentionKeyBackward {
         for (std::int64_t head = kv * group; head < (kv + 1) * group; ++head)
             for (std::int64_t q0 = 0; q0 < shape.tokens; q0 += n) {
                 // Queries before the tile see nothing of it when causal; those beyond the window neither.
-                if (shape.is_causal && a.last_position(q0) < k0) continue;
+                if (shape.is_causal && a.last_position(q0) < a.key_position(k0)) continue;
                 if (shape.window > 0 && position_of(shape.token_range, q0) >= k0 + n - 1 + shape.window)
                     continue;
                 t.synchronize();
@@ -549,6 +585,16 @@ inline void attention_backward(Stream s, Type type, const AttentionShape& shape,
     });
 }
 
+inline void merge_attention(Stream s, Type type, const AttentionShape& shape, std::int64_t first,
+                            std::int64_t count, const void* part, const float* part_sums, void* y,
+                            float* log_sums) {
+    with_type(type, [&](auto t) {
+        using T = decltype(t);
+        launch(s, ceiling(shape.samples * shape.heads * count, 4), 128, 0,
+               MergeAttention<T>{shape, first, count, as<const T>(part), part_sums, as<T>(y), log_sums});
+    });
+}
+
 inline void attention_softmax(Stream s, Type type, const AttentionShape& shape, void* scores, void* dropped,
                               std::uint8_t* mask) {
     with_type(type, [&](auto t) {
@@ -667,6 +713,7 @@ inline void fill_attention(Kernels& table) {
     table.rotate = rotate;
     table.rotate_in_place = rotate_in_place;
     table.attention = attention;
+    table.merge_attention = merge_attention;
     table.attention_backward = attention_backward;
     table.attention_softmax = attention_softmax;
     table.attention_softmax_backward = attention_softmax_backward;

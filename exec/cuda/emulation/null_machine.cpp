@@ -18,10 +18,10 @@ struct Nothing {
 
 const Kernels& null_kernels() {
     constexpr Nothing n;
-    static_assert(sizeof(Kernels) == 68 * sizeof(void (*)()), "one `n` for each kernel, or it would be null");
+    static_assert(sizeof(Kernels) == 69 * sizeof(void (*)()), "one `n` for each kernel, or it would be null");
     static const Kernels table{n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n,
                                n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n,
-                               n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n};
+                               n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n};
     return table;
 }
 

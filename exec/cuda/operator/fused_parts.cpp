@@ -27,15 +27,23 @@ FusedAttentionArrays arrays_of(const AttentionShape& s, const FusedPart& part, T
 }  // namespace
 
 std::vector<FusedPart> fused_parts(const AttentionShape& s) {
-    const auto part = [&](std::int64_t first, std::int64_t queries, std::int64_t keys) {
+    const auto part = [&](std::int64_t first, std::int64_t queries, std::int64_t keys,
+                          bool is_causal = true) {
         const std::int64_t output_row = s.heads * s.head_dimension;
-        return FusedPart{{s.samples, queries, keys, s.heads, s.kv_heads, s.head_dimension, s.is_causal,
-                          s.window, s.scale, s.dropout, s.row(), s.tokens * s.row(), s.key_row(),
-                          s.key_count() * s.key_row(), output_row, s.tokens * output_row},
+        return FusedPart{{s.samples, queries, keys, s.heads, s.kv_heads, s.head_dimension,
+                          s.is_causal && is_causal, s.window, s.scale, s.dropout, s.row(), s.tokens * s.row(),
+                          s.key_row(), s.key_count() * s.key_row(), output_row, s.tokens * output_row},
                          first};
     };
     if (s.keys == 0 || !s.is_causal) return {part(0, s.tokens, s.key_count())};
     const std::int64_t first = s.token_range.part;
+    if (s.key_range.part > 0) {
+        const std::int64_t all = s.tokens;
+        if (s.key_range.first == s.token_range.first)
+            return {part(0, first, first), part(first, all - first, all)};
+        if (s.key_range.first > s.token_range.first) return {part(first, all - first, all, false)};
+        return {part(0, first, first, false), part(first, all - first, first, false)};
+    }
     if (first == s.tokens) return {part(0, s.tokens, s.token_range.first + s.tokens)};
     return {part(0, first, s.token_range.first + first),
             part(first, s.tokens - first, s.token_range.second + s.tokens - first)};
@@ -49,6 +57,8 @@ std::optional<core::Unsupported> fused_attention_unsupported(const Machine& mach
     if (shape.dropout > 0 && !shape.library_offset)
         return core::Unsupported{
             "dropout that drops what the CPU drops (--check): cuDNN's masks are its own"};
+    if (shape.dropout > 0 && shape.key_range.part > 0)
+        return core::Unsupported{"dropout in a ring: cuDNN's masks would be those of every other piece"};
     for (const FusedPart& part : fused_parts(shape))
         if (auto unsupported = machine.fused_attention_unsupported(type, part.shape)) return unsupported;
     return std::nullopt;

@@ -1,6 +1,7 @@
 // Attention by the library's fused kernels: one call; of a rank of a context-parallel group, which has two
 // parts of a sequence, one for each. A part's queries are the last of the keys that it may see, which is what
-// the library's mask at the lower right corner means.
+// the library's mask at the lower right corner means; or, to tokens of another rank (a ring), they see all
+// keys of the part.
 #pragma once
 
 #include <vector>

@@ -143,10 +143,12 @@ Operators::Sizes Operators::sizes_of(model::TensorId tensor) const {
 // A segment's; of divided sequences the same as context_parallel.h lists.
 TokenRange Operators::token_range() const {
     if (graph_.part.index > 0) return {graph_.tokens_per_sample, graph_.first_token(), 0};
-    const std::int64_t degree = context_.context_parallel;
-    if (degree == 1) return {};
-    const std::int64_t part = graph_.tokens_per_sample / (2 * degree);
-    return {part, context_rank_ * part, (2 * degree - 1 - context_rank_) * part};
+    return context_.context_parallel == 1 ? TokenRange{} : token_range_of(context_rank_);
+}
+
+TokenRange Operators::token_range_of(std::int64_t context_rank) const {
+    const std::int64_t degree = context_.context_parallel, part = graph_.tokens_per_sample / (2 * degree);
+    return {part, context_rank * part, (2 * degree - 1 - context_rank) * part};
 }
 
 std::int64_t Operators::rows_per_sample(model::TensorId tensor) const {

@@ -83,7 +83,8 @@ enum Slot {
     low_weight_slot,
     low_gradient_slot,
     guess_slot,
-    joined_keys_slot
+    joined_keys_slot,
+    ring_slot
 };
 
 class Operators : public OperatorKernels {
@@ -113,6 +114,7 @@ public:
                              TensorView pieces) const override;
     void add_key_gradients(model::OperatorId attention, ConstTensorView piece,
                            TensorView dpacked) const override;
+    void unpack_keys(model::OperatorId attention, ConstTensorView piece, TensorView packed) const override;
     void move_heads(model::OperatorId attention, HeadMove move, ConstTensorView from,
                     TensorView to) const override;
     void choices(model::OperatorId router, const Operands& operands, TensorView all) const override;
@@ -139,9 +141,12 @@ private:
     std::int64_t extent(model::ParameterId parameter, int dimension) const;
     ClassShape classes_of(const model::Operator& op) const;
     TokenRange token_range() const;  // of this rank's tokens in their sequence
+    TokenRange token_range_of(std::int64_t context_rank) const;
     // The same for positions, which a segment's own operators count from its first token.
     TokenRange positions() const { return graph_.part.is_whole() ? token_range() : TokenRange{}; }
     AttentionShape attention_shape(model::OperatorId id, std::int32_t micro_batch) const;
+    // Of a ring the piece that the operands are of.
+    AttentionShape attention_shape(model::OperatorId id, const Operands& x, std::int32_t micro_batch) const;
     RotationShape rotation_shape(model::OperatorId id, const AttentionShape& shape) const;
     ImageShape image_shape(const model::Operator& op) const;
     Values values(const ConstTensorView& parameter) const { return {parameter.data(), parameter_type_}; }
@@ -196,6 +201,9 @@ private:
     struct AttentionInput {
         const void *queries = nullptr, *memory = nullptr;  // memory null: behind the queries
     };
+    void attend(const AttentionShape& shape, const AttentionInput& in, void* y, float* log_sums) const;
+    void attend_to_others(const AttentionShape& shape, const AttentionInput& in, void* y,
+                          float* log_sums) const;
     AttentionInput attention_input(model::OperatorId id, const Operands& operands,
                                    const AttentionShape& shape, const RotationShape& rotation,
                                    std::int32_t micro_batch) const;

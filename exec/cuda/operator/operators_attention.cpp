@@ -85,7 +85,7 @@ void each_group(const AttentionShape& shape, Type type, const Call& call) {
 RotationShape of_keys(RotationShape rotation, const AttentionShape& shape) {
     rotation.tokens = shape.keys;
     rotation.heads = 0;
-    rotation.token_range = {};
+    rotation.token_range = shape.key_range;
     return rotation;
 }
 
@@ -117,6 +117,12 @@ AttentionShape Operators::attention_shape(model::OperatorId id, std::int32_t mic
         shape.tokens /= context_.context_parallel;
         shape.token_range = token_range();
     }
+    if (model::passes_keys(o, context_)) {  // one rank's keys
+        shape.whole_sequence = shape.tokens;
+        shape.tokens /= context_.context_parallel;
+        shape.keys = shape.tokens;
+        shape.token_range = token_range();
+    }
     const model::AttentionShape share = model::attention_shape(graph_, o, context_);
     shape.heads = share.heads;
     shape.kv_heads = share.kv_heads;
@@ -141,6 +147,13 @@ AttentionShape Operators::attention_shape(model::OperatorId id, std::int32_t mic
         shape.dropout_keys = execution_.mask_keys(id, micro_batch);
         shape.library_offset = execution_.library_offset();
     }
+    return shape;
+}
+
+AttentionShape Operators::attention_shape(model::OperatorId id, const Operands& x,
+                                          std::int32_t micro_batch) const {
+    AttentionShape shape = attention_shape(id, micro_batch);
+    if (x.key_rank) shape.key_range = token_range_of(*x.key_rank);
     return shape;
 }
 
@@ -266,22 +279,44 @@ bool Operators::fuses_attention(const AttentionShape& shape) const {
 }
 
 void Operators::attention(model::OperatorId id, const Operands& x, std::int32_t micro_batch) const {
-    const AttentionShape shape = attention_shape(id, micro_batch);
-    const Stream s = execution_.stream();
+    const AttentionShape shape = attention_shape(id, x, micro_batch);
     const AttentionInput in = attention_input(id, x, shape, rotation_shape(id, shape), micro_batch);
     if (context_.attention != model::AttentionImplementation::flash)
         unfused_attention(shape, in, x.output.data(), x.saved_context.data());
-    else if (fuses_attention(shape))
-        fused_attention(machine_, s, type_, shape, in.queries, in.memory, x.output.data(),
-                        x.saved_context.as<float>());
-    else
-        kernels_.attention(s, type_, shape, in.queries, in.memory, x.output.data(),
-                           x.saved_context.as<float>());
+    else if (x.key_rank && *x.key_rank != context_rank_)
+        attend_to_others(shape, in, x.output.data(), x.saved_context.as<float>());
+    else attend(shape, in, x.output.data(), x.saved_context.as<float>());
+}
+
+void Operators::attend(const AttentionShape& shape, const AttentionInput& in, void* y,
+                       float* log_sums) const {
+    const Stream s = execution_.stream();
+    if (fuses_attention(shape))
+        fused_attention(machine_, s, type_, shape, in.queries, in.memory, y, log_sums);
+    else kernels_.attention(s, type_, shape, in.queries, in.memory, y, log_sums);
+}
+
+// In a ring, to tokens of another rank: merged into what came of others. Sums lie as those of y do, by part
+// where a library computes parts.
+void Operators::attend_to_others(const AttentionShape& shape, const AttentionInput& in, void* y,
+                                 float* log_sums) const {
+    const std::int64_t rows = shape.samples * shape.tokens * shape.heads;
+    const std::size_t array = (rows * shape.head_dimension * size_of(type_) + 255) / 256 * 256;
+    auto* const part = static_cast<char*>(execution_.scratch(ring_slot, array + rows * sizeof(float)));
+    auto* const sums = reinterpret_cast<float*>(part + array);
+    attend(shape, in, part, sums);
+    const auto merge = [&](std::int64_t first, std::int64_t count) {
+        const std::int64_t at = shape.samples * shape.heads * first;
+        kernels_.merge_attention(execution_.stream(), type_, shape, first, count, part, sums + at, y,
+                                 log_sums + at);
+    };
+    if (!fuses_attention(shape)) return merge(0, shape.tokens);
+    for (const FusedPart& one : fused_parts(shape)) merge(one.first_query, one.shape.queries);
 }
 
 void Operators::attention_backward(model::OperatorId id, const Operands& x, const void* dy,
                                    const TensorView& dqkv, std::int32_t micro_batch) const {
-    const AttentionShape shape = attention_shape(id, micro_batch);
+    const AttentionShape shape = attention_shape(id, x, micro_batch);
     const RotationShape rotation = rotation_shape(id, shape);
     const Stream s = execution_.stream();
     const std::int64_t count = shape.samples * shape.tokens * shape.row();
@@ -424,6 +459,14 @@ void Operators::move_heads(model::OperatorId id, HeadMove move, ConstTensorView 
             if (move.is_output) break;
         }
     }
+}
+
+void Operators::unpack_keys(model::OperatorId id, ConstTensorView piece, TensorView packed) const {
+    const AttentionShape shape = attention_shape(id, 0);
+    const std::int64_t width = 2 * shape.kv_heads * shape.head_dimension;
+    kernels_.move_columns(execution_.stream(), type_,
+                          key_rows(shape, width, shape.tokens, shape.row(), shape.tokens), piece.data(),
+                          at(packed.data(), shape.heads * shape.head_dimension, type_), false);
 }
 
 void Operators::add_key_gradients(model::OperatorId id, ConstTensorView piece, TensorView dpacked) const {

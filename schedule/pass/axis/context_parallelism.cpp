@@ -1,11 +1,13 @@
 // Context parallelism. Keys and values are gathered before an attention, forward and again before its
 // backward, and the gradients of what was gathered are scattered after it; or tokens of all heads are
 // exchanged for all tokens of some heads before it, what it makes of them back after it, and gradients the
-// same ways. A router's balance loss is of all tokens: how many chose each expert is added up before its
-// backward.
+// same ways; or an attention is in pieces, and keys and values pass on in a ring beside them. A router's
+// balance loss is of all tokens: how many chose each expert is added up before its backward.
+#include "core/index/integers.h"
 #include "model/operators/cost.h"
 #include "model/operators/rank_share.h"
 #include "schedule/pass/axis/axes.h"
+#include "schedule/pass/recompute.h"
 
 namespace schedule {
 
@@ -43,6 +45,11 @@ public:
                 cuts.before(i, exchange(cuts.is_forward() ? op.inputs[0] : op.output));
                 cuts.after(i, exchange(cuts.is_forward() ? op.output : op.inputs[0]));
             }
+            if (model::passes_keys(op, context_)) {
+                if (!cuts.is_forward() && is_recomputed(op, draft_.plan.recompute))
+                    cut_ring(cuts, i, ComputePhase::recompute);
+                cut_ring(cuts, i, cuts.phase());
+            }
             if (!cuts.is_forward() && model::sums_choices(op, context_))
                 cuts.before(i, step(CollectiveKind::all_reduce, PayloadKind::activation_gradient,
                                     cuts.phase(), model::choices_bytes(op)));
@@ -50,6 +57,35 @@ public:
     }
 
 private:
+    // A piece attends to the keys that came beside the one before it. Forward a rank's own are the first, and
+    // the last that came are kept; backward begins with these and ends with its own. Gradients of keys pass
+    // on behind them, so the last of them come home beside the last piece (Transformer Engine's
+    // context_parallel.py, d0067d0da, 2026-08-22).
+    void cut_ring(OperatorCuts& cuts, std::int32_t op, ComputePhase phase) const {
+        const model::Operator& attention = draft_.graph->operators[op];
+        const core::Bytes keys = model::passed_key_bytes(*draft_.graph, attention, context_);
+        const bool is_forward = phase == ComputePhase::forward || phase == ComputePhase::recompute;
+        const int pieces = model::ring_pieces(context_);
+        const auto add = [&](Step step, int piece) {
+            step.piece = core::narrow<std::uint8_t>(piece);
+            step.pieces = core::narrow<std::uint8_t>(pieces);
+            step.is_in_ring = true;
+            cuts.instead(op, std::move(step));
+        };
+        for (int piece = 0; piece < pieces; ++piece) {
+            const int arrays =
+                (piece + 1 < pieces ? 1 : 0) + (!is_forward && piece > 0 ? 1 : 0);  // keys, their gradients
+            if (arrays > 0)
+                add(collective_step({op, op + 1}, CollectiveKind::rotate, GroupKind::context,
+                                    is_forward ? PayloadKind::activation : PayloadKind::activation_gradient,
+                                    phase, keys * arrays),
+                    piece);
+            add(compute_step({op, op + 1}, phase), piece);
+        }
+        if (phase == ComputePhase::backward && !attention.parameters.empty())
+            add(compute_step({op, op + 1}, phase), pieces);
+    }
+
     const model::CostContext context_;
 };
 

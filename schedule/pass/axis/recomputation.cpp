@@ -1,5 +1,6 @@
 // Recomputation: what runs forward a second time before its backward, units or single operators
 // (recompute.h).
+#include "model/operators/rank_share.h"
 #include "schedule/pass/axis/axes.h"
 #include "schedule/pass/recompute.h"
 
@@ -9,7 +10,7 @@ namespace {
 
 class Recomputation : public LoweringPass {
 public:
-    using LoweringPass::LoweringPass;
+    explicit Recomputation(RankDraft& draft) : LoweringPass(draft), context_(draft.plan.cost_context()) {}
 
     void enter_unit(RecipeDraft& recipe, std::int32_t unit) override {
         if (recipe.is_forward() || !recipe.context().has_input_part()) return;
@@ -18,9 +19,14 @@ public:
     void cut(OperatorCuts& cuts) override {
         if (cuts.is_forward() || cuts.phase() == ComputePhase::backward_weight) return;
         for (std::int32_t i = cuts.range().begin; i < cuts.range().end; ++i)
-            if (is_recomputed(draft_.graph->operators[i], draft_.plan.recompute))
+            if (is_recomputed(op(i), draft_.plan.recompute) && !model::passes_keys(op(i), context_))
                 cuts.before(i, compute_step({i, i + 1}, ComputePhase::recompute));
     }
+
+private:
+    const model::Operator& op(std::int32_t i) const { return draft_.graph->operators[i]; }
+
+    const model::CostContext context_;  // in a ring attention runs again in pieces: that axis says how
 };
 
 }  // namespace

@@ -37,8 +37,8 @@ public:
                       const CostConstants& constants, KnownCandidates& known);
 
     // `bytes` as in schedule::Instruction: all_reduce and reduce_scatter the full vector, all_gather the full
-    // result, all_to_all what one member sends. `tied_ranks` (schedule::ParameterBucket) are the pipeline
-    // coordinates that take part in a reduction over tied stages.
+    // result, all_to_all and rotate what one member sends. `tied_ranks` (schedule::ParameterBucket) are the
+    // pipeline coordinates that take part in a reduction over tied stages.
     core::Seconds collective(schedule::CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes,
                              int pipeline, const std::vector<std::int32_t>& tied_ranks = {});
     // Latency of the broadcasts, one after another, by which the owners of shards return updated parameters.

@@ -80,6 +80,11 @@ void CommunicationCost::add_large_ring(const Participants& participants, const G
                             flow(members, r, partner);
                 });
             break;
+        case CollectiveKind::rotate:
+            add(1, [&](const std::vector<std::int32_t>& members) {
+                for (std::int32_t r = 0; r < n; ++r) flows.push_back({members[r], members[(r + 1) % n], 1.0});
+            });
+            break;
     }
     Candidate candidate{schedule::ring_algorithm().name, "", total.latency};
     candidate.seconds_per_byte = total.seconds_per_byte;

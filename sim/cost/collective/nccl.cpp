@@ -117,8 +117,8 @@ public:
           channels_(nccl_channels(cluster, shape_)) {}
 
     std::vector<Candidate> candidates() {
-        if (kind_ == CollectiveKind::all_to_all) {
-            result_.push_back(all_to_all());
+        if (kind_ == CollectiveKind::all_to_all || kind_ == CollectiveKind::rotate) {
+            result_.push_back(direct());
             return std::move(result_);
         }
         const Load links = load_of([&](const Group& group, std::vector<Flow>& flows) {
@@ -266,13 +266,16 @@ private:
         result_.push_back(std::move(candidate));
     }
 
-    // Every pair at once, some operations at a time.
-    Candidate all_to_all() {
-        const double n = shape_.ranks;
+    // Point to point: of an all-to-all every pair at once, some operations at a time; of a rotation one.
+    Candidate direct() {
+        const bool rotates = kind_ == CollectiveKind::rotate;
+        const double n = rotates ? 2 : shape_.ranks;
         const Load load = load_of([&](const Group& group, std::vector<Flow>& flows) {
-            for (std::size_t i = 0; i < group.size(); ++i)
-                for (std::size_t j = 0; j < group.size(); ++j)
+            for (std::size_t i = 0; i < group.size(); ++i) {
+                if (rotates) flows.push_back({group[i], group[(i + 1) % group.size()], 1.0});
+                for (std::size_t j = 0; !rotates && j < group.size(); ++j)
                     if (i != j) flows.push_back({group[i], group[j], 1 / n});
+            }
         });
         Candidate candidate{"direct", protocol_names[simple], {}};
         const double step = shape_.nodes > 1 ? between_nodes(ring_network, simple)

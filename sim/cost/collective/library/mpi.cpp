@@ -16,7 +16,7 @@ constexpr core::Seconds message_inside = core::microseconds(1);
 
 std::vector<Candidate> mpi_candidates(const LibraryContext& context, schedule::CollectiveKind kind,
                                       const Groups& groups) {
-    if (kind == schedule::CollectiveKind::all_to_all)
+    if (kind == schedule::CollectiveKind::all_to_all || kind == schedule::CollectiveKind::rotate)
         return nccl_candidates(context.cluster, context.collective_network, kind, groups);
     const GroupShape shape = shape_of(context.cluster, groups.devices.front());
     const double n = shape.ranks, nodes = shape.nodes;

@@ -15,7 +15,10 @@ constexpr Library libraries[] = {
      },
      smddp_unsupported},
     {"horovod", horovod_candidates, carries_all_reduce},
-    {"mpi", mpi_candidates, [](CollectiveKind kind) { return kind != CollectiveKind::all_to_all; }},
+    {"mpi", mpi_candidates,
+     [](CollectiveKind kind) {
+         return kind != CollectiveKind::all_to_all && kind != CollectiveKind::rotate;
+     }},
     {"parameter-server", parameter_server_candidates, carries_all_reduce},
 };
 
