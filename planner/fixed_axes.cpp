@@ -41,7 +41,7 @@ std::vector<std::pair<std::string, std::string>> fixed_axes(const SearchAccount&
          std::string(
              "all_gather; all_to_all too where heads divide and it moves at most twice as much, or is "
              "all that is run") +
-             (account.tries_rings ? "; of the plans that gather those in a ring that could gain most by it"
+             (account.tries_rings ? "; of the plans found those in a ring that could gain most by it"
                                   : "; ring where it is asked for")},
         {"tensor_overlap", "of the base plan, or the values that are asked for"},
         {"gradient_bucket",

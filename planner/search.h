@@ -69,7 +69,7 @@ struct SearchRequest {
     bool refines_first = false;    // by values beside those of the space (refinement.h)
     // Of a plan too large for memory also some layers of each stage run again: the fewest with which it fits.
     bool recomputes_some = false;
-    // Of the plans that gather keys, those that could gain most also pass them on in a ring.
+    // Of the plans that divide samples, those that could gain most also pass keys on in a ring.
     bool tries_rings = false;
     // Called between pieces of work, many times a second, from the thread that called the search.
     std::function<void(const SearchProgress&)> progress = {};
@@ -133,7 +133,7 @@ struct SearchAccount {
     PartitionAccount partitions;
     bool recomputes_some = false;       // plans too large for memory also ran some of their layers again
     std::size_t partly_recomputed = 0;  // such plans, simulated and allowed, beside the space
-    bool tries_rings = false;           // plans that gather keys also passed them on in a ring
+    bool tries_rings = false;           // plans that divide samples also passed keys on in a ring
     std::size_t in_rings = 0;           // such plans, simulated and allowed, beside the space
     std::size_t refinements = 0;        // of first plans, looked at
     bool is_refined = false;            // none of them is better than the first plan by a thousandth

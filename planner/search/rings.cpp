@@ -1,5 +1,5 @@
-// Plans beside the space: of those that gather keys in context-parallel groups the most promising one of some
-// layouts, with the keys in a ring. As much moves, beside the attention, and an attention is in pieces.
+// Plans beside the space: of those that gather keys or exchange heads the most promising one of some layouts,
+// with the keys in a ring. As much moves as is gathered, beside the attention, and an attention is in pieces.
 #include "model/operators/rank_share.h"
 #include "planner/search/search_state.h"
 
@@ -14,8 +14,8 @@ constexpr std::size_t most_rings = 4;
 
 void Search::note_for_ring(std::size_t i, const RankedPlan& ranked) {
     schedule::Plan plan = entries_[i].plan;
-    if (!result_.account.tries_rings ||
-        !plan.cost_context().communicates(schedule::ContextCommunication::all_gather))
+    if (!result_.account.tries_rings || plan.layout.context == 1 ||
+        plan.context_communication == schedule::ContextCommunication::ring)
         return;
     plan.context_communication = schedule::ContextCommunication::ring;
     if (model::ring_unsupported(graph_, plan.cost_context())) return;
@@ -27,21 +27,23 @@ void Search::note_for_ring(std::size_t i, const RankedPlan& ranked) {
 
 // What is left of them when time is up stays out of the account of the space.
 void Search::try_rings(core::Diagnostics& diagnostics) {
-    std::set<std::size_t> groups;
+    std::set<std::tuple<std::size_t, int, schedule::Recompute>> tried;  // layout, micro-batch, recomputation
     for (const auto& [least, i] : for_rings_) {
-        const Entry& gathering = entries_[i];
-        if (least >= best_value() || groups.size() == most_rings) break;
-        if (is_late(share_of_waves) || !groups.insert(gathering.group).second) continue;
+        const Entry& other = entries_[i];
+        if (least >= best_value() || tried.size() == most_rings) break;
+        if (is_late(share_of_waves) ||
+            !tried.emplace(other.layout, other.plan.micro_batch, other.plan.recompute).second)
+            continue;
         Entry ring;
-        ring.target = gathering.target;
-        ring.layout = gathering.layout;
-        ring.group = gathering.group;
-        ring.plan = gathering.plan;
+        ring.target = other.target;
+        ring.layout = other.layout;
+        ring.group = other.group;
+        ring.plan = other.plan;
         ring.plan.context_communication = schedule::ContextCommunication::ring;
         ring.stands_for = 0;
         add(std::move(ring));
     }
-    if (!groups.empty()) search_waves(diagnostics, share_of_waves);
+    if (!tried.empty()) search_waves(diagnostics, share_of_waves);
     leave_beside_space();
 }
 

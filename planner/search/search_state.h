@@ -328,7 +328,7 @@ private:
     std::set<HurryKey> hurried_;  // the queue once more, from when a search is late without a plan
     bool is_hurried_ = false;
     std::vector<std::size_t> pursued_;  // entries in the place of ones that needed too much memory
-    // Entries that gather keys, with what they would be if that took no time.
+    // Entries that divide samples, with what they would be if that took no time.
     std::set<std::pair<double, std::size_t>> for_rings_;
     std::vector<std::size_t> too_large_;  // entries of the space that a simulation found too large for memory
     std::vector<std::size_t> shorter_;    // entries in the queue of plans that fit with a longer horizon

@@ -209,3 +209,22 @@ TEST_CASE("a search also passes keys on in rings, beside its space") {
     CHECK(with.plans.front().plan.context_communication == ContextCommunication::ring);
     CHECK(asked.plans.front().value <= with.plans.front().value);
 }
+
+TEST_CASE("rings are tried of plans that exchange heads and offload, too") {
+    // 682 s instead of 691, where no plan that gathers keys was simulated.
+    const model::ModelGraph graph = load_graph("llama-2-7b", 131072);
+    planner::SearchRequest request;
+    request.global_batch = 96;
+    request.limits.pipeline = request.limits.tensor = {1};
+    core::Diagnostics diagnostics;
+    const std::vector<planner::Target> targets = {target_of("p5.48xlarge", 1)};
+    const planner::SearchResult without = planner::search_plans(graph, targets, request, diagnostics);
+    request.tries_rings = true;
+    const planner::SearchResult with = planner::search_plans(graph, targets, request, diagnostics);
+    REQUIRE_FALSE(without.plans.empty());
+    REQUIRE_FALSE(with.plans.empty());
+    CHECK(without.plans.front().plan.context_communication == ContextCommunication::all_to_all);
+    CHECK(with.plans.front().plan.context_communication == ContextCommunication::ring);
+    CHECK(with.plans.front().plan.offload != schedule::Offload::none);
+    CHECK(with.plans.front().value < without.plans.front().value * 0.99);
+}
