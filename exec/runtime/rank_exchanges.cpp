@@ -204,8 +204,10 @@ void RankExecutor::attend_piece(MicroBatch& state, const Instruction& instructio
     x.key_rank = (context_rank() + instruction.pieces - instruction.piece) % instruction.pieces;
     backend_.operators().forward(id, x, state.position);
     backend_.end_operator(index, model::Phase::forward);
-    ring.keys = schedule::is_last_piece(instruction) ? ring.keys : std::move(ring.next);
-    if (!schedule::is_last_piece(instruction)) return;
+    if (!schedule::is_last_piece(instruction)) {
+        ring.keys = std::move(ring.next);
+        return;
+    }
     // Backward begins with the keys that came last. What runs again alone begins with its own once more.
     if (!plan.plan_of(index).is_recomputed_alone || is_again)
         backend_.operators().unpack_keys(id, ring.keys->view(context_.compute), x.inputs[0]);

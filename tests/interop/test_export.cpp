@@ -130,6 +130,21 @@ TEST_CASE("what a target can express comes back from its file as it was") {
         "deepspeed");
 }
 
+TEST_CASE("keys in a ring are what Megatron-LM calls p2p and PyTorch alltoall") {
+    const std::string ring = "data_parallel = 4\ncontext_parallel = 4\ncontext_communication = \"ring\"\n";
+    for (const auto& [plan, target, words] :
+         {std::tuple{ring, "megatron", "--cp-comm-type p2p"},
+          std::tuple{ring + "sharding = \"parameters\"\n", "accelerate",
+                     "parallelism_config_cp_comm_strategy: \"alltoall\""}}) {
+        core::Diagnostics diagnostics;
+        const auto written = exported(source_with(plan), target, diagnostics);
+        INFO(core::format(diagnostics));
+        REQUIRE(written);
+        INFO(written->text);
+        CHECK(written->text.find(words) != std::string::npos);
+    }
+}
+
 TEST_CASE("what a target cannot express is refused by its key") {
     const std::string piped =
         "data_parallel = 4\npipeline_parallel = 4\nmicro_batches = 8\nprecision = \"fp16\"\n";
