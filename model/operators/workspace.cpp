@@ -15,9 +15,19 @@ double attention_workspace(const ModelGraph& graph, const Operator& op, Phase ph
     // FlashAttention-2 sums dQ over blocks of keys in fp32 and keeps the row sums of dO * O (arXiv
     // 2307.08691, algorithm 2).
     if (context.attention == AttentionImplementation::flash) {
-        if (is_forward) return 0;
         const RankMatrix output = rank_matrix(graph, op.output, context);
-        return fp32_bytes * output.elements() + fp32_bytes * output.rows * shape.heads;
+        const double statistics = fp32_bytes * output.rows * shape.heads;
+        double of_ring = 0;
+        if (passes_keys(op, context)) {
+            const double keys = passed_key_bytes(graph, op, context).value, pieces = ring_pieces(context);
+            // Transformer Engine (context_parallel.py of d0067d0da, 2026-08-22) merges what the pieces found
+            // when all have, and holds it and all keys that came until then; of gradients one piece's are
+            // beside their sums.
+            of_ring = is_forward ? pieces * (size * output.elements() + statistics) + (pieces - 2) * keys
+                                 : size * output.elements() + keys;
+        }
+        if (is_forward) return of_ring;
+        return fp32_bytes * output.elements() + statistics + of_ring;
     }
     // Raw (scaled, masked) scores stay referenced while probabilities, mask and dropped probabilities are
     // made.

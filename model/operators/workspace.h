@@ -22,8 +22,8 @@ struct WorkspaceRules {
 
 // Bytes at the moment of the operator when most is held. Attention that materialises scores: the raw scores
 // beside the probabilities, and in backward the gradients of both. FlashAttention: an fp32 gradient of the
-// queries. The loss: an fp32 copy of the logits, and in backward their fp32 gradient. Weights: their gradient
-// in the compute type.
+// queries; in a ring what its pieces found. The loss: an fp32 copy of the logits, and in backward their fp32
+// gradient. Weights: their gradient in the compute type.
 core::Bytes kernel_workspace(const ModelGraph& graph, OperatorId op, Phase phase, const CostContext& context,
                              const WorkspaceRules& rules);
 

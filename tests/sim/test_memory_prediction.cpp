@@ -118,6 +118,32 @@ TEST_CASE("kernels' workspace only adds to transients") {
     CHECK(with.backward_transient.value >= 4.0 * 2 * 512 * 8192);
 }
 
+TEST_CASE("in a ring kernels hold what every piece found until all are merged") {
+    const model::ModelGraph graph = gpt(1, 512);
+    model::CostContext context;
+    context.micro_batch = 2;
+    context.context_parallel = 4;
+    context.context_communication = model::ContextCommunication::ring;
+    for (const std::int32_t o : core::indices(graph.operators)) {
+        const model::Operator& op = graph.operators[o];
+        if (op.kind != model::OperatorKind::attention) continue;
+        // A rank has 2 x 128 tokens. Four results in bf16 with a sum in fp32 for every head, and keys and
+        // values of two ranks beside those of the piece and of the next.
+        const double rows = 2 * 128, heads = double(op.attributes.heads),
+                     hidden = heads * double(op.attributes.head_dimension);
+        const auto held = [&](model::Phase phase) {
+            return model::kernel_workspace(graph, model::OperatorId(o), phase, context, {}).value;
+        };
+        CHECK(held(model::Phase::forward) == 4 * rows * (2 * hidden + 4 * heads) + 2 * rows * 2 * hidden * 2);
+        // The queries' gradient in fp32 and row sums, and one piece's gradients of queries, keys and values.
+        CHECK(held(model::Phase::backward_input) == rows * (4 * hidden + 4 * heads) + rows * 3 * hidden * 2);
+        context.context_communication = model::ContextCommunication::all_gather;
+        CHECK(held(model::Phase::forward) == 0);
+        return;
+    }
+    FAIL("there is an attention");
+}
+
 TEST_CASE("operator-level recomputation keeps attention and every other product of a layer") {
     constexpr double hidden = 512, heads = 8, kv_heads = 2, ffn = 1024, tokens = 2 * 256;
     const auto saved = [](int layers, bool keeps_products, schedule::Recompute recompute) {
