@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "exec/context_parallel.h"
+#include "schedule/pipeline/registry.h"
 #include "tests/exec/tiny.h"
 
 namespace {
@@ -217,6 +218,28 @@ TEST_CASE("keys that pass from rank to rank train as those of whole sequences") 
     if (!more.empty()) return;
     tiny::check_equal(tiny::compare(plan, tiny::llama(3, "query_key_norm = 'per_head'")));
     tiny::check_equal(tiny::compare(plan, tiny::mixtral(3, "experts_per_token = 2\nauxiliary_loss = 0.5")));
+}
+
+TEST_CASE("keys pass on in a ring in every synchronous schedule of whole sequences") {
+    const model::ModelGraph graph = tiny::gpt(8);
+    int trained = 0;
+    for (const schedule::PipelineSchedule& candidate : schedule::pipeline_schedules()) {
+        if (candidate.is_asynchronous || candidate.is_forward_only || candidate.cuts_sequences()) continue;
+        for (const int chunks : {1, 2}) {
+            schedule::Plan plan = tiny::plan();
+            plan.schedule = candidate.name;
+            plan.layout.data = plan.layout.context = plan.layout.pipeline = 2;
+            plan.virtual_stages = chunks;
+            plan.micro_batches = 8;
+            plan.context_communication = schedule::ContextCommunication::ring;
+            core::Diagnostics diagnostics;
+            if (!schedule::make_schedule(plan, diagnostics)) continue;
+            INFO(candidate.name << ", " << chunks << " chunks");
+            tiny::check_equal(tiny::compare(plan, graph));
+            ++trained;
+        }
+    }
+    CHECK(trained >= 15);
 }
 
 TEST_CASE("in a ring keys cross as often as they are gathered") {

@@ -78,7 +78,8 @@ export function interval_of_seconds(ends) {
 // "tensor_parallel" is "tensor parallel".
 export const words = (key) => key.replaceAll("_", " ");
 
-// A plan's degree of context parallelism, "8 a2a" where its ranks exchange heads.
+// A plan's degree of context parallelism, "8 a2a" where its ranks exchange heads, "8 ring" where keys pass on.
 export function context_degree(plan) {
-  return plan.context_parallel + (plan.context_communication === "all_to_all" ? " a2a" : "");
+  const how = { all_to_all: " a2a", ring: " ring" };
+  return plan.context_parallel + (how[plan.context_communication] ?? "");
 }
