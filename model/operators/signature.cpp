@@ -46,7 +46,7 @@ std::string signature(const ModelGraph& graph, OperatorId id, const CostContext&
             text += a.soft_cap ? " soft_cap" : "";
             text += a.has_sinks ? " sinks" : "";
             text += a.has_relative_bias ? " relative_bias" : "";
-            text += passes_keys(op, context) ? fmt::format(" ring={}", context.context_parallel) : "";
+            text += passes_keys(op, context) ? fmt::format(" ring={}", ring_pieces(context)) : "";
             text += a.is_shifted ? " shifted" : "";
             text += a.probability > 0 ? " dropout" : "";
             text += context.attention == AttentionImplementation::flash     ? " flash"

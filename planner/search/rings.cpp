@@ -14,7 +14,8 @@ constexpr std::size_t most_rings = 4;
 
 void Search::note_for_ring(std::size_t i, const RankedPlan& ranked) {
     schedule::Plan plan = entries_[i].plan;
-    if (!result_.account.tries_rings || plan.layout.context == 1 ||
+    if (!result_.account.tries_rings ||
+        !plan.cost_context().communicates(plan.context_communication) ||  // one rank has all tokens
         plan.context_communication == schedule::ContextCommunication::ring)
         return;
     plan.context_communication = schedule::ContextCommunication::ring;
