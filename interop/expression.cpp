@@ -141,7 +141,8 @@ FsdpMesh Expression::fsdp_mesh() {
         refuse("context_parallel", std::to_string(context),
                "it divides state over the ranks of context parallelism too",
                "set sharding to \"gradients\" or \"parameters\", over a multiple of context_parallel ranks");
-    refuse_exchanged_heads("its context parallelism passes keys and values, not heads");
+    refuse_communication(schedule::ContextCommunication::all_to_all,
+                         "its context parallelism passes keys and values, not heads");
     if (!plan.overlaps_gradient_reduction && plan.layout.data > 1)
         refuse("overlaps_gradient_reduction", "false", "it always reduces beside the backward pass",
                "set overlaps_gradient_reduction = true");
@@ -221,15 +222,9 @@ void Expression::refuse_recompute_layers(const std::string& why) {
                "leave recompute_layers out: all layers then run again");
 }
 
-void Expression::refuse_exchanged_heads(const std::string& why) {
-    if (plan.cost_context().communicates(schedule::ContextCommunication::all_to_all))
-        refuse("context_communication", core::in_quotes(schedule::name_of(plan.context_communication)), why,
-               "set context_communication = \"all_gather\"");
-}
-
-void Expression::refuse_rings(const std::string& why) {
-    if (plan.cost_context().communicates(schedule::ContextCommunication::ring))
-        refuse("context_communication", core::in_quotes(schedule::name_of(plan.context_communication)), why,
+void Expression::refuse_communication(schedule::ContextCommunication how, const std::string& why) {
+    if (plan.cost_context().communicates(how))
+        refuse("context_communication", core::in_quotes(schedule::name_of(how)), why,
                "set context_communication = \"all_gather\"");
 }
 

@@ -109,7 +109,8 @@ std::string reshard_after_forward(Expression& e, schedule::Sharding sharding, bo
 
 void mesh(Expression& e, core::Value& parallelism) {
     const FsdpMesh mesh = e.fsdp_mesh();
-    e.refuse_rings("its context parallelism gathers keys and values");
+    e.refuse_communication(schedule::ContextCommunication::ring,
+                           "its context parallelism gathers keys and values");
     parallelism["data_parallel_replicate_degree"] = mesh.dp_replicate;
     parallelism["data_parallel_shard_degree"] = mesh.dp_shard;
     parallelism["context_parallel_degree"] = mesh.cp;

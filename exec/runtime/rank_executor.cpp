@@ -274,7 +274,7 @@ void RankExecutor::read_input(MicroBatch& state, const StagePlan& plan, TensorId
         const schedule::Plan& settings = program_.plan;
         const schedule::ParallelLayout& layout = settings.layout;
         const std::vector<std::int32_t> positions =
-            layout.context > 1 ? places_of_tokens(count, layout.context, coordinates_.data % layout.context)
+            layout.context > 1 ? places_of_tokens(count, layout.context, context_rank())
                                : std::vector<std::int32_t>();
         std::vector<std::int64_t> sequence(positions.empty() ? 0 : count);
         auto* ids = static_cast<std::int64_t*>(host);

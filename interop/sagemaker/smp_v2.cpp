@@ -70,8 +70,9 @@ std::optional<Export> write_smp_v2(const ExportSource& source, const ExportOptio
     e.refuse_shared_heads("Transformer Engine divides keys and values by whole heads");
     e.refuse_recompute(schedule::Recompute::selective, "its scripts checkpoint whole layers");
     e.refuse_recompute_layers("its scripts checkpoint every layer");
-    e.refuse_exchanged_heads("its context parallelism passes keys and values, not heads");
-    e.refuse_rings("none of its keys asks for one");
+    e.refuse_communication(schedule::ContextCommunication::all_to_all,
+                           "its context parallelism passes keys and values, not heads");
+    e.refuse_communication(schedule::ContextCommunication::ring, "none of its keys asks for one");
     core::Value hyperparameters = core::Value::table();
     hyperparameters["train_batch_size"] = plan.micro_batch;
     precision(e, hyperparameters);

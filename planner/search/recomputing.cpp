@@ -117,14 +117,9 @@ void Search::recompute_some(core::Diagnostics& diagnostics) {
 void Search::recompute_where_needed(std::size_t i) {
     const Entry& whole = entries_[i];
     if (whole.fewest_layers == 0) return;
-    Entry some;
-    some.target = whole.target;
-    some.layout = whole.layout;
-    some.group = whole.group;
-    some.plan = whole.plan;
+    Entry some = whole.beside_space();
     some.plan.recompute = schedule::Recompute::full;
     some.plan.recompute_layers = whole.fewest_layers;
-    some.stands_for = 0;
     some.time_bound = whole.time_bound;
     some.bound = value_of(some.target, some.time_bound, core::Bytes(0));
     some.rejection = constraint_violated(some.target, some.time_bound);

@@ -35,13 +35,8 @@ void Search::try_rings(core::Diagnostics& diagnostics) {
         if (is_late(share_of_waves) ||
             !tried.emplace(other.layout, other.plan.micro_batch, other.plan.recompute).second)
             continue;
-        Entry ring;
-        ring.target = other.target;
-        ring.layout = other.layout;
-        ring.group = other.group;
-        ring.plan = other.plan;
+        Entry ring = other.beside_space();
         ring.plan.context_communication = schedule::ContextCommunication::ring;
-        ring.stands_for = 0;
         add(std::move(ring));
     }
     if (!tried.empty()) search_waves(diagnostics, share_of_waves);

@@ -70,6 +70,16 @@ struct Entry {
     // Plans of the space: this one, and those that are looked at after it, if at all.
     std::size_t stands_for = 1;
     bool is_beside_space() const { return stands_for == 0; }
+    // The same plan once more, to be changed.
+    Entry beside_space() const {
+        Entry entry;
+        entry.target = target;
+        entry.layout = layout;
+        entry.group = group;
+        entry.plan = plan;
+        entry.stands_for = 0;
+        return entry;
+    }
     // Of a plan too large for memory: so many layers of each stage must run again for it to fit, by its
     // bounds. 0: none are asked for, or all must.
     int fewest_layers = 0;

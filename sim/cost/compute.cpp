@@ -29,6 +29,15 @@ constexpr double fp32_bytes = 4;
 // Operands of two bytes need this alignment, in elements, for tensor cores: 16 bytes.
 constexpr int aligned_elements = 8;
 
+// What was measured of an operator; null: nothing. Its name is made only where anything was.
+const cluster::MeasuredOperator* measured_of(
+    const std::map<std::string_view, const cluster::MeasuredOperator*>& measured,
+    const model::ModelGraph& graph, model::OperatorId id, const model::CostContext& context) {
+    if (measured.empty()) return nullptr;
+    const auto found = measured.find(model::signature(graph, id, context));
+    return found == measured.end() ? nullptr : found->second;
+}
+
 core::Seconds streaming_time(core::Bytes bytes, const cluster::DeviceSpec& device,
                              const CostConstants& constants) {
     return bytes / memory_rate(device, constants);
@@ -310,11 +319,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
             compute == core::DataType::fp8 && !model::fp8_unsupported(graph, op, plain)
                 ? compute
                 : plan.precision.activations();
-        const cluster::MeasuredOperator* entry = nullptr;
-        if (!measured.empty()) {
-            const auto found = measured.find(model::signature(graph, op, plain));
-            if (found != measured.end()) entry = found->second;
-        }
+        const cluster::MeasuredOperator* const entry = measured_of(measured, graph, op, plain);
         std::array<ComputePrice, 3> of_phase;
         const bool is_known = first_like && (*first_like)[o] < op.index;
         if (is_known) of_phase = known[(*first_like)[o]];
@@ -507,10 +512,7 @@ void ComputeCost::price_pieces(const model::ModelGraph& graph, const model::Cost
         if (plan_->has_sequence_parallelism()) pieces.rows /= plan_->layout.tensor;
         if (pieces.rows < 2) continue;
         pieces.fewer = pieces.rows / schedule::pieces_of(plan_->tensor_overlap, pieces.rows);
-        const cluster::MeasuredOperator* entry = nullptr;
-        if (!measured.empty())
-            if (const auto found = measured.find(model::signature(graph, id, plain)); found != measured.end())
-                entry = found->second;
+        const cluster::MeasuredOperator* const entry = measured_of(measured, graph, id, plain);
         const auto prices = [&](model::Phase phase, const core::Seconds* time) {
             return piece_prices(model::kernels(graph, id, phase, context), phase, pieces, time);
         };
@@ -531,11 +533,8 @@ void ComputeCost::price_rings(const model::ModelGraph& graph, const model::CostC
             rings_[o] = rings_.at((*first_like)[o]);
             continue;
         }
-        const cluster::MeasuredOperator* entry = nullptr;
-        if (!measured.empty())
-            if (const auto found = measured.find(model::signature(graph, model::OperatorId(o), plain));
-                found != measured.end())
-                entry = found->second;
+        const cluster::MeasuredOperator* const entry =
+            measured_of(measured, graph, model::OperatorId(o), plain);
         const auto prices = [&](model::Phase phase, const core::Seconds* time) {
             std::array<ComputePrice, 3> of_piece;
             const int last = model::ring_pieces(plain) - 1;
