@@ -84,20 +84,74 @@ void put_weights(Slots& rank, bool tells_chunks_apart) {
         while (waiting[kind] > 0) put(kind, slot++);
 }
 
-// Most chunks in flight; without weights of its own the rank is taken to fill free slots with them.
-int peak_of(const Slots& rank) {
-    const bool has_weights = rank.size() > weight;
-    int held = 0, peak = 0, waiting = 0;
-    for (const std::int8_t pass : passes_by_slot(rank)) {
-        if (pass == forward_down || pass == forward_up) peak = std::max(peak, ++held);
-        else if (pass == weight) --held;
-        else if (pass >= 0) ++waiting;
-        else if (!has_weights && waiting > 0) {
-            --waiting;
-            --held;
+// Chunks in flight after a slot, and weights that wait for a free one.
+struct InFlight {
+    int held = 0, waiting = 0;
+    bool operator==(const InFlight&) const = default;
+};
+
+// A rank by its slots. Without weights of its own it is taken to fill free slots with them.
+class Occupancy {
+public:
+    explicit Occupancy(const Slots& rank)
+        : has_weights_(rank.size() > weight), passes_(passes_by_slot(rank)) {
+        InFlight state;
+        for (const std::int8_t pass : passes_) {
+            before_.push_back(state);
+            state = after(state, pass);
+            peak_ = std::max(peak_, state.held);
         }
     }
-    return peak;
+
+    int peak() const { return peak_; }
+    bool is_free(int slot) const { return passes_[slot] < 0; }
+    // To an earlier slot that is free, unless more than `most` chunks are then in flight anywhere; no more
+    // are now. Behind both slots all is as it was once the same chunks are in flight and weights wait.
+    bool move(int from, int to, int most) {
+        std::swap(passes_[from], passes_[to]);
+        changed_.clear();
+        InFlight state = before_[to];
+        for (int slot = to; slot < core::count_of(passes_) && (slot <= from || state != before_[slot]);
+             ++slot) {
+            changed_.push_back(state);
+            state = after(state, passes_[slot]);
+            if (state.held > most) {
+                std::swap(passes_[from], passes_[to]);
+                return false;
+            }
+        }
+        std::copy(changed_.begin(), changed_.end(), before_.begin() + to);
+        return true;
+    }
+
+private:
+    InFlight after(InFlight state, std::int8_t pass) const {
+        if (pass == forward_down || pass == forward_up) ++state.held;
+        else if (pass == weight) --state.held;
+        else if (pass >= 0) ++state.waiting;
+        else if (!has_weights_ && state.waiting > 0) {
+            --state.waiting;
+            --state.held;
+        }
+        return state;
+    }
+
+    bool has_weights_;
+    std::vector<std::int8_t> passes_;
+    std::vector<InFlight> before_, changed_;  // each slot; of those from the one moved to on
+    int peak_ = 0;                            // of the slots as they were given
+};
+
+// The k-th least of two ascending lists, which have more than k in all.
+int least_of(const std::vector<int>& a, const std::vector<int>& b, int k) {
+    int low = std::max(0, k - core::count_of(b)), high = std::min(k, core::count_of(a));  // taken from a
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        if (a[middle] < b[k - middle - 1]) low = middle + 1;
+        else high = middle;
+    }
+    if (low == core::count_of(a)) return b[k - low];
+    return k - low == core::count_of(b) ? a[low] : std::min(a[low], b[k - low]);
 }
 
 // The slot after the last of what a pass needs: the pass of its neighbour, the one before it on its rank, its
@@ -107,10 +161,7 @@ int earliest_slot(const std::vector<Slots>& ranks, const Start& start) {
     const int pass = start.pass, k = start.micro_batch;
     int last = -1;
     if (start.pass == weight) {
-        std::vector<int> gradients = own[gradient_down];
-        gradients.insert(gradients.end(), own[gradient_up].begin(), own[gradient_up].end());
-        std::nth_element(gradients.begin(), gradients.begin() + start.micro_batch, gradients.end());
-        last = gradients[k];
+        last = least_of(own[gradient_down], own[gradient_up], k);
     } else {
         const bool is_down = start.pass == forward_down || start.pass == gradient_down;
         const int neighbour = is_down ? start.rank - 1 : start.rank + 1;
@@ -139,9 +190,8 @@ void compact(std::vector<Slots>& ranks, bool has_weights) {
     if (has_weights)
         for (Slots& rank : ranks) put_weights(rank, false);
     int most = 0;
-    for (const Slots& rank : ranks) most = std::max(most, peak_of(rank));
-    std::vector<std::vector<bool>> taken;
-    for (const Slots& rank : ranks) taken.emplace_back(last_slot(rank) + 1, false);
+    std::vector<Occupancy> occupied(ranks.begin(), ranks.end());
+    for (const Occupancy& rank : occupied) most = std::max(most, rank.peak());
     const auto last_micro_batch = core::count_of(ranks.front()[forward_down]) - 1;
     enum { starting, steady, ending } phase = starting;
     for (const Start& start : starts_of(ranks)) {
@@ -153,12 +203,10 @@ void compact(std::vector<Slots>& ranks, bool has_weights) {
             phase = ending;
         if (!stays)
             for (int earlier = earliest_slot(ranks, start); earlier < start.slot; ++earlier) {
-                if (taken[r][earlier]) continue;
+                if (!occupied[r].is_free(earlier) || !occupied[r].move(start.slot, earlier, most)) continue;
                 slot = earlier;
-                if (peak_of(ranks[r]) <= most) break;
-                slot = start.slot;
+                break;
             }
-        taken[r][slot] = true;
     }
     if (!has_weights)
         for (Slots& rank : ranks) put_weights(rank, false);
