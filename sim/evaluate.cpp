@@ -310,7 +310,7 @@ const Run* known_run(const Task& task, int micro_batches, const PricedProgram& p
 // The first one: the constants that others are compared with.
 void remember_run(const Task& task, int micro_batches, PricedProgram priced, const Contention& contention,
                   const Run& result) {
-    if (!task.options.lowered) return;
+    if (!task.options.lowered || !task.options.lowered->keeps_runs) return;
     LoweredPrograms::Entry& entry = *find_lowered(*task.options.lowered, task, micro_batches);
     if (entry.simulated) return;
     entry.simulated = std::make_shared<const SimulatedProgram>(
@@ -349,7 +349,7 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
                                   program.plan.layout.ranks() > 1 && task.options.shares_links;
         if (shares_links) contention = task.contention->find(program);
         if (const Run* known = known_run(task, micro_batches, priced, contention)) return *known;
-        if (task.options.lowered) alone = priced;
+        if (task.options.lowered && task.options.lowered->keeps_runs) alone = priced;
         if (shares_links) {
             losses = slow_overlapped(task, program, simulator_of(), simulate_options, contention, priced);
             if (!task.options.is_folded)
@@ -521,8 +521,9 @@ std::optional<Run> run_from_one(const Task& task, int total, int most, Extrapola
     if (!task.costs || !found || found->orders_by_times || task.plan.offload != schedule::Offload::none)
         return std::nullopt;
     core::Diagnostics unneeded;
-    std::optional<schedule::Schedule> whole;
+    RepeatedBlocks of_this;
     LoweredPrograms* const known = task.options.lowered;
+    RepeatedBlocks& blocks = task.options.blocks ? *task.options.blocks : known ? known->blocks : of_this;
     const int ranks = task.plan.layout.pipeline;
     // The least that can be steady, then rounds over the pipeline.
     std::vector<int> counts = {2 * ranks + 2, 2 * ranks + 3};
@@ -535,19 +536,16 @@ std::optional<Run> run_from_one(const Task& task, int total, int most, Extrapola
         if (count < longer * last || count < task.options.least_micro_batches ||
             (known && known->steady_at && count < *known->steady_at))
             continue;
-        if (!whole) whole = schedule::make_schedule(task.plan, unneeded, total);
-        if (!whole) return std::nullopt;
-        const std::optional<schedule::Schedule> order = schedule::make_schedule(task.plan, unneeded, count);
-        const std::optional<int> block = order ? repeated_block(*order, *whole) : std::nullopt;
+        const std::optional<RepeatedBlocks::Block> block = blocks.of(task.plan, count, total);
         if (!block) continue;
         is_hopeless = true;
         simulated += count;
         before = std::exchange(last, count);
-        std::optional<Run> one = run(task, count, unneeded, block);
-        const int more = whole->micro_batches - order->micro_batches;
-        if (!one || !one->steady || more % (*block * one->steady->blocks) != 0) continue;
+        std::optional<Run> one = run(task, count, unneeded, block->micro_batches);
+        const int repeats = one && one->steady ? block->micro_batches * one->steady->blocks : 0;
+        if (repeats == 0 || block->more % repeats != 0) continue;
         if (known) known->steady_at = count;
-        const double periods = double(more) / (*block * one->steady->blocks);
+        const double periods = double(block->more) / repeats;
         one->step += one->steady->period * periods;
         for (const BreakdownPart& part : breakdown_parts())
             one->breakdown.*part.part += one->block.*part.part * periods;
@@ -555,8 +553,7 @@ std::optional<Run> run_from_one(const Task& task, int total, int most, Extrapola
         made = {
             fmt::format(
                 "{} micro-batches follow from {}: the schedule is in its steady state, in which {} take {}",
-                total, count, *block * one->steady->blocks * whole->directions,
-                core::format(one->steady->period)),
+                total, count, repeats * block->directions, core::format(one->steady->period)),
             count};
         return one;
     }

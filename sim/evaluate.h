@@ -19,6 +19,7 @@
 #include "sim/cost/constants.h"
 #include "sim/cost/framework/framework_memory.h"
 #include "sim/engine/memory_sweep.h"
+#include "sim/engine/repeated_blocks.h"
 
 namespace sim {
 
@@ -105,6 +106,7 @@ struct LoweredPrograms {
         std::shared_ptr<Simulator> simulator;  // of the Program
     };
     std::vector<Entry> entries;
+    RepeatedBlocks blocks;  // where options have none
     // Micro-batches of a step that was in its steady state once.
     std::optional<int> steady_at;
     // Only differences between constants are asked for: where the schedule settles late, a line through the
@@ -114,6 +116,15 @@ struct LoweredPrograms {
     // Micro-batches of the longest of three steps that were on a straight line once: two of them say where it
     // goes.
     std::optional<int> straight_at;
+    // False: prices are others each time, so what was simulated is not kept.
+    bool keeps_runs = true;
+    // What followed from prices; the Programs stay.
+    void forget_times() {
+        for (Entry& entry : entries) entry.simulated.reset();
+        steady_at.reset();
+        line_through.reset();
+        straight_at.reset();
+    }
 };
 
 struct EvaluateOptions {
@@ -147,6 +158,8 @@ struct EvaluateOptions {
     KnownCandidates* known_candidates = nullptr;
     // Of the same graph and plan; null: every evaluation lowers its own.
     LoweredPrograms* lowered = nullptr;
+    // Of plans of any graph; null: those of `lowered`, or of this evaluation.
+    RepeatedBlocks* blocks = nullptr;
 };
 
 // The plan must have passed schedule::check_plan; a plan that does not fit memory is still evaluated (`fits`

@@ -124,6 +124,7 @@ std::vector<char> PartitionSearch::improve(std::vector<RankedPlan>& plans,
         for (std::size_t i = 0; i < moves.size(); ++i) {
             if (!results[i]) continue;
             ++account_.simulated;
+            means_.note(*results[i]);
             std::optional<RankedPlan>& better = improvements[moves[i].first].better;
             if (!better || is_better(*results[i], *better)) better = std::move(*results[i]);
         }
@@ -155,6 +156,7 @@ bool PartitionSearch::simulate(const std::vector<PartitionTask>& tasks, std::vec
         for (std::optional<RankedPlan>& result : results) {
             if (!result) continue;
             ++account_.simulated;
+            means_.note(*result);
             if (result->value >= best && (!better || !is_better(*result, *better))) continue;
             if (better && !is_better(*result, *better)) continue;
             best = std::min(best, result->value);

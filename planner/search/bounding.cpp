@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <numeric>
 
 #include "core/diagnostics.h"
@@ -17,6 +19,20 @@ namespace {
 
 // Share by which steps that follow from shorter ones may differ.
 constexpr double rounding_of_steps = 1e-6;
+// Where to begin with short steps of an order, when plans settled at these numbers of micro-batches, so many
+// each: what does not settle there is tried again with more.
+int cheapest_begin(const std::map<int, int>& settled) {
+    int best = 0;
+    double least = std::numeric_limits<double>::infinity();
+    for (const auto& [begin, plans] : settled) {
+        double cost = 0;
+        for (const auto& [at, count] : settled) cost += double(count) * (at > begin ? begin + at : begin);
+        if (cost < least) best = begin;
+        least = std::min(least, cost);
+    }
+    return best;
+}
+
 // Families opened at once.
 constexpr std::size_t opened_at_once = 16;
 
@@ -264,7 +280,8 @@ void Search::tighten_all(const std::vector<std::size_t>& loose) {
 // passes, at which hosts may catch up early, so hosts do not count where there may be copies, and at units:
 // one without parameters may then no longer wait for what one after it needs. Nothing where measured prices
 // bound no time, and where there is nothing to run beside.
-Search::TimedAlone Search::time_alone(std::size_t target, schedule::Plan plan, bool may_offload) const {
+Search::TimedAlone Search::time_alone(std::size_t target, schedule::Plan plan, bool may_offload,
+                                      sim::LoweredPrograms* lowered) const {
     const schedule::Plan& base = targets_[target].base;
     const cluster::Cluster& cluster = targets_[target].cluster;
     if (!has_priced_times(cluster) || plan.layout.ranks() == 1 ||
@@ -274,6 +291,7 @@ Search::TimedAlone Search::time_alone(std::size_t target, schedule::Plan plan, b
     options.step_only = true;
     options.known_candidates = &known_candidates_[target];
     options.counts_hosts = !may_offload;
+    if (!may_offload || plan.offload == base.offload) options.lowered = lowered;
     if (may_offload) {
         plan.offload = base.offload;
         plan.activation_loading_horizon = base.activation_loading_horizon;
@@ -291,11 +309,12 @@ sim::EvaluateOptions Search::quickest_options(std::size_t target, const schedule
                                               bool shares_links) const {
     sim::EvaluateOptions options = quick_options(plan, request_.constants);
     options.repetition = &stages_[target]->repetition();
+    options.blocks = &blocks_;
     options.shares_links = shares_links;
     const OrderOfStep order(plan.order_key(), plan.micro_batches);
     if (late_orders_.contains(order)) options.most_micro_batches.reset();
     const auto settled = settled_at_.find({order, shares_links});
-    if (settled != settled_at_.end()) options.least_micro_batches = settled->second;
+    if (settled != settled_at_.end()) options.least_micro_batches = cheapest_begin(settled->second);
     return options;
 }
 
@@ -303,8 +322,7 @@ void Search::note_order(const schedule::Plan& plan, bool shares_links, const Set
     const OrderOfStep order(plan.order_key(), plan.micro_batches);
     if (settling.is_late) late_orders_.insert(order);
     if (settling.at == 0) return;
-    int& soonest = settled_at_.try_emplace({order, shares_links}, settling.at).first->second;
-    soonest = std::min(soonest, settling.at);
+    ++settled_at_[{order, shares_links}][settling.at];
 }
 
 schedule::Plan Search::partitioned(const Entry& entry) const {

@@ -120,14 +120,20 @@ std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, 
             (looks_at_every_horizon() ? memory->peak.value >= limit.value : time_of_copies(plan) >= limit))
             return std::nullopt;
         if (!is_run(target, plan)) return std::nullopt;
-        if (!alone && !looks_at_every_horizon()) alone = time_alone(task.target, plan, may_offload).bound;
+        sim::LoweredPrograms lowered;
+        lowered.keeps_runs = false;
+        if (!alone && !looks_at_every_horizon())
+            alone = time_alone(task.target, plan, may_offload, &lowered).bound;
         if (alone && *alone >= limit) return std::nullopt;
         RankedPlan ranked;
         ranked.candidate = task.target;
         ranked.plan = plan;
         core::Diagnostics unpriced;
+        lowered.forget_times();
+        sim::EvaluateOptions options = quickest_options(task.target, plan);
+        options.lowered = &lowered;
         std::optional<sim::Evaluation> evaluation =
-            sim::evaluate(graph_, target.cluster, plan, unpriced, quickest_options(task.target, plan));
+            sim::evaluate(graph_, target.cluster, plan, unpriced, options);
         count_work(plan, evaluation);
         if (!evaluation || !evaluation->fits) return std::nullopt;
         settle(ranked, std::move(*evaluation));
@@ -174,6 +180,10 @@ void Search::search_partitions() {
     PartitionMeans means;
     means.simulate = [this](const PartitionTask& task, core::Seconds limit) {
         return simulate_partition(task, limit);
+    };
+    means.note = [this](const RankedPlan& ranked) {
+        for (const bool shares_links : {false, true})
+            note_order(ranked.plan, shares_links, Settling(ranked.evaluation));
     };
     means.limit = [this](std::size_t target, double value) { return step_limit(target, value); };
     means.least_open = least_bound();

@@ -280,7 +280,9 @@ private:
         core::Seconds bound;
         Settling settling;
     };
-    TimedAlone time_alone(std::size_t target, schedule::Plan plan, bool may_offload) const;
+    // `lowered`: gets the Programs of the plan, where it is timed as it is.
+    TimedAlone time_alone(std::size_t target, schedule::Plan plan, bool may_offload,
+                          sim::LoweredPrograms* lowered = nullptr) const;
     // quick_options(), with what the search knows: stages that are alike, short steps that are in vain.
     sim::EvaluateOptions quickest_options(std::size_t target, const schedule::Plan& plan,
                                           bool shares_links = true) const;
@@ -353,8 +355,10 @@ private:
     // between waves only, so that answers do not depend on threads.
     using OrderOfStep = std::pair<schedule::Plan::OrderKey, int>;
     std::set<OrderOfStep> late_orders_;
-    std::map<std::pair<OrderOfStep, bool>, int> settled_at_;  // and whether links are shared
-    bool is_settled_ = true;                                  // no move of a cut makes a ranked plan better
+    // And whether links are shared: how many plans have settled at how many micro-batches.
+    std::map<std::pair<OrderOfStep, bool>, std::map<int, int>> settled_at_;
+    mutable sim::RepeatedBlocks blocks_;
+    bool is_settled_ = true;                              // no move of a cut makes a ranked plan better
     std::optional<double> first_unvisited_;               // bound of the best entry that the time limit left
     std::vector<std::unique_ptr<GuardedBounds>> bounds_;  // one a layout
     mutable WorkMeter work_;
