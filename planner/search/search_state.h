@@ -312,6 +312,8 @@ private:
     void evaluate(std::size_t index, RankedPlan& ranked, std::optional<Rejection>& rejection,
                   core::Diagnostics& diagnostics) const;
     std::optional<RankedPlan> simulate_partition(const PartitionTask& task, core::Seconds limit) const;
+    std::optional<RankedPlan> simulate_lowered(std::size_t target, const schedule::Plan& plan,
+                                               sim::LoweredPrograms& lowered) const;
     core::Seconds step_limit(std::size_t target, double value) const;
     struct PartitionTasks {
         std::vector<PartitionTask> open;
