@@ -15,6 +15,10 @@ namespace {
 // nothing better in a row.
 constexpr std::size_t tightened_in_a_look = 24, timed_in_a_probe = 8, at_once = 2;
 constexpr int most_vain_probes = 3;
+// Of the limit, where nothing was found that fits: from then on it is looked for without copies to hosts.
+constexpr double patience_with_offload = 1.5;
+// Looks into a group for a plan that fits as it is, before another group is tried.
+constexpr int most_looks = 8;
 
 }  // namespace
 
@@ -109,17 +113,26 @@ std::vector<std::size_t> Search::candidates_of(const Group& group) const {
     std::vector<std::size_t> found;
     for (const std::size_t i : group.members)
         if (!entries_[i].rejection && !entries_[i].is_timed && !entries_[i].is_taken &&
-            entries_[i].bound < best_value())
+            entries_[i].bound < best_value() && !is_put_off(i))
             found.push_back(i);
     std::sort(found.begin(), found.end(),
               [&](std::size_t a, std::size_t b) { return key_of(a) < key_of(b); });
     return found;
 }
 
+// Time is up, and nothing was found.
+bool Search::needs_a_plan() const { return result_.plans.empty() && is_late(patience_with_offload); }
+
+// What must copy activations away to fit promises much, as bounds do not know how fast copies are; a plan is
+// needed first. Where none fits without, the waves after the probes find one.
+bool Search::is_put_off(std::size_t i) const {
+    return needs_a_plan() && entries_[i].plan.offload != targets_[entries_[i].target].base.offload;
+}
+
 // Its plan that promises most, with a tight bound.
 std::optional<std::size_t> Search::most_promising(Group& group) {
     look_into(group);
-    while (!is_stopped()) {
+    for (int looks = 0; !is_stopped() && !(needs_a_plan() && looks == most_looks); ++looks) {
         std::vector<std::size_t> loose;
         for (const std::size_t i : candidates_of(group)) {
             const Entry& entry = entries_[i];
@@ -186,7 +199,7 @@ std::optional<std::size_t> Probes::next_plan(bool is_over) {
             continue;
         }
         ahead_.erase(ahead_.begin());
-        if (state.plan) return state.plan;
+        if (state.plan && !search_.is_put_off(*state.plan)) return state.plan;
         look(group);
     }
     return std::nullopt;
@@ -225,12 +238,14 @@ bool Probes::probe(core::Diagnostics& diagnostics) {
     std::sort(timed_.begin(), timed_.end(),
               [&](std::size_t a, std::size_t b) { return search_.key_of(a) < search_.key_of(b); });
     timed_.erase(std::unique(timed_.begin(), timed_.end()), timed_.end());
+    std::stable_partition(timed_.begin(), timed_.end(),
+                          [&](std::size_t i) { return !search_.is_put_off(i); });
     std::vector<std::size_t> taken = timed_;
     taken.resize(std::min(at_once, taken.size()));
     search_.simulate(taken, diagnostics);
     bool has_more = true;
     const auto goes_on = [&] {
-        return !is_late() || (search_.result_.plans.empty() && !search_.is_late(patience));
+        return !is_late() || (search_.result_.plans.empty() && !search_.is_late(patience_with_offload));
     };
     while (has_more && goes_on()) has_more = search_.pursue(diagnostics);
     for (const std::size_t i : untimed) look(search_.entries_[i].group);

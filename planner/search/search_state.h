@@ -300,6 +300,8 @@ private:
     void look_into(Group& group);
     std::vector<std::size_t> candidates_of(const Group& group) const;
     std::optional<std::size_t> most_promising(Group& group);
+    bool needs_a_plan() const;
+    bool is_put_off(std::size_t i) const;
 
     void look_for_shortfall();
     void keep_shortfall(Shortfall shortfall);
