@@ -188,8 +188,9 @@ void Search::search_partitions() {
         return simulate_partition(task, limit);
     };
     means.note = [this](const RankedPlan& ranked) {
-        for (const bool shares_links : {false, true})
-            note_order(ranked.plan, shares_links, Settling(ranked.evaluation));
+        Settling settling(ranked.evaluation);
+        settling.is_late = false;  // other partitions of the order need not be
+        for (const bool shares_links : {false, true}) note_order(ranked.plan, shares_links, settling);
     };
     means.limit = [this](std::size_t target, double value) { return step_limit(target, value); };
     means.least_open = least_bound();
