@@ -243,6 +243,12 @@ LoweredPrograms::Entry* find_lowered(LoweredPrograms& known, const Task& task, i
     return nullptr;
 }
 
+// Null: what follows from prices is not kept.
+LoweredPrograms* kept_runs(const Task& task) {
+    LoweredPrograms* const lowered = task.options.lowered;
+    return lowered && lowered->keeps_runs ? lowered : nullptr;
+}
+
 // Null where the plan's schedule cannot have so many micro-batches.
 std::shared_ptr<const schedule::Program> lowered_program(const Task& task, int micro_batches,
                                                          core::Diagnostics& diagnostics) {
@@ -297,8 +303,9 @@ bool is_same(const Communication& a, const Communication& b) {
 // Null where constants have changed a price since the first simulation.
 const Run* known_run(const Task& task, int micro_batches, const PricedProgram& priced,
                      const Contention& contention) {
-    if (!task.options.lowered) return nullptr;
-    const SimulatedProgram* known = find_lowered(*task.options.lowered, task, micro_batches)->simulated.get();
+    LoweredPrograms* const kept = kept_runs(task);
+    if (!kept) return nullptr;
+    const SimulatedProgram* known = find_lowered(*kept, task, micro_batches)->simulated.get();
     const bool is_known =
         known && known->priced.durations.of == priced.durations.of && known->priced.host == priced.host &&
         known->framework == task.framework && known->overlap_loss == task.options.constants.overlap_loss &&
@@ -310,8 +317,9 @@ const Run* known_run(const Task& task, int micro_batches, const PricedProgram& p
 // The first one: the constants that others are compared with.
 void remember_run(const Task& task, int micro_batches, PricedProgram priced, const Contention& contention,
                   const Run& result) {
-    if (!task.options.lowered || !task.options.lowered->keeps_runs) return;
-    LoweredPrograms::Entry& entry = *find_lowered(*task.options.lowered, task, micro_batches);
+    LoweredPrograms* const kept = kept_runs(task);
+    if (!kept) return;
+    LoweredPrograms::Entry& entry = *find_lowered(*kept, task, micro_batches);
     if (entry.simulated) return;
     entry.simulated = std::make_shared<const SimulatedProgram>(
         SimulatedProgram{std::move(priced), contention.communications, task.options.constants.overlap_loss,
@@ -349,7 +357,7 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
                                   program.plan.layout.ranks() > 1 && task.options.shares_links;
         if (shares_links) contention = task.contention->find(program);
         if (const Run* known = known_run(task, micro_batches, priced, contention)) return *known;
-        if (task.options.lowered && task.options.lowered->keeps_runs) alone = priced;
+        if (kept_runs(task)) alone = priced;
         if (shares_links) {
             losses = slow_overlapped(task, program, simulator_of(), simulate_options, contention, priced);
             if (!task.options.is_folded)
@@ -522,8 +530,8 @@ std::optional<Run> run_from_one(const Task& task, int total, int most, Extrapola
         return std::nullopt;
     core::Diagnostics unneeded;
     RepeatedBlocks of_this;
-    LoweredPrograms* const known = task.options.lowered;
-    RepeatedBlocks& blocks = task.options.blocks ? *task.options.blocks : known ? known->blocks : of_this;
+    RepeatedBlocks& blocks = task.options.blocks ? *task.options.blocks : of_this;
+    LoweredPrograms* const known = kept_runs(task);
     const int ranks = task.plan.layout.pipeline;
     // The least that can be steady, then rounds over the pipeline.
     std::vector<int> counts = {2 * ranks + 2, 2 * ranks + 3};
@@ -571,7 +579,7 @@ std::optional<Run> run_extrapolated(const Task& task, int total, int most, Extra
     const int period = period_of(task.plan);
     if (total <= most || most < steps_of_a_line * period) return std::nullopt;
     core::Diagnostics unneeded;  // a count the schedule does not allow: the whole step is simulated instead
-    LoweredPrograms* const known = task.options.lowered;
+    LoweredPrograms* const known = kept_runs(task);
     const bool was_straight = known && known->straight_at;
     // The shortest has a round of micro-batches and more; all are congruent to the total.
     int count = was_straight ? *known->straight_at - period : period + total % period;

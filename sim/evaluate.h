@@ -106,7 +106,7 @@ struct LoweredPrograms {
         std::shared_ptr<Simulator> simulator;  // of the Program
     };
     std::vector<Entry> entries;
-    RepeatedBlocks blocks;  // where options have none
+    RepeatedBlocks blocks;
     // Micro-batches of a step that was in its steady state once.
     std::optional<int> steady_at;
     // Only differences between constants are asked for: where the schedule settles late, a line through the
@@ -116,15 +116,9 @@ struct LoweredPrograms {
     // Micro-batches of the longest of three steps that were on a straight line once: two of them say where it
     // goes.
     std::optional<int> straight_at;
-    // False: prices are others each time, so what was simulated is not kept.
+    // False: evaluations differ in more than constants. Programs are kept and nothing that followed from
+    // prices.
     bool keeps_runs = true;
-    // What followed from prices; the Programs stay.
-    void forget_times() {
-        for (Entry& entry : entries) entry.simulated.reset();
-        steady_at.reset();
-        line_through.reset();
-        straight_at.reset();
-    }
 };
 
 struct EvaluateOptions {
@@ -158,7 +152,7 @@ struct EvaluateOptions {
     KnownCandidates* known_candidates = nullptr;
     // Of the same graph and plan; null: every evaluation lowers its own.
     LoweredPrograms* lowered = nullptr;
-    // Of plans of any graph; null: those of `lowered`, or of this evaluation.
+    // Of plans of any graph; null: an evaluation looks for its own.
     RepeatedBlocks* blocks = nullptr;
 };
 

@@ -31,7 +31,7 @@ struct PartitionMeans {
     // A plan with its partition, simulated; nothing where it does not fit, a constraint is violated, or its
     // copies of offloaded activations alone take longer than the limit.
     std::function<std::optional<RankedPlan>(const PartitionTask&, core::Seconds limit)> simulate;
-    // Of every plan that was simulated: by one thread, in an order that does not depend on threads.
+    // Told every plan that simulate() gave: by one thread, in an order that does not depend on threads.
     std::function<void(const RankedPlan&)> note;
     // Steps of this length or longer are no better than the value, or violate a constraint.
     std::function<core::Seconds(std::size_t target, double value)> limit;

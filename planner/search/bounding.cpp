@@ -19,6 +19,9 @@ namespace {
 
 // Share by which steps that follow from shorter ones may differ.
 constexpr double rounding_of_steps = 1e-6;
+// Families opened at once.
+constexpr std::size_t opened_at_once = 16;
+
 // Where to begin with short steps of an order, when plans settled at these numbers of micro-batches, so many
 // each: what does not settle there is tried again with more.
 int cheapest_begin(const std::map<int, int>& settled) {
@@ -32,9 +35,6 @@ int cheapest_begin(const std::map<int, int>& settled) {
     }
     return best;
 }
-
-// Families opened at once.
-constexpr std::size_t opened_at_once = 16;
 
 }  // namespace
 

@@ -92,25 +92,6 @@ PartitionTask Search::task_of(const RankedPlan& ranked) const {
     return task;
 }
 
-// Nothing where it does not fit or violates a constraint. `lowered`: Programs of the plan, or of none.
-std::optional<RankedPlan> Search::simulate_lowered(std::size_t target, const schedule::Plan& plan,
-                                                   sim::LoweredPrograms& lowered) const {
-    lowered.forget_times();
-    sim::EvaluateOptions options = quickest_options(target, plan);
-    options.lowered = &lowered;
-    core::Diagnostics unpriced;
-    std::optional<sim::Evaluation> evaluation =
-        sim::evaluate(graph_, targets_[target].cluster, plan, unpriced, options);
-    count_work(plan, evaluation);
-    if (!evaluation || !evaluation->fits) return std::nullopt;
-    RankedPlan ranked;
-    ranked.candidate = target;
-    ranked.plan = plan;
-    settle(ranked, std::move(*evaluation));
-    if (constraint_violated(target, ranked.evaluation.step_time)) return std::nullopt;
-    return ranked;
-}
-
 // In the memory of the device if it can be, else with the longest horizon of offload with which it fits, or a
 // shorter one that is better than the best; where memory decides, with whatever needs least. `limit`: steps
 // that are as long are of no use, or as much memory in bytes.
@@ -144,7 +125,12 @@ std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, 
         if (!alone && !looks_at_every_horizon())
             alone = time_alone(task.target, plan, may_offload, &lowered).bound;
         if (alone && *alone >= limit) return std::nullopt;
-        return simulate_lowered(task.target, plan, lowered);
+        RankedPlan ranked;
+        ranked.candidate = task.target;
+        ranked.plan = plan;
+        core::Diagnostics unpriced;
+        if (simulate_plan(ranked, unpriced, &lowered)) return std::nullopt;
+        return ranked;
     };
     std::optional<RankedPlan> ranked = try_plan(task.plan);
     if (may_offload && (!ranked || looks_at_every_horizon())) {

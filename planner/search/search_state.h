@@ -313,9 +313,9 @@ private:
     void tighten(Entry& entry);
     void evaluate(std::size_t index, RankedPlan& ranked, std::optional<Rejection>& rejection,
                   core::Diagnostics& diagnostics) const;
+    std::optional<Rejection> simulate_plan(RankedPlan& ranked, core::Diagnostics& diagnostics,
+                                           sim::LoweredPrograms* lowered = nullptr) const;
     std::optional<RankedPlan> simulate_partition(const PartitionTask& task, core::Seconds limit) const;
-    std::optional<RankedPlan> simulate_lowered(std::size_t target, const schedule::Plan& plan,
-                                               sim::LoweredPrograms& lowered) const;
     core::Seconds step_limit(std::size_t target, double value) const;
     struct PartitionTasks {
         std::vector<PartitionTask> open;
@@ -355,13 +355,13 @@ private:
     void leave_open(double value) { open_ = open_ ? std::min(*open_, value) : value; }
     core::Seconds least_step(const cluster::Cluster& cluster) const;
     std::vector<std::optional<core::Seconds>> least_steps_;  // of the targets
-    // Of orders, by their micro-batches: of a plan that was found to settle late, or the soonest. Added to
-    // between waves only, so that answers do not depend on threads.
+    // Of orders, by their micro-batches: of a plan that was found to settle late, or, by whether links are
+    // shared, how many plans settled at how many. Added to by the thread that searches alone, so that answers
+    // do not depend on threads.
     using OrderOfStep = std::pair<schedule::Plan::OrderKey, int>;
     std::set<OrderOfStep> late_orders_;
-    // And whether links are shared: how many plans have settled at how many micro-batches.
     std::map<std::pair<OrderOfStep, bool>, std::map<int, int>> settled_at_;
-    mutable sim::RepeatedBlocks blocks_;
+    mutable sim::RepeatedBlocks blocks_;                  // of its orders
     bool is_settled_ = true;                              // no move of a cut makes a ranked plan better
     std::optional<double> first_unvisited_;               // bound of the best entry that the time limit left
     std::vector<std::unique_ptr<GuardedBounds>> bounds_;  // one a layout

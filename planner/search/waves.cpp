@@ -72,28 +72,27 @@ Search::Wave Search::late_wave() {
 void Search::evaluate(std::size_t index, RankedPlan& ranked, std::optional<Rejection>& rejection,
                       core::Diagnostics& diagnostics) const {
     const Entry& entry = entries_[index];
-    const Target& target = targets_[entry.target];
     ranked.candidate = entry.target;
     ranked.plan = partitioned(entry);
-    if (!is_run(target, ranked.plan)) {
-        rejection = Rejection::not_run;
-        return;
-    }
-    std::optional<sim::Evaluation> evaluation = sim::evaluate(
-        graph_, target.cluster, ranked.plan, diagnostics, quickest_options(entry.target, entry.plan));
-    count_work(entry.plan, evaluation);
-    if (!evaluation) {
-        rejection = Rejection::no_figure;
-        return;
-    }
+    rejection =
+        is_run(targets_[entry.target], ranked.plan) ? simulate_plan(ranked, diagnostics) : Rejection::not_run;
+}
+
+// What a simulation says of its plan, and why it is out of the question, if it is. `lowered`: Programs of the
+// plan, or of none.
+std::optional<Rejection> Search::simulate_plan(RankedPlan& ranked, core::Diagnostics& diagnostics,
+                                               sim::LoweredPrograms* lowered) const {
+    sim::EvaluateOptions options = quickest_options(ranked.candidate, ranked.plan);
+    options.lowered = lowered;
+    std::optional<sim::Evaluation> evaluation =
+        sim::evaluate(graph_, targets_[ranked.candidate].cluster, ranked.plan, diagnostics, options);
+    count_work(ranked.plan, evaluation);
+    if (!evaluation) return Rejection::no_figure;
     settle(ranked, std::move(*evaluation));
-    if (!ranked.evaluation.fits) {
-        rejection = ranked.evaluation.peak_memory > ranked.evaluation.available_memory
-                        ? Rejection::simulated_peak
-                        : Rejection::host_memory;
-        return;
-    }
-    rejection = constraint_violated(entry.target, ranked.evaluation.step_time);
+    if (!ranked.evaluation.fits)
+        return ranked.evaluation.peak_memory > ranked.evaluation.available_memory ? Rejection::simulated_peak
+                                                                                  : Rejection::host_memory;
+    return constraint_violated(ranked.candidate, ranked.evaluation.step_time);
 }
 
 // A simulation, and what follows from it.

@@ -63,6 +63,7 @@ std::optional<LogFigures> predict_logarithms(const model::ModelGraph& graph, con
     options.most_micro_batches = most_micro_batches;
     options.verifies = false;
     options.lowered = lowered;
+    options.blocks = lowered ? &lowered->blocks : nullptr;
     core::Diagnostics unneeded;
     const std::optional<Evaluation> result = evaluate(graph, cluster, plan, unneeded, options);
     if (!result) return std::nullopt;
