@@ -132,7 +132,7 @@ bool Search::is_put_off(std::size_t i) const {
 // Its plan that promises most, with a tight bound.
 std::optional<std::size_t> Search::most_promising(Group& group) {
     look_into(group);
-    for (int looks = 0; !is_stopped() && !(needs_a_plan() && looks == most_looks); ++looks) {
+    for (int looks = 0; !is_stopped() && !(needs_a_plan() && looks >= most_looks); ++looks) {
         std::vector<std::size_t> loose;
         for (const std::size_t i : candidates_of(group)) {
             const Entry& entry = entries_[i];
