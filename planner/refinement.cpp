@@ -87,6 +87,24 @@ void add_shardings(const Plan& plan, std::vector<Plan>& plans) {
     }
 }
 
+// Of as many stages; those that cut sequences divide them by an axis of their own.
+void add_schedules(const Plan& plan, std::vector<Plan>& plans) {
+    if (plan.layout.pipeline == 1 || plan.passes_per_micro_batch() > 1) return;
+    for (const schedule::PipelineSchedule& order : schedule::pipeline_schedules()) {
+        if (!is_searched(order) || order.cuts_sequences() || order.name == plan.schedule) continue;
+        schedule::PipelineShape shape;
+        shape.ranks = plan.layout.pipeline;
+        shape.chunks = plan.virtual_stages;
+        shape.micro_batches = plan.micro_batches;
+        if (plan.schedule_parameters.index() == order.parameters.index())
+            shape.parameters = plan.schedule_parameters;
+        if (schedule::unsupported(order, shape)) continue;
+        plans.push_back(plan);
+        plans.back().schedule = order.name;
+        plans.back().schedule_parameters = shape.parameters;
+    }
+}
+
 }  // namespace
 
 std::vector<Plan> refinements(const Plan& plan, bool was_refined) {
@@ -96,6 +114,7 @@ std::vector<Plan> refinements(const Plan& plan, bool was_refined) {
     add_buckets(plan, plans);
     add_layers(plan, plans);
     if (was_refined) add_shardings(plan, plans);
+    if (was_refined) add_schedules(plan, plans);
     return plans;
 }
 
