@@ -305,7 +305,7 @@ const Bounds::Collectives& Bounds::collectives(const schedule::Plan& plan, model
     const model::OperatorRange like = stages_.first_like(range);
     const auto [entry, is_new] = caches_of(plan).collectives.try_emplace(
         {plan.micro_batch, recomputation_key(plan), plan.sequence_parallel, GradientHandling(plan),
-         like.begin, like.end, pipeline_rank, plan.passes_per_micro_batch(), segment});
+         like.begin, like.end, pipeline_rank % unlike_places(plan), plan.passes_per_micro_batch(), segment});
     Collectives& times = entry->second;
     if (!is_new) return times;
     const auto add = [&](const Collectives& part, int count) {
@@ -373,7 +373,7 @@ const schedule::Schedule* Bounds::timed_order(const schedule::Plan& plan) {
 core::Seconds Bounds::time_of_work(const schedule::Plan& plan) {
     if (!has_priced_times(cluster_)) return core::Seconds(0);
     const model::OperatorRange all{0, core::count_of(stages_.graph().operators)};
-    const int ranks = places_alike(plan) ? 1 : plan.layout.pipeline;
+    const int ranks = std::min(unlike_places(plan), plan.layout.pipeline);
     std::optional<core::Seconds> least;
     for (int rank = 0; rank < ranks; ++rank) {
         core::Seconds device, host;
@@ -427,7 +427,7 @@ const Bounds::Whole& Bounds::whole(const schedule::Plan& plan) {
 // units. A reduced bucket is closed once it has reached its size, so none is larger than that and the largest
 // parameter; and prices are concave, so many buckets take no less than so large ones.
 core::Seconds Bounds::time_of_shards(const schedule::Plan& plan) {
-    if (!plan.shards(schedule::Sharding::gradients) || !replicas_alike(plan)) return core::Seconds(0);
+    if (!plan.shards(schedule::Sharding::gradients) || unlike_replicas(plan) > 1) return core::Seconds(0);
     const model::OperatorRange all{0, static_cast<std::int32_t>(stages_.graph().operators.size())};
     const double passes = double(plan.micro_batches) * plan.passes_per_micro_batch();
     const int pipeline = plan.layout.pipeline;
@@ -443,7 +443,7 @@ core::Seconds Bounds::time_of_shards(const schedule::Plan& plan) {
         return one * (std::max(0.0, elements - stages_.tied_elements(plan)) / most * passes / pipeline);
     }
     core::Seconds bound = (of_all.gathered * 2 + of_all.scattered) * (passes / pipeline);
-    if (!places_alike(plan)) return bound;
+    if (unlike_places(plan) > 1) return bound;
     const Whole& model = whole(plan);
     const double loss = stages_.constants().overlap_loss, micro_batches = plan.micro_batches;
     // As in time_of_passes, of all ranks together.
@@ -463,7 +463,7 @@ core::Seconds Bounds::time_of_any_partition(const schedule::Plan& plan) {
     core::Seconds bound = time_of_shards(plan);
     const schedule::PipelineSchedule* schedule = schedule::find_pipeline_schedule(plan.schedule);
     const int pipeline = plan.layout.pipeline;
-    if (plan.virtual_stages == 1 && pipeline > 1 && schedule && places_alike(plan)) {
+    if (plan.virtual_stages == 1 && pipeline > 1 && schedule && unlike_places(plan) == 1) {
         const Whole& model = whole(plan);
         const double micro_batches = plan.micro_batches;
         const double share = schedule->splits_backward ? model.forward : model.there_and_back;
@@ -474,8 +474,8 @@ core::Seconds Bounds::time_of_any_partition(const schedule::Plan& plan) {
     return bound * claimed_share;
 }
 
-bool Bounds::places_alike(const schedule::Plan& plan) const {
-    return !exchanges_in_passes(plan) || replicas_alike(plan);
+int Bounds::unlike_places(const schedule::Plan& plan) const {
+    return exchanges_in_passes(plan) ? unlike_replicas(plan) : 1;
 }
 
 bool Bounds::state_never_fits(const schedule::Plan& plan) {
@@ -568,17 +568,16 @@ Bounds::StagePasses Bounds::stage_passes(const schedule::Plan& plan, const sched
 std::vector<Bounds::StagePasses> Bounds::all_passes(const schedule::Plan& plan,
                                                     const schedule::Schedule& order) {
     const bool splits = splits_backward(order);
-    const bool is_alike = places_alike(plan);
+    const int unlike = unlike_places(plan);
     const std::vector<model::OperatorRange>& ranges = *stages_.stages(plan);
     std::vector<StagePasses> stages;
     // Of stages that are alike, at places that are: what the model has in its middle is most of it.
     std::map<std::tuple<std::int32_t, std::int32_t, int, bool, bool>, std::size_t> first;
     for (const std::int32_t s : core::indices(ranges)) {
         const model::OperatorRange like = stages_.first_like(ranges[s]);
-        const auto [known, is_new] =
-            first.try_emplace({like.begin, like.end, is_alike ? 0 : schedule::rank_of_stage(order, s), s == 0,
-                               s + 1 == order.stages},
-                              stages.size());
+        const auto [known, is_new] = first.try_emplace(
+            {like.begin, like.end, schedule::rank_of_stage(order, s) % unlike, s == 0, s + 1 == order.stages},
+            stages.size());
         stages.push_back(is_new ? stage_passes(plan, order, splits, s, ranges[s]) : stages[known->second]);
     }
     return stages;
@@ -715,14 +714,13 @@ const Bounds::Sends& Bounds::sends(const schedule::Plan& plan, const schedule::S
 }
 
 // Replicas of whole nodes lie alike at every pipeline coordinate, as nodes do.
-bool Bounds::replicas_alike(const schedule::Plan& plan) const {
-    return plan.layout.order.starts_with('P') &&
-           (plan.layout.tensor * plan.layout.data) % cluster_.instance.devices == 0;
+int Bounds::unlike_replicas(const schedule::Plan& plan) const {
+    return sim::unlike_places(plan.layout, cluster_);
 }
 
 const Bounds::Traffic& Bounds::traffic(const schedule::Plan& plan, model::OperatorRange stage,
                                        int pipeline_rank) {
-    const int rank = replicas_alike(plan) ? 0 : pipeline_rank;
+    const int rank = pipeline_rank % unlike_replicas(plan);
     const model::OperatorRange like = stages_.first_like(stage);
     const auto [entry, is_new] =
         caches_of(plan).traffic.try_emplace({like.begin, like.end, rank, plan.sequence_parallel,

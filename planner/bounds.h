@@ -154,9 +154,9 @@ public:
     // Memory of a rank for state and activations, of which the latter take more by the share that is lost.
     core::Bytes room(const schedule::Plan& plan, int pipeline_rank);
     double fragmentation() const { return 1 + cluster_.instance.device.fragmentation; }
-    // Do all pipeline ranks exchange what belongs to a pass over the same links? Their stages then cost the
-    // same wherever they lie.
-    bool places_alike(const schedule::Plan& plan) const;
+    // Of how many pipeline ranks, from the first on, stages may cost differently by where they lie: rank r
+    // exchanges what belongs to a pass as r modulo that many does.
+    int unlike_places(const schedule::Plan& plan) const;
     // The plan's order, if prices of the device bound its time. Null: times bound nothing.
     const schedule::Schedule* timed_order(const schedule::Plan& plan);
     // Share of a bound that is claimed: bounds add up the prices of whole passes where the simulator adds
@@ -190,7 +190,8 @@ private:
         core::Seconds crowding;
         double largest_share = 0;
     };
-    bool replicas_alike(const schedule::Plan& plan) const;
+    // The same of what replicas exchange.
+    int unlike_replicas(const schedule::Plan& plan) const;
     const Traffic& traffic(const schedule::Plan& plan, model::OperatorRange stage, int pipeline_rank);
     Traffic traffic_of(const schedule::Plan& plan, model::OperatorRange stage, int pipeline_rank);
     // Of one micro-batch through the whole model.

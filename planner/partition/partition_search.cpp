@@ -18,6 +18,10 @@ namespace {
 // Plans walked and partitions simulated before results are looked at; fixed, so that the answer does not
 // depend on the threads.
 constexpr std::size_t looked_at_at_once = 1024, walked_at_once = 64, simulated_at_once = 4;
+// A walk of a plan of many stages takes as long as thousands of short ones: of those fewer at once, so that
+// a limit is not overrun.
+constexpr std::size_t fewest_walked_at_once = 4, walked_at_first = 16;
+constexpr core::Seconds long_wave(0.5);  // of work
 // Partial partitions visited for one plan: less than a tenth of a second.
 constexpr std::size_t most_visited = 40'000;
 constexpr int most_tries_of_a_walk = 5;
@@ -339,10 +343,13 @@ std::vector<PartitionSearch::OpenTask> PartitionSearch::walk_all(const Tasks& ta
                                                                  double& best) {
     std::vector<OpenTask> left;
     bool is_late = false;
-    for (std::size_t begin = 0; begin < open.size(); begin += walked_at_once) {
+    std::size_t at_once = walked_at_first;
+    for (std::size_t begin = 0, end = 0; begin < open.size(); begin = end) {
         is_late = is_late || means_.is_late();
+        end = std::min(open.size(), begin + at_once);
+        const core::Seconds spent = means_.work->spent();
         std::vector<OpenTask> looked_at;
-        for (std::size_t i = begin; i < std::min(open.size(), begin + walked_at_once); ++i) {
+        for (std::size_t i = begin; i < end; ++i) {
             if (open[i].least >= means_.limit(tasks[open[i].task].target, best)) ++account_.excluded;
             else (is_late ? left : looked_at).push_back(open[i]);
         }
@@ -352,6 +359,8 @@ std::vector<PartitionSearch::OpenTask> PartitionSearch::walk_all(const Tasks& ta
         for_each_of(tasks, wave, [&](StageTable& table, std::size_t i) {
             found[i] = walk(table, tasks[wave[i]], looked_at[i].least, best, most_found);
         });
+        at_once = means_.work->spent() - spent > long_wave ? std::max(at_once / 2, fewest_walked_at_once)
+                                                           : std::min(at_once * 2, walked_at_once);
         std::vector<Option> options;
         for (std::size_t i = 0; i < wave.size(); ++i) {
             if (found[i].complete_below < means_.limit(tasks[wave[i]].target, best))

@@ -2,8 +2,8 @@
 
 namespace planner {
 
-// Where nothing is exchanged within a stage, its pipeline rank does not matter, only whether messages arrive
-// from before and from behind.
+// `rank`: the first that is placed alike. Beside it matters only whether messages arrive from before and from
+// behind.
 StageTable::Key StageTable::key(const schedule::Plan& plan, bool splits, int rank, int place) const {
     return {plan.micro_batch,
             plan.tensor_overlap,
@@ -19,7 +19,7 @@ StageTable::Key StageTable::key(const schedule::Plan& plan, bool splits, int ran
 
 StageTable::Row& StageTable::row(const schedule::Plan& plan, const schedule::Schedule& order, bool splits,
                                  int stage) {
-    const int rank = bounds_.places_alike(plan) ? 0 : schedule::rank_of_stage(order, stage);
+    const int rank = schedule::rank_of_stage(order, stage) % bounds_.unlike_places(plan);
     const bool is_single = order.stages == order.ranks;
     const int place = !is_single ? 0 : 1 + (stage > 0 ? 1 : 0) + (stage + 1 < order.stages ? 2 : 0);
     Row& row = rows_[key(plan, splits, rank, place)];

@@ -1,6 +1,7 @@
 #include "sim/cost/collective/collective.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <string>
 
@@ -40,6 +41,12 @@ std::optional<core::Seconds> measured_exchange(const cluster::Cluster& cluster, 
 
 }  // namespace
 
+int unlike_places(const schedule::ParallelLayout& layout, const cluster::Cluster& cluster) {
+    const int of_a_node = cluster::ranks_of_a_node(cluster);
+    const bool repeats = layout.order.starts_with('P') && layout.ranks() <= of_a_node * cluster.nodes;
+    return repeats ? of_a_node / std::gcd(of_a_node, layout.tensor * layout.data) : layout.pipeline;
+}
+
 CommunicationCost::CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster,
                                      const CostConstants& constants, KnownCandidates& known)
     : CommunicationCost(plan, cluster, constants) {
@@ -54,22 +61,20 @@ CommunicationCost::CommunicationCost(const schedule::Plan& plan, const cluster::
                                      host_time(cluster.instance.device.architecture, constants))),
       most_live_elements_(framework_memory(plan.framework, constants).live_parameter_elements),
       cluster_(cluster),
-      has_whole_nodes_(plan.layout.order.starts_with('P') &&
-                       plan.layout.tensor * plan.layout.data % cluster::ranks_of_a_node(cluster) == 0 &&
-                       plan.layout.ranks() <= cluster::ranks_of_a_node(cluster) * cluster.nodes),
+      unlike_places_(unlike_places(plan.layout, cluster)),
       collective_network_(cluster, nccl_nvlink_efficiency(cluster.instance.device),
                           network_terms(cluster, constants, traits_)),
       transfer_network_(cluster, std::nullopt, network_terms(cluster, constants, traits_)) {}
 
 CommunicationCost::Participants CommunicationCost::first_like(Participants participants) const {
-    if (has_whole_nodes_ && participants.tied_ranks.empty() &&
-        participants.group != schedule::GroupKind::tied_stages)
-        participants.pipeline = 0;
+    if (participants.tied_ranks.empty() && participants.group != schedule::GroupKind::tied_stages)
+        participants.pipeline = first_like(participants.pipeline);
     return participants;
 }
 
 int CommunicationCost::nodes_before(int pipeline) const {
-    return pipeline * (plan_.layout.tensor * plan_.layout.data / cluster::ranks_of_a_node(cluster_));
+    return (pipeline - first_like(pipeline)) * plan_.layout.tensor * plan_.layout.data /
+           cluster::ranks_of_a_node(cluster_);
 }
 
 std::vector<int> CommunicationCost::members(const Participants& participants,
@@ -149,7 +154,7 @@ const CommunicationCost::Candidates& CommunicationCost::candidates(const Partici
     const auto [entry, is_new] = candidates_.try_emplace(participants);
     if (!is_new) return entry->second;
     std::optional<GroupPattern> pattern;
-    if (known_ && has_whole_nodes_ && participants.pipeline == 0 && participants.tied_ranks.empty())
+    if (known_ && unlike_places_ == 1 && participants.pipeline == 0 && participants.tied_ranks.empty())
         pattern =
             pattern_of(plan_, participants.kind, participants.group, cluster::ranks_of_a_node(cluster_));
     if (pattern) {
@@ -342,10 +347,10 @@ std::string CommunicationCost::algorithm(CollectiveKind kind, schedule::GroupKin
 
 const CommunicationCost::Transfer& CommunicationCost::transfer_between(int from, int to) {
     const auto [entry, is_new] = transfers_.try_emplace(std::pair(from, to));
-    if (is_new && has_whole_nodes_ && std::min(from, to) > 0) {
-        const int before = std::min(from, to);
+    if (const int lower = std::min(from, to); is_new && first_like(lower) != lower) {
+        const int before = lower - first_like(lower);
         const Transfer& first = transfer_between(from - before, to - before);
-        entry->second = {first.cost, transfer_network_.moved(first.links, nodes_before(before))};
+        entry->second = {first.cost, transfer_network_.moved(first.links, nodes_before(lower))};
     } else if (is_new) {
         const schedule::ParallelLayout& layout = plan_.layout;
         Groups pairs;

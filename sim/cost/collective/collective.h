@@ -24,6 +24,10 @@ namespace sim {
 
 class KnownCandidates;
 
+// How many pipeline coordinates lie differently on nodes: coordinate r lies as r modulo that many does, on
+// other nodes. All of them where nodes do not repeat along the pipeline.
+int unlike_places(const schedule::ParallelLayout& layout, const cluster::Cluster& cluster);
+
 // Prices are of all ranks at one pipeline coordinate working at the same time: their groups of one kind share
 // links (eight data-parallel rings share four network cards). Other pipeline coordinates are not counted
 // against them. Not thread-safe: one object an evaluation.
@@ -101,8 +105,10 @@ private:
         auto operator<=>(const Participants&) const = default;
     };
 
-    // Groups of the first pipeline coordinate that are like these, on other nodes; else these.
+    // Groups of the first pipeline coordinate whose groups are like these, on other nodes.
     Participants first_like(Participants participants) const;
+    int first_like(int pipeline) const { return pipeline % unlike_places_; }
+    // Between the coordinate and the first that is like it.
     int nodes_before(int pipeline) const;
     std::int32_t device_of(int rank) const;
     std::vector<int> members(const Participants& participants, schedule::RankCoordinates at) const;
@@ -126,8 +132,7 @@ private:
     core::Seconds list_entry_;       // host time of one entry of a list that is gathered into
     double most_live_elements_ = 0;  // gathered parameters that stay for reuse; zero = no limit is known
     const cluster::Cluster& cluster_;
-    // Has every pipeline coordinate whole nodes of its own? All then communicate alike.
-    bool has_whole_nodes_ = false;
+    int unlike_places_ = 1;
     Network collective_network_, transfer_network_;
     KnownCandidates* known_ = nullptr;                                  // null: links are kept
     mutable std::map<std::pair<schedule::GroupKind, int>, int> sizes_;  // of groups, by pipeline coordinate
