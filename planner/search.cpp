@@ -180,7 +180,7 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
         is_settled_ = result_.account.is_refined = false;
     // Every plan of the space is in exactly one part of the account.
     close_queue();
-    if (result_.plans.empty()) look_for_shortfall();
+    if (lacks_plan()) look_for_shortfall();
     // Values of the plans kept are those of their whole steps, best first.
     simulate_whole();
     if (request_.keeps_front)

@@ -71,6 +71,8 @@ struct SearchRequest {
     bool recomputes_some = false;
     // Of the plans that divide samples, those that could gain most also pass keys on in a ring.
     bool tries_rings = false;
+    // Of the objective: plans of no less value are of no use, and the answer may lack them.
+    std::optional<double> better_than = {};
     // Called between pieces of work, many times a second, from the thread that called the search.
     std::function<void(const SearchProgress&)> progress = {};
     // True ends the search as its time limit does, also where there is no plan yet. From any thread.

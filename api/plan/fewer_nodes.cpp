@@ -36,6 +36,7 @@ std::optional<FewerNodes> fewer_nodes(const Request& request, const model::Model
         const std::vector<planner::Target> on_fewer = targets_on(request, graph, all, nodes, unneeded);
         planner::SearchRequest search = search_beside(request);
         if (search.time_limit) *search.time_limit = *search.time_limit * share_of_limit;
+        search.better_than = last.value;
         planner::SearchResult result = planner::search_plans(graph, on_fewer, search, unneeded);
         if (result.plans.empty() || result.plans.front().value >= last.value) break;
         found = FewerNodes{.nodes = nodes,

@@ -164,8 +164,10 @@ std::optional<double> Search::least_bound() const {
     return least;
 }
 
+// Infinity, where nothing is known that a plan has to be better than.
 double Search::best_value() const {
-    return result_.plans.empty() ? std::numeric_limits<double>::infinity() : result_.plans.front().value;
+    const double least = request_.better_than.value_or(std::numeric_limits<double>::infinity());
+    return result_.plans.empty() ? least : std::min(least, result_.plans.front().value);
 }
 
 // What is left is no better than the plans that were found, or was not reached.
@@ -199,7 +201,7 @@ void Search::tell_progress(std::optional<double> least) {
                       .looked_at = result_.account.evaluated + result_.account.pruned + rejected,
                       .seconds = elapsed()};
     if (least && std::isfinite(*least)) at.lower_bound = least;
-    if (!result_.plans.empty()) at.best_value = best_value();
+    if (!result_.plans.empty()) at.best_value = result_.plans.front().value;
     request_.progress(at);
 }
 

@@ -193,14 +193,13 @@ void Search::search_partitions() {
     result_.account.covers_partitions = !tasks.open.empty() || tasks.beaten > 0;
     PartitionSearch search(graph_, means);
     search.exclude(tasks.beaten);
-    const auto value = [&] { return result_.plans.front().value; };
     if (!result_.plans.empty())
-        if (std::optional<RankedPlan> better = search.find_better(tasks.open, value()))
+        if (std::optional<RankedPlan> better = search.find_better(tasks.open, best_value()))
             keep_plan(std::move(*better));
     move_cuts(search, result_.plans);
     if (!is_late()) try_chosen_partitions(search);
     if (!result_.plans.empty())
-        if (std::optional<RankedPlan> better = search.find_rest(tasks.open, value())) {
+        if (std::optional<RankedPlan> better = search.find_rest(tasks.open, best_value())) {
             keep_plan(std::move(*better));
             move_cuts(search, result_.plans);
         }

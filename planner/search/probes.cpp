@@ -121,7 +121,7 @@ std::vector<std::size_t> Search::candidates_of(const Group& group) const {
 }
 
 // Time is up, and nothing was found.
-bool Search::needs_a_plan() const { return result_.plans.empty() && is_late(patience_with_offload); }
+bool Search::needs_a_plan() const { return lacks_plan() && is_late(patience_with_offload); }
 
 // What must copy activations away to fit promises much, as bounds do not know how fast copies are; a plan is
 // needed first. Where none fits without, the waves after the probes find one.
@@ -219,7 +219,7 @@ bool Probes::probe(core::Diagnostics& diagnostics) {
     std::vector<std::size_t> untimed;  // when it is late, and there is no plan yet
     for (std::size_t timed = 0; timed < timed_in_a_probe && untimed.empty(); timed += at_once) {
         const bool is_over = is_late();
-        if (search_.is_late(patience) || (is_over && !search_.result_.plans.empty())) return false;
+        if (search_.is_late(patience) || (is_over && !search_.lacks_plan())) return false;
         search_.tell_progress(std::nullopt);
         const std::vector<std::size_t> next = next_plans(is_over);
         timed_.insert(timed_.end(), next.begin(), next.end());
@@ -245,7 +245,7 @@ bool Probes::probe(core::Diagnostics& diagnostics) {
     search_.simulate(taken, diagnostics);
     bool has_more = true;
     const auto goes_on = [&] {
-        return !is_late() || (search_.result_.plans.empty() && !search_.is_late(patience_with_offload));
+        return !is_late() || (search_.lacks_plan() && !search_.is_late(patience_with_offload));
     };
     while (has_more && goes_on()) has_more = search_.pursue(diagnostics);
     for (const std::size_t i : untimed) look(search_.entries_[i].group);

@@ -196,10 +196,11 @@ private:
     static std::size_t entry_of(const Key& key) { return std::get<3>(key); }
     // What surely fits, first; of the others those that need least memory.
     using HurryKey = std::tuple<bool, bool, double, std::size_t, std::size_t>;
-    // No better than the last of the plans that the search is to rank, at first one.
+    // No better than the last of the plans that the search is to rank, at first one, or of no use.
     bool is_beaten(double bound) const {
-        return request_.uses_bounds && result_.plans.size() >= wanted_ &&
-               bound >= result_.plans[wanted_ - 1].value;
+        if (!request_.uses_bounds) return false;
+        return (request_.better_than && bound >= *request_.better_than) ||
+               (result_.plans.size() >= wanted_ && bound >= result_.plans[wanted_ - 1].value);
     }
     // Entries to look at next.
     struct Wave {
@@ -294,6 +295,8 @@ private:
 
     // Parts of probe_usual_plans.
     double best_value() const;
+    // Is any plan of use?
+    bool lacks_plan() const { return result_.plans.empty() && !request_.better_than; }
     std::vector<std::size_t> usual_groups();
     std::vector<std::size_t> neighbours_of(std::size_t group);
     double least_bound_of(const Group& group) const;

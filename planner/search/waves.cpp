@@ -236,7 +236,7 @@ void Search::search_waves(core::Diagnostics& diagnostics, double share) {
         const std::optional<double> least = least_bound();
         if (!least) return;
         const bool is_over = is_late(share);
-        if (is_beaten(*least) || (is_over && !result_.plans.empty()) || is_late(patience)) return;
+        if (is_beaten(*least) || (is_over && !lacks_plan()) || is_late(patience)) return;
         tell_progress(*least);
         if (pursue(diagnostics)) continue;
         if (const std::vector<std::size_t> opened = next_families(); !opened.empty()) {

@@ -371,6 +371,16 @@ TEST_CASE("pruning by bounds finds the very plan that simulating everything find
         CHECK(pruned.account.is_proven_optimal);
         CHECK(pruned.account.space == whole.account.space);
         CHECK(whole.account.pruned == 0);
+        // With a value to be better than: the same, where it is; else nothing that is.
+        request.uses_bounds = true;
+        for (const double share : {1.001, 0.999}) {
+            request.better_than = pruned.plans[0].value * share;
+            const auto better = planner::search_plans(graph, targets, request, diagnostics);
+            CHECK(sum_of(better.account) == pruned.account.space);
+            const bool is_better = !better.plans.empty() && better.plans[0].value < *request.better_than;
+            CHECK(is_better == (share > 1));
+            if (is_better) CHECK(better.plans[0].plan == pruned.plans[0].plan);
+        }
     }
 }
 
