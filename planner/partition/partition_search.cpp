@@ -185,7 +185,7 @@ std::optional<core::Seconds> PartitionSearch::bound_unless_beaten(const Partitio
                                                                   double best) const {
     const core::Seconds limit = means_.limit(task.target, best);
     if (task.work_bound >= limit) return std::nullopt;
-    if (means_.is_stopped()) return task.work_bound;
+    if (means_.is_stopped() || task.is_whole_family) return task.work_bound;
     if (means_.least_open && task.work_bound >= means_.limit(task.target, *means_.least_open))
         return task.work_bound;
     const PartitionMeans::Layout layout = means_.layout(task.layout);

@@ -24,6 +24,7 @@ struct PartitionTask {
     schedule::Plan plan;
     std::size_t family = 0;                  // tasks of one family share what their stages cost
     core::Seconds family_bound, work_bound;  // of a step of the family, and of this plan with any partition
+    bool is_whole_family = false;  // the plan stands for all of its family: nothing is known but that
 };
 
 // What the search that surrounds it knows. All are called by several threads at once.

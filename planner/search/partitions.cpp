@@ -46,10 +46,10 @@ Search::PartitionTasks Search::partition_tasks() {
         const bool is_beaten =
             !result_.plans.empty() && bound >= step_limit(groups_[families_[f].group].target, best_value());
         const Group& group = groups_[families_[f].group];
-        if (!is_beaten && !group.is_made && is_stopped()) {
-            // Of a group that may not even be enumerated in full: its bound stays open.
+        if (!is_beaten && !group.is_made && is_late()) {
+            // To enumerate it takes long, where it was not already: its bound stays open.
             if (families_[f].divided > 0)
-                tasks.open.push_back({group.target, group.layout, families_[f].first, f, bound, bound});
+                tasks.open.push_back({group.target, group.layout, families_[f].first, f, bound, bound, true});
             continue;
         }
         if (!is_beaten) {
