@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include "api/offers/offer_options.h"
 #include "api/output.h"
@@ -301,6 +303,21 @@ std::vector<std::string> ways_of(const Runner& runner, const std::vector<planner
     return ways;
 }
 
+// "bf16 compute", by most targets, with those that differ: "bf16 compute (fp16 on p3.8xlarge)".
+std::string assumed_precisions(const std::vector<planner::Target>& targets) {
+    std::map<core::DataType, std::set<std::string>> instances;
+    for (const planner::Target& target : targets)
+        instances[target.base.precision.compute].insert(target.cluster.instance.name);
+    const auto usual = std::max_element(instances.begin(), instances.end(), [](const auto& a, const auto& b) {
+        return a.second.size() < b.second.size();
+    });
+    std::string text = fmt::format("{} compute", core::name_of(usual->first));
+    for (const auto& [precision, names] : instances)
+        if (precision != usual->first)
+            text += fmt::format(" ({} on {})", core::name_of(precision), fmt::join(names, ", "));
+    return text;
+}
+
 std::string why_nodes(const cluster::Cluster& kind, int nodes) {
     const char* plural = nodes == 1 ? "" : "s";
     if (states_nodes(kind))
@@ -346,8 +363,8 @@ std::optional<std::vector<planner::Target>> targets_of(Request& request, const m
     if (request.runner)
         for (const std::string& way : ways_of(*request.runner, targets)) request.assumptions.push_back(way);
     else if (request.limits.precisions.empty())
-        request.assumptions.push_back(fmt::format("{} compute, {} with fp32 optimizer state",
-                                                  core::name_of(targets.front().base.precision.compute),
+        request.assumptions.push_back(fmt::format("{}, {} with fp32 optimizer state",
+                                                  assumed_precisions(targets),
                                                   schedule::name_of(targets.front().base.optimizer.kind)));
     return targets;
 }
