@@ -113,8 +113,10 @@ std::vector<Plan> refinements(const Plan& plan, bool was_refined) {
     add_group_sizes(plan, plans);
     add_buckets(plan, plans);
     add_layers(plan, plans);
-    if (was_refined) add_shardings(plan, plans);
-    if (was_refined) add_schedules(plan, plans);
+    const bool is_beside_space = was_refined || plan.recompute_layers > 0 ||
+                                 plan.context_communication == schedule::ContextCommunication::ring;
+    if (is_beside_space) add_shardings(plan, plans);
+    if (is_beside_space) add_schedules(plan, plans);
     return plans;
 }
 

@@ -10,6 +10,8 @@
 #include "planner/explain.h"
 #include "planner/refinement.h"
 #include "planner/search.h"
+#include "schedule/pass/lower.h"
+#include "schedule/pipeline/registry.h"
 #include "sim/evaluate.h"
 #include "tests/planner/questions.h"
 
@@ -84,15 +86,31 @@ TEST_CASE("a plan is refined by divisors of its replicas, by group sizes and by 
                             (other.schedule_parameters == plan.schedule_parameters ? 0 : 1);
         CHECK(changes == 1);
     }
-    // Another sharding is of the space, unless something else is not.
-    const auto shardings_of = [&](bool was_refined) {
+    // Another sharding is of the space, unless something else is not; and so is another schedule.
+    const auto count_of = [&](bool was_refined) {
         std::set<schedule::Sharding> shardings;
-        for (const schedule::Plan& other : planner::refinements(plan, was_refined))
+        std::set<std::string> schedules;
+        for (const schedule::Plan& other : planner::refinements(plan, was_refined)) {
             shardings.insert(other.sharding);
-        return shardings;
+            schedules.insert(other.schedule);
+            core::Diagnostics diagnostics;
+            CHECK(schedule::make_schedule(other, diagnostics));
+        }
+        return std::pair(shardings.size(), schedules.size());
     };
-    CHECK(shardings_of(false).size() == 1);
-    CHECK(shardings_of(true).size() == 4);
+    CHECK(count_of(false) == std::pair<std::size_t, std::size_t>(1, 1));
+    const auto refined = count_of(true);
+    CHECK(refined.first == 4);
+    // Of two stages a rank there are at least the interleaved ones and those that come back, and no more than
+    // there are.
+    CHECK(refined.second >= 6);
+    CHECK(refined.second <= schedule::pipeline_schedules().size());
+    plan.context_communication = schedule::ContextCommunication::ring;
+    CHECK(count_of(false) == refined);
+    plan.context_communication = schedule::ContextCommunication::all_gather;
+    plan.recompute = schedule::Recompute::full;
+    plan.recompute_layers = 3;
+    CHECK(count_of(false) == refined);
 }
 
 TEST_CASE("no refined plan needs less memory or less time than its bounds say") {
