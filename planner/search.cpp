@@ -115,18 +115,6 @@ void Search::explain_plans() {
     }
 }
 
-// All of the model's arithmetic at the peak rate of every device.
-core::Seconds Search::least_step(const cluster::Cluster& cluster) const {
-    schedule::Plan one = targets_.front().base;
-    one.layout = {};
-    one.micro_batch = 1;
-    double flops = 0;
-    for (const core::Seconds load : schedule::partition_loads(one, graph_)) flops += load.value;
-    const auto peak = cluster.instance.device.peak.find(one.precision.compute);
-    if (peak == cluster.instance.device.peak.end()) return core::Seconds(0);
-    return core::Flops(flops * request_.global_batch) / peak->second / cluster.device_count();
-}
-
 // `registered`: the best value of a registered schedule.
 void Search::judge_bounds(double registered) {
     SearchAccount& account = result_.account;
@@ -138,12 +126,10 @@ void Search::judge_bounds(double registered) {
     for (const auto& [target, step] : account.partitions.open_bounds)
         leave_open(value_of(target, step, core::Bytes(0)));
     for (const cluster::Cluster& cluster : request_.unsearched) {
-        const core::Seconds step = least_step(cluster);
-        if (constraint_violated(cluster, step)) continue;
+        const std::optional<core::Seconds> step = least_step_of_any_plan(cluster);
+        if (!step || constraint_violated(cluster, *step)) continue;
         ++account.bounded_targets;
-        leave_open(request_.objective == Objective::memory ? 0.0
-                   : request_.objective == Objective::cost ? (cluster::price(cluster) * step).value
-                                                           : step.value);
+        leave_open(value_of(cluster, *step, core::Bytes(0)));
     }
     account.is_proven_optimal = (!open_ || *open_ >= registered) && is_settled_;
     account.lower_bound = open_ ? std::min(registered, *open_) : registered;

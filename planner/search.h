@@ -60,8 +60,8 @@ struct SearchRequest {
     // setting.
     schedule::Offload offload = schedule::Offload::host;
     sim::CostConstants constants = {};
-    // Clusters that might be trained on as well, of whose plans only a bound is known: the arithmetic at the
-    // peak of all their devices. They count in what is proven.
+    // Clusters that might be trained on as well, of the targets' kinds, of whose plans only a bound is known:
+    // the compute of those for which there is memory. They count in what is proven.
     std::vector<cluster::Cluster> unsearched = {};
     PlanLimits limits = {};
     bool keeps_front = false;      // SearchResult::front

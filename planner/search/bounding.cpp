@@ -77,7 +77,7 @@ void Search::bound_families() {
 void Search::bound_coarsely(Family& family) {
     const std::size_t target = groups_[family.group].target;
     least_steps_.resize(targets_.size());
-    if (!least_steps_[target]) least_steps_[target] = least_step(targets_[target].cluster);
+    if (!least_steps_[target]) least_steps_[target] = least_step(target, targets_[target].cluster);
     family.time_bound = *least_steps_[target];
     family.bound = value_of(target, family.time_bound, core::Bytes(0));
 }

@@ -133,9 +133,12 @@ private:
         return std::ceil(*request_.tokens / tokens_per_step);
     }
     double value_of(std::size_t target, core::Seconds step, core::Bytes peak) const {
+        return value_of(targets_[target].cluster, step, peak);
+    }
+    double value_of(const cluster::Cluster& cluster, core::Seconds step, core::Bytes peak) const {
         switch (request_.objective) {
             case Objective::memory: return peak.value;
-            case Objective::cost: return (cluster::price(targets_[target].cluster) * step).value;
+            case Objective::cost: return (cluster::price(cluster) * step).value;
             case Objective::speed:
             case Objective::time_to_train: return step.value;
         }
@@ -356,7 +359,9 @@ private:
     // The least value that something not looked at may have.
     std::optional<double> open_;
     void leave_open(double value) { open_ = open_ ? std::min(*open_, value) : value; }
-    core::Seconds least_step(const cluster::Cluster& cluster) const;
+    // Parts of least_steps.cpp.
+    core::Seconds least_step(std::size_t target, const cluster::Cluster& cluster) const;
+    std::optional<core::Seconds> least_step_of_any_plan(const cluster::Cluster& cluster);
     std::vector<std::optional<core::Seconds>> least_steps_;  // of the targets
     // Of orders, by their micro-batches: of a plan that was found to settle late, or, by whether links are
     // shared, how many plans settled at how many. Added to by the thread that searches alone, so that answers

@@ -344,6 +344,44 @@ TEST_CASE("every plan is accounted for once, where a deadline or a budget exclud
     }
 }
 
+TEST_CASE("numbers of nodes that are not searched hold no plan better than the bound says") {
+    // The last question is one of compute: the bound of three nodes is most of what their best plan takes.
+    for (const auto& [name, tokens, instance, share] :
+         {std::tuple{"gpt2", 256, "p3.8xlarge", 0.05}, {"llama-2-7b", 2048, "p4d.24xlarge", 0.7}})
+        for (const auto objective : {planner::Objective::speed, planner::Objective::cost}) {
+            INFO(name << ", " << int(objective));
+            const auto graph = load_graph(name, tokens);
+            planner::SearchRequest request;
+            request.objective = objective;
+            request.global_batch = 24;
+            request.keep = 1;
+            request.most_virtual_stages = 1;
+            core::Diagnostics diagnostics;
+            const auto three = planner::search_plans(graph, {target_of(instance, 3)}, request, diagnostics);
+            request.unsearched = {target_of(instance, 3).cluster};
+            const auto two = planner::search_plans(graph, {target_of(instance, 2)}, request, diagnostics);
+            REQUIRE(three.plans.size() == 1);
+            REQUIRE(two.plans.size() == 1);
+            REQUIRE(two.account.lower_bound);
+            CHECK(two.account.bounded_targets == 1);
+            const double best = std::min(two.plans[0].value, three.plans[0].value);
+            CHECK(*two.account.lower_bound <= best);
+            CHECK(*two.account.lower_bound >= share * best);
+            if (three.plans[0].value < two.plans[0].value) CHECK_FALSE(two.account.is_proven_optimal);
+        }
+    // 112 GB of state at 16 bytes a parameter, and 64 GB of memory: there is no plan.
+    planner::SearchRequest request;
+    request.global_batch = 24;
+    request.keep = 1;
+    request.most_virtual_stages = 1;
+    request.unsearched = {target_of("g4dn.12xlarge", 1).cluster};
+    core::Diagnostics diagnostics;
+    const auto four = planner::search_plans(load_graph("llama-2-7b", 512), {target_of("g4dn.12xlarge", 4)},
+                                            request, diagnostics);
+    REQUIRE(four.plans.size() == 1);
+    CHECK(four.account.bounded_targets == 0);
+}
+
 TEST_CASE("pruning by bounds finds the very plan that simulating everything finds") {
     const auto graph = load_graph("gpt2", 128);
     const std::vector<planner::Target> targets = {target_of("p3.8xlarge", 1)};
