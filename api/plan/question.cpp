@@ -286,23 +286,6 @@ void choose_batch(Request& request, const model::ModelGraph& graph, std::optiona
         request.assumptions.push_back(fmt::format("{} tokens a sample (no --seq-len given)", tokens));
 }
 
-// In which precision and with what overlap plans are priced for a runner.
-std::vector<std::string> ways_of(const Runner& runner, const std::vector<planner::Target>& targets) {
-    std::vector<std::string> ways;
-    for (const planner::Target& target : targets) {
-        const schedule::Plan& base = target.base;
-        std::string way =
-            fmt::format("for {}{}: {} compute, {} parameters, {} gradients, {}{}{}", runner.name,
-                        base.framework.empty() ? "" : fmt::format(", as {} runs", base.framework),
-                        core::name_of(base.precision.compute), core::name_of(base.precision.parameters),
-                        core::name_of(base.precision.gradients), schedule::name_of(base.optimizer.kind),
-                        base.overlaps_gradient_reduction ? "" : ", gradients reduced after the backward pass",
-                        base.overlaps_parameter_gathering ? "" : ", parameters gathered after the update");
-        if (std::find(ways.begin(), ways.end(), way) == ways.end()) ways.push_back(std::move(way));
-    }
-    return ways;
-}
-
 // "bf16 compute", by most targets, with those that differ: "bf16 compute (fp16 on p3.8xlarge)".
 std::string assumed_precisions(const std::vector<planner::Target>& targets) {
     std::map<core::DataType, std::set<std::string>> instances;

@@ -7,6 +7,8 @@
 #include <set>
 #include <tuple>
 
+#include <fmt/core.h>
+
 #include "core/diagnostics.h"
 #include "core/index/integers.h"
 #include "exec/runtime/run.h"
@@ -335,6 +337,22 @@ std::vector<planner::Target> targets_for(const Runner& runner, const model::Mode
             {cluster, way, std::make_shared<const planner::RunnablePlans>(std::move(runnable))});
     }
     return targets;
+}
+
+std::vector<std::string> ways_of(const Runner& runner, const std::vector<planner::Target>& targets) {
+    std::vector<std::string> ways;
+    for (const planner::Target& target : targets) {
+        const schedule::Plan& base = target.base;
+        std::string way =
+            fmt::format("for {}{}: {} compute, {} parameters, {} gradients, {}{}{}", runner.name,
+                        base.framework.empty() ? "" : fmt::format(", as {} runs", base.framework),
+                        core::name_of(base.precision.compute), core::name_of(base.precision.parameters),
+                        core::name_of(base.precision.gradients), schedule::name_of(base.optimizer.kind),
+                        base.overlaps_gradient_reduction ? "" : ", gradients reduced after the backward pass",
+                        base.overlaps_parameter_gathering ? "" : ", parameters gathered after the update");
+        if (std::find(ways.begin(), ways.end(), way) == ways.end()) ways.push_back(std::move(way));
+    }
+    return ways;
 }
 
 schedule::Offload offload_of(const Runner& runner, const planner::Target& target,

@@ -47,6 +47,8 @@ void add_to(core::Value& document, const RunsIn& runs);
 std::vector<planner::Target> targets_for(const Runner& runner, const model::ModelGraph& graph,
                                          const cluster::Cluster& cluster, const schedule::Plan& base,
                                          const std::vector<core::DataType>& precisions);
+// In which precision and with what overlap their plans are priced, in words.
+std::vector<std::string> ways_of(const Runner& runner, const std::vector<planner::Target>& targets);
 // Where its plans may keep activations that do not fit.
 schedule::Offload offload_of(const Runner& runner, const planner::Target& target,
                              const model::ModelGraph& graph, schedule::Offload wanted);
