@@ -1,7 +1,9 @@
 #include "interop/transformer_shape.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <vector>
 
 #include <fmt/core.h>
 
@@ -26,6 +28,7 @@ TransformerShape transformer_shape(const model::ModelGraph& graph) {
     shape.sequence_length = graph.tokens_per_sample;
     shape.vocabulary = graph.vocabulary;
     std::set<std::string> reasons;
+    std::map<model::OperatorKind, std::vector<const model::Operator*>> foreign;
     std::set<model::OperatorKind> activations;
     bool is_parallel = false, has_dense = false;
     std::int64_t mixtures = 0;
@@ -134,10 +137,15 @@ TransformerShape transformer_shape(const model::ModelGraph& graph) {
             case model::OperatorKind::gather:
             case model::OperatorKind::pooling:
             case model::OperatorKind::convolution:
-            case model::OperatorKind::unknown:
-                reasons.insert(fmt::format("{}, of the kind {}", op.name, model::name_of(op.kind)));
-                break;
+            case model::OperatorKind::unknown: foreign[op.kind].push_back(&op); break;
         }
+    }
+    for (const auto& [kind, operators] : foreign) {
+        const std::size_t others = operators.size() - 1;
+        reasons.insert(
+            fmt::format("{}{}, of the kind {}", operators.front()->name,
+                        others > 0 ? fmt::format(" and {} other{}", others, others == 1 ? "" : "s") : "",
+                        model::name_of(kind)));
     }
     if (is_parallel) reasons.insert("a parallel residual");
     if (mixtures > 0 && has_dense) reasons.insert("mixtures in some layers only");
