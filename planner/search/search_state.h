@@ -293,6 +293,7 @@ private:
     void note_order(const schedule::Plan& plan, bool shares_links, const Settling& settling);
     void time_all(const std::vector<std::size_t>& untimed);
     void simulate(const std::vector<std::size_t>& taken, core::Diagnostics& diagnostics);
+    bool has_by_another_name(const RankedPlan& ranked) const;
     bool pursue(core::Diagnostics& diagnostics);
     void exclude_shorter();
 

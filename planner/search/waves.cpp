@@ -4,6 +4,8 @@
 #include "core/diagnostics.h"
 #include "planner/pareto.h"
 #include "planner/search/search_state.h"
+#include "schedule/pass/lower.h"
+#include "schedule/pipeline/registry.h"
 #include "schedule/plan/partition.h"
 
 namespace planner {
@@ -147,6 +149,27 @@ std::optional<Entry> Search::after_taking(Entry& entry, std::optional<Rejection>
     return next;
 }
 
+// Is the very same step among the best, under a schedule that has the same order for this shape
+// (interleaved 1F1B of one stage a rank is 1F1B)?
+bool Search::has_by_another_name(const RankedPlan& ranked) const {
+    return std::any_of(result_.plans.begin(), result_.plans.end(), [&](const RankedPlan& other) {
+        if (other.candidate != ranked.candidate || other.value != ranked.value ||
+            other.plan.schedule == ranked.plan.schedule)
+            return false;
+        schedule::Plan renamed = other.plan;
+        renamed.schedule = ranked.plan.schedule;
+        renamed.schedule_parameters = ranked.plan.schedule_parameters;
+        if (!(renamed == ranked.plan)) return false;
+        for (const schedule::Plan* plan : {&other.plan, &ranked.plan})
+            if (schedule::find_pipeline_schedule(plan->schedule)->orders_by_times) return false;
+        core::Diagnostics unneeded;
+        std::optional<schedule::Schedule> one = schedule::make_schedule(other.plan, unneeded);
+        const std::optional<schedule::Schedule> two = schedule::make_schedule(ranked.plan, unneeded);
+        if (one && two) one->name = two->name;
+        return one == two;
+    });
+}
+
 void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& diagnostics) {
     SearchAccount& account = result_.account;
     for (const std::size_t i : taken) leave_queue(i);
@@ -189,7 +212,7 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
             if (request_.keeps_front) add_to_front(result_.front, ranked[i]);
             result_.near_ties.add(ranked[i], targets_[ranked[i].candidate].cluster.nodes);
             if (entry.is_shorter || entry.knows_shortest) keep_plan(std::move(ranked[i]));
-            else result_.plans.push_back(std::move(ranked[i]));
+            else if (!has_by_another_name(ranked[i])) result_.plans.push_back(std::move(ranked[i]));
             continue;
         }
         if (!account.rejected.contains(*rejections[i]) && problems[i].has_errors())

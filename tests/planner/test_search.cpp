@@ -382,6 +382,26 @@ TEST_CASE("numbers of nodes that are not searched hold no plan better than the b
     CHECK(four.account.bounded_targets == 0);
 }
 
+TEST_CASE("no plan of an answer is another one by another name") {
+    const auto graph = load_graph("gpt2", 256);
+    planner::SearchRequest request;
+    request.global_batch = 16;
+    request.keep = 10;
+    request.most_virtual_stages = 1;
+    request.limits.pipeline = {4};
+    request.limits.schedules = {"1f1b", "interleaved-1f1b", "grouped-interleaved"};
+    core::Diagnostics diagnostics;
+    const auto found = planner::search_plans(graph, {target_of("p3.16xlarge", 1)}, request, diagnostics);
+    REQUIRE(found.plans.size() == 10);
+    for (std::size_t a = 0; a < found.plans.size(); ++a)
+        for (std::size_t b = a + 1; b < found.plans.size(); ++b) {
+            // With one stage a rank all three are 1F1B.
+            schedule::Plan renamed = found.plans[b].plan;
+            renamed.schedule = found.plans[a].plan.schedule;
+            CHECK_FALSE(renamed == found.plans[a].plan);
+        }
+}
+
 TEST_CASE("pruning by bounds finds the very plan that simulating everything finds") {
     const auto graph = load_graph("gpt2", 128);
     const std::vector<planner::Target> targets = {target_of("p3.8xlarge", 1)};
