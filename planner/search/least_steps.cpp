@@ -27,7 +27,7 @@ std::optional<core::Seconds> Search::least_step_of_any_plan(const cluster::Clust
     const auto take = [&](core::Seconds step) { least = least ? std::min(*least, step) : step; };
     const model::OperatorRange all{0, core::count_of(graph_.operators)};
     std::vector<const schedule::Plan*> seen;
-    for (std::size_t t = 0; t < targets_.size() && !is_stopped(); ++t) {
+    for (std::size_t t = 0; t < targets_.size(); ++t) {
         const schedule::Plan& base = targets_[t].base;
         if (targets_[t].cluster.instance.name != cluster.instance.name ||
             std::any_of(seen.begin(), seen.end(),
@@ -35,7 +35,7 @@ std::optional<core::Seconds> Search::least_step_of_any_plan(const cluster::Clust
             continue;
         seen.push_back(&base);
         const core::Seconds at_peak = least_step(t, cluster);
-        if (!has_priced_times(cluster) || !request_.uses_bounds) {
+        if (is_stopped() || !has_priced_times(cluster) || !request_.uses_bounds) {
             take(at_peak);
             continue;
         }
@@ -61,7 +61,6 @@ std::optional<core::Seconds> Search::least_step_of_any_plan(const cluster::Clust
                                        (Bounds::claimed_share * plan.micro_batches / plan.layout.pipeline)));
         });
     }
-    if (!least && is_stopped()) return core::Seconds(0);
     return least;
 }
 

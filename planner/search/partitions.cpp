@@ -180,7 +180,7 @@ void Search::search_partitions() {
     };
     means.limit = [this](std::size_t target, double value) { return step_limit(target, value); };
     means.least_open = least_bound();
-    means.is_late = [this] { return is_late(); };
+    means.is_late = [this] { return is_late(share_of_partitions); };
     means.is_stopped = [this] { return is_stopped(); };
     means.tell_progress = [this] { tell_progress(told_least_); };
     means.work = &work_;

@@ -27,8 +27,10 @@ namespace planner {
 using Clock = std::chrono::steady_clock;
 
 // Of the limit, for the first plans, and for these and all plans with the one partition that balances them.
-// Then partitions, and moves of cuts of the plans behind the first.
-constexpr double share_of_probes = 0.7, share_of_waves = 0.75, share_of_moves = 0.9;
+// Then moves of cuts of the plans behind the first, and partitions; the rest is for the plans behind the
+// first that come to be listed.
+constexpr double share_of_probes = 0.7, share_of_waves = 0.75, share_of_moves = 0.9,
+                 share_of_partitions = 0.95;
 // Of the limit, for partitions of which nothing is said, where all else is done; and where there is no limit.
 constexpr double share_of_exploring = 0.2;
 constexpr core::Seconds exploring_without_limit(3);
