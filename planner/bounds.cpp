@@ -88,6 +88,7 @@ struct Bounds::Caches {
         traffic;  // by operators, pipeline rank, sequence parallelism and sharding
     std::map<std::tuple<int, RecomputationKey, bool, GradientHandling, int>, Whole>
         whole;  // by micro-batch, recomputation, sequence parallelism, gradients and parts of sequences
+    std::optional<double> largest_unit;
     // Of passes, by micro-batch, recomputation, sequence parallelism, what becomes of gradients (some
     // reductions run beside them), stage, pipeline rank, passes of a micro-batch and which.
     std::map<
@@ -423,9 +424,21 @@ const Bounds::Whole& Bounds::whole(const schedule::Plan& plan) {
     return whole;
 }
 
-// All ranks together reduce and gather what the whole model does, whatever the partition. Gathers are of
-// units. A reduced bucket is closed once it has reached its size, so none is larger than that and the largest
-// parameter; and prices are concave, so many buckets take no less than so large ones.
+// All parameters of some unit are one rank's, whatever the partition.
+double Bounds::largest_unit(const schedule::Plan& plan) {
+    std::optional<double>& largest = caches_of(plan).largest_unit;
+    if (!largest) {
+        largest = 0;
+        for (const model::Unit& unit : stages_.graph().units)
+            largest = std::max(*largest, double(stages_.parameter_count(plan, unit.operators).dense));
+    }
+    return *largest;
+}
+
+// All ranks together reduce and gather what the whole model does, whatever the partition, and some rank what
+// the largest unit does. Gathers are of units. A reduced bucket is closed once it has reached its size, so
+// none is larger than that and the largest parameter; and prices are concave, so many buckets take no less
+// than so large ones.
 core::Seconds Bounds::time_of_shards(const schedule::Plan& plan) {
     if (!plan.shards(schedule::Sharding::gradients) || unlike_replicas(plan) > 1) return core::Seconds(0);
     const model::OperatorRange all{0, static_cast<std::int32_t>(stages_.graph().operators.size())};
@@ -437,10 +450,16 @@ core::Seconds Bounds::time_of_shards(const schedule::Plan& plan) {
         const double elements = stages_.parameter_count(plan, all).dense;
         const core::Bytes element = core::size_of(plan.precision.gradients);
         const double most = plan.gradient_bucket / element + stages_.largest_parameter(plan);
-        const core::Seconds one = communication_of(plan).collective(
-            CollectiveKind::reduce_scatter, shard_group(plan, false), element * most, 0);
+        const auto scatter = [&](double scattered) {
+            return communication_of(plan).collective(CollectiveKind::reduce_scatter, shard_group(plan, false),
+                                                     element * scattered, 0);
+        };
         // Tied parameters may be counted twice.
-        return one * (std::max(0.0, elements - stages_.tied_elements(plan)) / most * passes / pipeline);
+        const double divided = std::max(0.0, elements - stages_.tied_elements(plan)) / pipeline,
+                     undivided = largest_unit(plan);
+        const core::Seconds of_most = scatter(most);
+        const core::Seconds of_unit = undivided > most ? of_most * (undivided / most) : scatter(undivided);
+        return std::max(of_most * (divided / most), of_unit) * passes;
     }
     core::Seconds bound = (of_all.gathered * 2 + of_all.scattered) * (passes / pipeline);
     if (unlike_places(plan) > 1) return bound;

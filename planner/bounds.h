@@ -202,6 +202,8 @@ private:
         double forward = 0, there_and_back = 0;
     };
     const Whole& whole(const schedule::Plan& plan);
+    // Elements of the unit that has most, a rank's share; experts that are spread over ranks not counted.
+    double largest_unit(const schedule::Plan& plan);
     core::Seconds time_of_shards(const schedule::Plan& plan);
     // What each pass waits for of the exchanges within it.
     struct Collectives {
