@@ -65,6 +65,18 @@ bool scatters_every_micro_batch(const schedule::Plan& plan) {
     return plan.shards(schedule::Sharding::gradients) && plan.pieces(false) > 1;
 }
 
+// What a rank claims of the passes of all micro-batches through the whole model, `cost_of` each segment.
+template <class CostOf>
+core::Seconds even_share(const schedule::Plan& plan, CostOf cost_of) {
+    core::Seconds device, host;
+    for (int segment = 0; segment < plan.passes_per_micro_batch(); ++segment) {
+        const StageCost cost = cost_of(segment);
+        device += cost.forward.device + cost.backward.device;
+        host += cost.forward.host + cost.backward.host;
+    }
+    return std::max(device, host) * (Bounds::claimed_share * plan.micro_batches / plan.layout.pipeline);
+}
+
 Bounds::PassesByStage addresses_of(const std::vector<Bounds::StagePasses>& passes) {
     Bounds::PassesByStage addresses;
     for (const Bounds::StagePasses& stage : passes) addresses.push_back(&stage);
@@ -377,16 +389,17 @@ core::Seconds Bounds::time_of_work(const schedule::Plan& plan) {
     const int ranks = std::min(unlike_places(plan), plan.layout.pipeline);
     std::optional<core::Seconds> least;
     for (int rank = 0; rank < ranks; ++rank) {
-        core::Seconds device, host;
-        for (int segment = 0; segment < plan.passes_per_micro_batch(); ++segment) {
-            const StageCost cost = stage_cost(plan, all, rank, segment);
-            device += cost.forward.device + cost.backward.device;
-            host += cost.forward.host + cost.backward.host;
-        }
-        const core::Seconds longer = std::max(device, host);
-        least = least ? std::min(*least, longer) : longer;
+        const core::Seconds share =
+            even_share(plan, [&](int segment) { return stage_cost(plan, all, rank, segment); });
+        least = least ? std::min(*least, share) : share;
     }
-    return *least * (claimed_share * plan.micro_batches / plan.layout.pipeline);
+    return *least;
+}
+
+core::Seconds Bounds::time_of_compute(const schedule::Plan& plan) {
+    if (!has_priced_times(cluster_)) return core::Seconds(0);
+    const model::OperatorRange all{0, core::count_of(stages_.graph().operators)};
+    return even_share(plan, [&](int segment) { return stages_.compute(plan, all, segment); });
 }
 
 const Bounds::Whole& Bounds::whole(const schedule::Plan& plan) {

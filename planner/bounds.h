@@ -84,6 +84,8 @@ public:
     // sharding with the same handling of gradients: the passes of the whole model, divided evenly among the
     // pipeline's ranks. It makes no compute order.
     core::Seconds time_of_work(const schedule::Plan& plan);
+    // The same without what ranks exchange.
+    core::Seconds time_of_compute(const schedule::Plan& plan);
     // Of every partition of this plan, at least: as above, with what the whole model's reductions and gathers
     // of each pass ask of all ranks together, and where a rank has one stage, with the passes that the ranks
     // before it make of one micro-batch. It makes no compute order.

@@ -125,8 +125,12 @@ void Search::judge_bounds(double registered) {
     if (first_unvisited_) leave_open(*first_unvisited_);
     for (const auto& [target, step] : account.partitions.open_bounds)
         leave_open(value_of(target, step, core::Bytes(0)));
+    const core::Seconds worked = work_.spent();
     for (const cluster::Cluster& cluster : request_.unsearched) {
-        const std::optional<core::Seconds> step = least_step_of_any_plan(cluster);
+        const bool has_time =
+            !is_stopped() &&
+            (!request_.time_limit || work_.spent() - worked < *request_.time_limit * share_of_unsearched);
+        const std::optional<core::Seconds> step = least_step_of_any_plan(cluster, has_time);
         if (!step || constraint_violated(cluster, *step)) continue;
         ++account.bounded_targets;
         leave_open(value_of(cluster, *step, core::Bytes(0)));

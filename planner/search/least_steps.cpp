@@ -20,12 +20,12 @@ core::Seconds Search::least_step(std::size_t target, const cluster::Cluster& clu
 }
 
 // On a cluster of the kind of some targets: the compute of every shape of plan, nothing run again, divided
-// evenly among its ranks, but for plans whose state exceeds the memory of all devices. Nothing where no plan
-// is left.
-std::optional<core::Seconds> Search::least_step_of_any_plan(const cluster::Cluster& cluster) {
+// evenly among its ranks, but for plans whose state exceeds the memory of all devices; or without a look at
+// shapes all arithmetic at the peak. Nothing where no plan is left.
+std::optional<core::Seconds> Search::least_step_of_any_plan(const cluster::Cluster& cluster,
+                                                            bool looks_at_shapes) {
     std::optional<core::Seconds> least;
     const auto take = [&](core::Seconds step) { least = least ? std::min(*least, step) : step; };
-    const model::OperatorRange all{0, core::count_of(graph_.operators)};
     std::vector<const schedule::Plan*> seen;
     for (std::size_t t = 0; t < targets_.size(); ++t) {
         const schedule::Plan& base = targets_[t].base;
@@ -35,7 +35,7 @@ std::optional<core::Seconds> Search::least_step_of_any_plan(const cluster::Clust
             continue;
         seen.push_back(&base);
         const core::Seconds at_peak = least_step(t, cluster);
-        if (is_stopped() || !has_priced_times(cluster) || !request_.uses_bounds) {
+        if (!looks_at_shapes || !has_priced_times(cluster) || !request_.uses_bounds) {
             take(at_peak);
             continue;
         }
@@ -51,14 +51,7 @@ std::optional<core::Seconds> Search::least_step_of_any_plan(const cluster::Clust
         for_each_legal_plan(graph_, cluster, space, [&](const schedule::Plan& plan) {
             if (bounds.state_never_fits(plan)) return;
             work_.add(1, per_opened_plan);
-            core::Seconds device, host;
-            for (int segment = 0; segment < plan.passes_per_micro_batch(); ++segment) {
-                const StageCost cost = stages_[t]->compute(plan, all, segment);
-                device += cost.forward.device + cost.backward.device;
-                host += cost.forward.host + cost.backward.host;
-            }
-            take(std::max(at_peak, std::max(device, host) *
-                                       (Bounds::claimed_share * plan.micro_batches / plan.layout.pipeline)));
+            take(std::max(at_peak, bounds.time_of_compute(plan)));
         });
     }
     return least;

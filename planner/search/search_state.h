@@ -34,6 +34,8 @@ constexpr double share_of_probes = 0.7, share_of_waves = 0.75, share_of_moves = 
 // Of the limit, for partitions of which nothing is said, where all else is done; and where there is no limit.
 constexpr double share_of_exploring = 0.2;
 constexpr core::Seconds exploring_without_limit(3);
+// Of the limit, for numbers of nodes that are not searched: there may be thousands.
+constexpr double share_of_unsearched = 0.1;
 // Of the limit, for a first plan, where none that was looked at fits.
 constexpr double patience = 4;
 
@@ -301,7 +303,7 @@ private:
 
     // Parts of probe_usual_plans.
     double best_value() const;
-    // Is any plan of use?
+    // Was none found, where any is of use?
     bool lacks_plan() const { return result_.plans.empty() && !request_.better_than; }
     std::vector<std::size_t> usual_groups();
     std::vector<std::size_t> neighbours_of(std::size_t group);
@@ -364,7 +366,8 @@ private:
     void leave_open(double value) { open_ = open_ ? std::min(*open_, value) : value; }
     // Parts of least_steps.cpp.
     core::Seconds least_step(std::size_t target, const cluster::Cluster& cluster) const;
-    std::optional<core::Seconds> least_step_of_any_plan(const cluster::Cluster& cluster);
+    std::optional<core::Seconds> least_step_of_any_plan(const cluster::Cluster& cluster,
+                                                        bool looks_at_shapes);
     std::vector<std::optional<core::Seconds>> least_steps_;  // of the targets
     // Of orders, by their micro-batches: of a plan that was found to settle late, or, by whether links are
     // shared, how many plans settled at how many. Added to by the thread that searches alone, so that answers
