@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <utility>
 
 #include "core/units.h"
 #include "planner/search_space.h"
+#include "schedule/pass/lower.h"
 #include "schedule/pipeline/registry.h"
 
 namespace planner {
@@ -41,14 +43,10 @@ void add_group_sizes(const Plan& plan, std::vector<Plan>& plans) {
         if (group > own && larger == 0) larger = group;
     }
     for (const int group : {smaller, larger}) {
-        schedule::PipelineShape shape;
-        shape.ranks = ranks;
-        shape.chunks = plan.virtual_stages;
-        shape.micro_batches = plan.micro_batches;
-        shape.parameters = schedule::GroupParameters{group};
-        if (group == 0 || schedule::unsupported(*order, shape)) continue;
-        plans.push_back(plan);
-        plans.back().schedule_parameters = shape.parameters;
+        Plan other = plan;
+        other.schedule_parameters = schedule::GroupParameters{group};
+        if (group > 0 && !schedule::unsupported(*order, schedule::shape_of(other)))
+            plans.push_back(std::move(other));
     }
 }
 
@@ -92,16 +90,10 @@ void add_schedules(const Plan& plan, std::vector<Plan>& plans) {
     if (plan.layout.pipeline == 1 || plan.passes_per_micro_batch() > 1) return;
     for (const schedule::PipelineSchedule& order : schedule::pipeline_schedules()) {
         if (!is_searched(order) || order.cuts_sequences() || order.name == plan.schedule) continue;
-        schedule::PipelineShape shape;
-        shape.ranks = plan.layout.pipeline;
-        shape.chunks = plan.virtual_stages;
-        shape.micro_batches = plan.micro_batches;
-        if (plan.schedule_parameters.index() == order.parameters.index())
-            shape.parameters = plan.schedule_parameters;
-        if (schedule::unsupported(order, shape)) continue;
-        plans.push_back(plan);
-        plans.back().schedule = order.name;
-        plans.back().schedule_parameters = shape.parameters;
+        Plan other = plan;
+        other.schedule = order.name;
+        if (plan.schedule_parameters.index() != order.parameters.index()) other.schedule_parameters = {};
+        if (!schedule::unsupported(order, schedule::shape_of(other))) plans.push_back(std::move(other));
     }
 }
 

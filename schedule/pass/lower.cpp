@@ -45,10 +45,8 @@ const PipelineSchedule* usable_schedule(const Plan& plan, core::Diagnostics& dia
                           "set gradient_clipping = 0, or choose a synchronous schedule");
         return nullptr;
     }
-    shape.ranks = plan.layout.pipeline;
-    shape.chunks = plan.virtual_stages;
-    shape.micro_batches = micro_batches > 0 ? micro_batches : plan.micro_batches;
-    shape.parameters = plan.schedule_parameters;
+    shape = shape_of(plan);
+    if (micro_batches > 0) shape.micro_batches = micro_batches;
     if (const auto unsupported = schedule::unsupported(*found, shape)) {
         diagnostics.error(
             location, "plan.schedule",
@@ -60,6 +58,15 @@ const PipelineSchedule* usable_schedule(const Plan& plan, core::Diagnostics& dia
 }
 
 }  // namespace
+
+PipelineShape shape_of(const Plan& plan) {
+    PipelineShape shape;
+    shape.ranks = plan.layout.pipeline;
+    shape.chunks = plan.virtual_stages;
+    shape.micro_batches = plan.micro_batches;
+    shape.parameters = plan.schedule_parameters;
+    return shape;
+}
 
 std::optional<Schedule> make_schedule(const Plan& plan, core::Diagnostics& diagnostics, int micro_batches) {
     if (is_explicit_order(plan.schedule)) return explicit_order(plan, diagnostics, micro_batches);

@@ -13,6 +13,8 @@
 
 namespace schedule {
 
+struct PipelineShape;
+
 struct LowerOptions {
     int micro_batches = 0;      // 0 = the plan's
     bool has_optimizer = true;  // false: forward-only evaluation
@@ -22,6 +24,8 @@ struct LowerOptions {
     model::Repetition* repetition = nullptr;
 };
 
+// What the plan asks of its schedule (registry.h): degrees, micro-batches, parameters.
+PipelineShape shape_of(const Plan& plan);
 // The schedule the plan names, for its shape. A violated constraint is a diagnostic.
 std::optional<Schedule> make_schedule(const Plan& plan, core::Diagnostics& diagnostics,
                                       int micro_batches = 0);

@@ -18,6 +18,15 @@ inline planner::Target target_of(const std::string& instance, int nodes) {
     return target;
 }
 
+// For the best plan alone, in a small space.
+inline planner::SearchRequest small_request(int global_batch, int most_virtual_stages) {
+    planner::SearchRequest request;
+    request.global_batch = global_batch;
+    request.keep = 1;
+    request.most_virtual_stages = most_virtual_stages;
+    return request;
+}
+
 // Eight experts, two a token, in layers of 512 x 1,024 with eight heads.
 struct SmallMixture {
     std::int64_t layers = 4, tokens = 512, vocabulary = 4096, key_heads = 8;

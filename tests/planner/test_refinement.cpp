@@ -157,10 +157,7 @@ TEST_CASE("nothing that a first plan is refined by makes it better by a thousand
         INFO(name);
         const auto graph = load_graph(name, tokens);
         const std::vector<planner::Target> targets = {target_of(instance, nodes)};
-        planner::SearchRequest request;
-        request.global_batch = batch;
-        request.keep = 1;
-        request.most_virtual_stages = 2;
+        planner::SearchRequest request = small_request(batch, 2);
         core::Diagnostics diagnostics;
         const auto plain = planner::search_plans(graph, targets, request, diagnostics);
         request.refines_first = true;

@@ -351,11 +351,8 @@ TEST_CASE("numbers of nodes that are not searched hold no plan better than the b
         for (const auto objective : {planner::Objective::speed, planner::Objective::cost}) {
             INFO(name << ", " << int(objective));
             const auto graph = load_graph(name, tokens);
-            planner::SearchRequest request;
+            planner::SearchRequest request = small_request(24, 1);
             request.objective = objective;
-            request.global_batch = 24;
-            request.keep = 1;
-            request.most_virtual_stages = 1;
             core::Diagnostics diagnostics;
             const auto three = planner::search_plans(graph, {target_of(instance, 3)}, request, diagnostics);
             request.unsearched = {target_of(instance, 3).cluster};
@@ -370,10 +367,7 @@ TEST_CASE("numbers of nodes that are not searched hold no plan better than the b
             if (three.plans[0].value < two.plans[0].value) CHECK_FALSE(two.account.is_proven_optimal);
         }
     // 112 GB of state at 16 bytes a parameter, and 64 GB of memory: there is no plan.
-    planner::SearchRequest request;
-    request.global_batch = 24;
-    request.keep = 1;
-    request.most_virtual_stages = 1;
+    planner::SearchRequest request = small_request(24, 1);
     request.unsearched = {target_of("g4dn.12xlarge", 1).cluster};
     core::Diagnostics diagnostics;
     const auto four = planner::search_plans(load_graph("llama-2-7b", 512), {target_of("g4dn.12xlarge", 4)},
@@ -407,11 +401,8 @@ TEST_CASE("pruning by bounds finds the very plan that simulating everything find
     const std::vector<planner::Target> targets = {target_of("p3.8xlarge", 1)};
     for (const auto objective :
          {planner::Objective::speed, planner::Objective::memory, planner::Objective::cost}) {
-        planner::SearchRequest request;
+        planner::SearchRequest request = small_request(8, 2);
         request.objective = objective;
-        request.global_batch = 8;
-        request.keep = 1;
-        request.most_virtual_stages = 2;
         core::Diagnostics diagnostics;
         const auto pruned = planner::search_plans(graph, targets, request, diagnostics);
         request.uses_bounds = false;
@@ -450,11 +441,8 @@ TEST_CASE(
     for (const double gibibytes : {2.0, 2.1, 2.2})
         for (const auto objective : {planner::Objective::speed, planner::Objective::memory}) {
             const std::vector<planner::Target> targets = {tight(gibibytes)};
-            planner::SearchRequest request;
+            planner::SearchRequest request = small_request(8, 1);
             request.objective = objective;
-            request.global_batch = 8;
-            request.keep = 1;
-            request.most_virtual_stages = 1;
             core::Diagnostics diagnostics;
             const auto pruned = planner::search_plans(graph, targets, request, diagnostics);
             request.uses_bounds = false;
