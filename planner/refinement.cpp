@@ -50,8 +50,12 @@ void add_group_sizes(const Plan& plan, std::vector<Plan>& plans) {
     }
 }
 
+bool takes_buckets(const Plan& plan) {
+    return plan.layout.data > 1 && !plan.shards(Sharding::parameters) && plan.framework.empty();
+}
+
 void add_buckets(const Plan& plan, std::vector<Plan>& plans) {
-    if (plan.layout.data == 1 || plan.shards(Sharding::parameters) || !plan.framework.empty()) return;
+    if (!takes_buckets(plan)) return;
     const double own = plan.gradient_bucket / core::mebibytes(1);
     const auto add = [&](double size) {
         plans.push_back(plan);
@@ -97,7 +101,46 @@ void add_schedules(const Plan& plan, std::vector<Plan>& plans) {
     }
 }
 
+bool takes_groups_of(const Plan& plan, const Plan& refined) {
+    const schedule::PipelineSchedule* order = schedule::find_pipeline_schedule(plan.schedule);
+    const auto* groups = std::get_if<schedule::GroupParameters>(&refined.schedule_parameters);
+    if (!order || !groups || plan.schedule_parameters.index() != refined.schedule_parameters.index())
+        return false;
+    Plan other = plan;
+    other.schedule_parameters = *groups;
+    return groups->group_size <= plan.micro_batches &&
+           !schedule::unsupported(*order, schedule::shape_of(other));
+}
+
+bool takes_shards_of(const Plan& plan, const Plan& refined) {
+    const int degree = refined.effective_shard_degree();
+    return plan.shards(Sharding::optimizer) && refined.shards(Sharding::optimizer) && degree > 1 &&
+           plan.layout.data % degree == 0 && nests_with_experts(plan.layout, degree);
+}
+
 }  // namespace
+
+std::vector<Plan> refined_alike(const Plan& plan, const Plan& refined) {
+    Plan all = plan;
+    std::vector<Plan> plans;
+    const auto add = [&](const auto& change) {
+        Plan other = plan;
+        change(other);
+        if (other == plan) return;
+        change(all);
+        plans.push_back(std::move(other));
+    };
+    if (takes_shards_of(plan, refined))
+        add([&](Plan& other) {
+            const int degree = refined.effective_shard_degree();
+            other.shard_degree = degree == other.layout.data ? 0 : degree;
+        });
+    if (takes_groups_of(plan, refined))
+        add([&](Plan& other) { other.schedule_parameters = refined.schedule_parameters; });
+    if (takes_buckets(plan)) add([&](Plan& other) { other.gradient_bucket = refined.gradient_bucket; });
+    if (plans.size() > 1) plans.insert(plans.begin(), std::move(all));
+    return plans;
+}
 
 std::vector<Plan> refinements(const Plan& plan, bool was_refined) {
     std::vector<Plan> plans;

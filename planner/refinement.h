@@ -17,4 +17,8 @@ namespace planner {
 //   ring: every other one.
 std::vector<schedule::Plan> refinements(const schedule::Plan& plan, bool was_refined);
 
+// The plan with what another was refined to, where it takes that and has it not: with all of it, and with
+// each alone of `shard_degree`, `group_size` and `gradient_bucket`.
+std::vector<schedule::Plan> refined_alike(const schedule::Plan& plan, const schedule::Plan& refined);
+
 }  // namespace planner

@@ -238,6 +238,7 @@ private:
     void close_queue();
     void search_partitions();
     bool refine_first(bool was_refined);
+    bool refine_others();
     void refine(PartitionSearch& search);
     void try_chosen_partitions(PartitionSearch& search);
     void move_cuts(PartitionSearch& search, std::vector<RankedPlan> moved);

@@ -113,6 +113,43 @@ TEST_CASE("a plan is refined by divisors of its replicas, by group sizes and by 
     CHECK(count_of(false) == refined);
 }
 
+TEST_CASE("a plan takes of what another was refined to what it can have") {
+    schedule::Plan refined;
+    refined.layout = {.data = 12, .pipeline = 2};
+    refined.micro_batches = 16;
+    refined.virtual_stages = 2;
+    refined.schedule = "interleaved-1f1b";
+    refined.sharding = schedule::Sharding::optimizer;
+    refined.shard_degree = 4;
+    refined.gradient_bucket = core::mebibytes(100);
+    refined.schedule_parameters = schedule::GroupParameters{8};
+
+    schedule::Plan plan = refined;
+    CHECK(planner::refined_alike(plan, refined).empty());
+    // All three of them at once, and each alone.
+    plan.shard_degree = 0;
+    plan.gradient_bucket = core::mebibytes(25);
+    plan.schedule_parameters = schedule::GroupParameters{2};
+    const std::vector<schedule::Plan> alike = planner::refined_alike(plan, refined);
+    REQUIRE(alike.size() == 4);
+    CHECK(alike[0] == refined);
+    for (std::size_t one = 1; one < alike.size(); ++one)
+        CHECK(1 == (alike[one].shard_degree == 4 ? 1 : 0) +
+                       (alike[one].gradient_bucket == refined.gradient_bucket ? 1 : 0) +
+                       (alike[one].schedule_parameters == refined.schedule_parameters ? 1 : 0));
+    // Four do not divide six replicas, nor have groups of eight a place among four micro-batches.
+    plan.layout = {.data = 6, .pipeline = 4};
+    plan.micro_batches = 4;
+    REQUIRE(planner::refined_alike(plan, refined).size() == 1);
+    CHECK(planner::refined_alike(plan, refined)[0].gradient_bucket == refined.gradient_bucket);
+    CHECK(planner::refined_alike(plan, refined)[0].shard_degree == 0);
+    // Shards over all replicas are those of another number of replicas too.
+    plan.layout.data = 4;
+    plan.shard_degree = 2;
+    CHECK(planner::refined_alike(plan, refined)[0].shard_degree == 0);
+    CHECK(planner::refined_alike(plan, refined)[0].effective_shard_degree() == 4);
+}
+
 TEST_CASE("no refined plan needs less memory or less time than its bounds say") {
     const auto graph = load_graph("gpt2", 512);
     const auto candidate = target_of("p3.16xlarge", 2);
@@ -183,4 +220,29 @@ TEST_CASE("nothing that a first plan is refined by makes it better by a thousand
                 (!evaluation->fits || evaluation->step_time.value > refined.plans[0].value * (1 - 1.001e-3)));
         }
     }
+}
+
+TEST_CASE("what the first plan was refined to makes no plan behind it better than the first") {
+    // With shards over two of four replicas the second plan comes before the first, which gains less by them.
+    const auto graph = load_graph("gpt2-large", 1024);
+    const std::vector<planner::Target> targets = {target_of("g5.12xlarge", 2)};
+    planner::SearchRequest request = small_request(48, 2);
+    request.keep = 5;
+    request.refines_first = true;
+    core::Diagnostics diagnostics;
+    const auto result = planner::search_plans(graph, targets, request, diagnostics);
+    REQUIRE(result.plans.size() == 5);
+    const planner::RankedPlan& first = result.plans[0];
+    CHECK(first.plan.effective_shard_degree() == 2);
+    std::size_t tried = 0;
+    for (const planner::RankedPlan& behind : result.plans) {
+        for (const schedule::Plan& other : planner::refined_alike(behind.plan, first.plan)) {
+            const auto evaluation = sim::evaluate(graph, targets[0].cluster, other, diagnostics);
+            REQUIRE(evaluation);
+            INFO(planner::describe(other));
+            CHECK((!evaluation->fits || evaluation->step_time.value > first.value * (1 - 1.001e-3)));
+            ++tried;
+        }
+    }
+    CHECK(tried > 0);
 }
