@@ -33,16 +33,17 @@ std::vector<std::pair<std::string, std::string>> fixed_axes(const SearchAccount&
          "memory"},
         {"recompute_layers",
          account.recomputes_some
-             ? "all or none; of a plan too large for memory with none also the fewest layers "
-               "of each stage with which it fits"
+             ? "all or none; of a plan too large for memory with none, or for the hosts' to which it "
+               "offloads, also the fewest layers of each stage with which it fits"
              : "all or none"},
         {"sequence_parallel", "wherever tokens divide"},
         {"context_communication",
-         std::string(
-             "all_gather; all_to_all too where heads divide and it moves at most twice as much, or is "
-             "all that is run") +
-             (account.tries_rings ? "; of the plans found those in a ring that could gain most by it"
-                                  : "; ring where it is asked for")},
+         refined(account.tries_rings
+                     ? "all_gather; all_to_all too where heads divide and it moves at most twice as much, "
+                       "or is all that is run; of the plans found those in a ring that could gain most by it"
+                     : "all_gather; all_to_all too where heads divide and it moves at most twice as much, "
+                       "or is all that is run; ring where it is asked for",
+                 "no other is better by a thousandth")},
         {"tensor_overlap", "of the base plan, or the values that are asked for"},
         {"gradient_bucket",
          refined("of the base plan",

@@ -1,5 +1,6 @@
-// Plans beside the space, of those that are too large for memory with nothing run again: with as few layers
-// of each stage as fit. All layers are a plan of the space.
+// Plans beside the space, of those that are too large for the memory of devices, or of hosts to which they
+// offload, with nothing run again: with as few layers of each stage as fit. All layers are a plan of the
+// space.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -21,7 +22,6 @@ bool Search::may_recompute_some(const Entry& entry) const {
     const bool is_beside = plan.recompute_layers > 0 && entry.is_beside_space();
     return request_.recomputes_some && times_plans() && request_.limits.recompute.empty() &&
            (is_beside || plan.recompute == schedule::Recompute::none) &&
-           plan.offload == schedule::Offload::none &&
            targets_[entry.target].base.recompute == schedule::Recompute::none;
 }
 
@@ -48,7 +48,7 @@ bool Search::may_be_best(const Entry& entry, int layers) const {
 // by about as much with every layer, so a straight line between what is kept now and where all run again
 // tells how many to try: if they are too few, more are tried after that.
 int Search::fewest_layers(const Entry& entry) const {
-    if (!may_recompute_some(entry)) return 0;
+    if (!may_recompute_some(entry) || entry.plan.offload != schedule::Offload::none) return 0;
     const core::Bytes available = targets_[entry.target].cluster.instance.device.memory;
     const core::Bytes peak = entry.memory.peak, excess = peak - available;
     const int own = entry.plan.recompute_layers;
@@ -71,6 +71,16 @@ int Search::fewest_layers(const Entry& entry) const {
     return more < left && may_be_best(entry, own + more) ? own + more : 0;
 }
 
+// The same of a plan that offloads more than hosts have room for: as if what runs again offloaded nothing.
+int Search::fewest_layers_for_hosts(const Entry& entry, const sim::Evaluation& evaluation) const {
+    const int own = entry.plan.recompute_layers;
+    const int left = layers_before_.back() / entry.plan.stages() - own;
+    if (!may_recompute_some(entry) || !evaluation.available_host_memory || left < 2) return 0;
+    const core::Bytes excess = evaluation.host_memory - *evaluation.available_host_memory;
+    const int more = std::max(1, int(std::ceil(excess / (evaluation.host_memory / left))));
+    return more < left && may_be_best(entry, own + more) ? own + more : 0;
+}
+
 // Plans of one compute order that bounds say may be better than the best, least state first. They differ in
 // how it is sharded: where all layers run again and one does not fit, none with more state does.
 std::vector<std::vector<std::size_t>> Search::too_large_by_order() const {
@@ -79,7 +89,8 @@ std::vector<std::vector<std::size_t>> Search::too_large_by_order() const {
         if (entries_[i].rejection == Rejection::activations) found.push_back(i);
     found.insert(found.end(), too_large_.begin(), too_large_.end());
     std::erase_if(found, [&](std::size_t i) {
-        return entries_[i].bound >= best_value() || !may_recompute_some(entries_[i]);
+        return entries_[i].bound >= best_value() || !may_recompute_some(entries_[i]) ||
+               entries_[i].plan.offload != schedule::Offload::none;
     });
     std::vector<std::vector<std::size_t>> orders;
     const auto is_alike = [&](const Entry& a, const Entry& b) {
@@ -108,9 +119,23 @@ void Search::recompute_some(core::Diagnostics& diagnostics) {
     });
     for (const std::vector<std::size_t>& order : orders)
         for (const std::size_t i : order) recompute_where_needed(i);
+    if (!is_late(share_of_waves))
+        for (const std::size_t i : too_large_for_hosts_)
+            if (entries_[i].bound < best_value()) recompute_where_needed(i);
     search_waves(diagnostics, share_of_waves);
     account.recomputes_some = !is_late(share_of_waves) && std::count(is_done.begin(), is_done.end(), 0) == 0;
     leave_beside_space();
+}
+
+// Of the space, they wait until the best plan is known; those beside it are tried with more layers at once.
+void Search::note_too_large(std::size_t i, Rejection rejection, const sim::Evaluation& evaluation) {
+    Entry& entry = entries_[i];
+    const bool exceeds_hosts = rejection == Rejection::host_memory;
+    if (!exceeds_hosts && rejection != Rejection::simulated_peak) return;
+    if (exceeds_hosts) entry.fewest_layers = fewest_layers_for_hosts(entry, evaluation);
+    else if (entry.is_beside_space()) entry.fewest_layers = fewest_layers(entry);
+    if (entry.is_beside_space()) recompute_where_needed(i);
+    else (exceeds_hosts ? too_large_for_hosts_ : too_large_).push_back(i);
 }
 
 // The plan becomes an entry of its own. More that runs again only adds to its time.

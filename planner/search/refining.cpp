@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "planner/context_communication.h"
 #include "planner/refinement.h"
 #include "planner/search/search_state.h"
 
@@ -17,8 +18,14 @@ bool Search::refine_first(bool was_refined) {
     std::vector<RankedPlan>& plans = result_.plans;
     for (; !is_late(); was_refined = true) {
         const RankedPlan first = plans.front();
+        std::vector<schedule::Plan> plans_of_first = refinements(first.plan, was_refined);
+        for (const auto communication : communication_choices(graph_, first.plan, true)) {
+            if (communication == first.plan.context_communication || first.plan.layout.context == 1) continue;
+            plans_of_first.push_back(first.plan);
+            plans_of_first.back().context_communication = communication;
+        }
         std::vector<PartitionTask> tasks;
-        for (schedule::Plan& plan : refinements(first.plan, was_refined)) {
+        for (schedule::Plan& plan : plans_of_first) {
             if (!request_.limits.allows(plan)) continue;
             PartitionTask task = task_of(first);
             plan.partition = first.plan.partition;

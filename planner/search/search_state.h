@@ -266,6 +266,8 @@ private:
     bool may_recompute_some(const Entry& entry) const;
     bool may_be_best(const Entry& entry, int layers) const;
     int fewest_layers(const Entry& entry) const;
+    int fewest_layers_for_hosts(const Entry& entry, const sim::Evaluation& evaluation) const;
+    void note_too_large(std::size_t i, Rejection rejection, const sim::Evaluation& evaluation);
     void recompute_where_needed(std::size_t i);
     // Parts of rings.cpp.
     void note_for_ring(std::size_t i, const RankedPlan& ranked);
@@ -358,8 +360,9 @@ private:
     std::vector<std::size_t> pursued_;  // entries in the place of ones that needed too much memory
     // Entries that divide samples, with what they would be if that took no time.
     std::set<std::pair<double, std::size_t>> for_rings_;
-    std::vector<std::size_t> too_large_;  // entries of the space that a simulation found too large for memory
-    std::vector<std::size_t> shorter_;    // entries in the queue of plans that fit with a longer horizon
+    // Entries of the space that a simulation found too large for memory, of devices and of hosts.
+    std::vector<std::size_t> too_large_, too_large_for_hosts_;
+    std::vector<std::size_t> shorter_;  // entries in the queue of plans that fit with a longer horizon
     std::size_t wanted_ = 1;
     SearchResult result_;
     // The least value that something not looked at may have.

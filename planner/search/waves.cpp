@@ -185,14 +185,7 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
         }
         entries_[taken[i]].is_taken = true;
         note_order(ranked[i].plan, true, Settling(ranked[i].evaluation));
-        if (rejections[i] == Rejection::simulated_peak) {
-            if (entries_[taken[i]].is_beside_space()) {
-                entries_[taken[i]].fewest_layers = fewest_layers(entries_[taken[i]]);
-                recompute_where_needed(taken[i]);
-            } else {
-                too_large_.push_back(taken[i]);
-            }
-        }
+        if (rejections[i]) note_too_large(taken[i], *rejections[i], ranked[i].evaluation);
         if (std::optional<Entry> next =
                 after_taking(entries_[taken[i]], rejections[i], ranked[i].evaluation.peak_memory)) {
             add(std::move(*next));

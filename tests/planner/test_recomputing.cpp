@@ -99,7 +99,7 @@ TEST_CASE("layers run again in part only where recomputation is free to choose")
         return result.account.recomputes_some && result.account.partly_recomputed > 0;
     };
     SECTION("what runs the plan takes none") {
-        planner::Target target = tight(3.0);
+        planner::Target target = tight(2.6);
         auto runnable = std::make_shared<planner::RunnablePlans>();
         runnable->takes = [](const schedule::Plan& plan) { return plan.recompute_layers == 0; };
         target.runnable = runnable;
@@ -113,4 +113,48 @@ TEST_CASE("layers run again in part only where recomputation is free to choose")
         request.objective = planner::Objective::memory;
         CHECK_FALSE(partly_of(tight(3.0)));
     }
+}
+
+TEST_CASE("of a plan that offloads too much for hosts as few layers run again as fit there") {
+    // Four samples at a time would offload 806 GiB of a node that has 768; with three of 40 layers run again
+    // they are faster than two at a time.
+    const model::ModelGraph graph = load_graph("llama-2-13b", 4096);
+    const planner::Target target = target_of("g5.48xlarge", 4);
+    planner::SearchRequest request = small_request(128, 1);
+    request.limits.tensor = request.limits.pipeline = {1};
+    core::Diagnostics diagnostics;
+    const planner::SearchResult plain = planner::search_plans(graph, {target}, request, diagnostics);
+    request.recomputes_some = true;
+    const planner::SearchResult some = planner::search_plans(graph, {target}, request, diagnostics);
+    request.threads = 1;
+    const planner::SearchResult alone = planner::search_plans(graph, {target}, request, diagnostics);
+    REQUIRE(plain.plans.size() == 1);
+    REQUIRE(some.plans.size() == 1);
+    const planner::RankedPlan& first = some.plans.front();
+    CHECK(alone.plans.front().plan == first.plan);
+    CHECK(first.value < plain.plans.front().value * 0.96);
+    CHECK(first.plan.offload == schedule::Offload::host);
+    CHECK(sum_of(some.account) == some.account.space);
+    REQUIRE(first.plan.recompute_layers > 0);
+    schedule::Plan fewer = first.plan;
+    if (--fewer.recompute_layers == 0) fewer.recompute = schedule::Recompute::none;
+    const std::optional<sim::Evaluation> too_large = evaluated(graph, target, fewer);
+    REQUIRE(too_large);
+    CHECK_FALSE(too_large->fits);
+    CHECK(too_large->peak_memory <= too_large->available_memory);
+    CHECK(too_large->host_memory > *too_large->available_host_memory);
+    // None is better with another number of layers or horizon.
+    for (const int micro_batch : {1, 2, 4})
+        for (int layers = 1; layers <= 8; ++layers)
+            for (const int horizon : {1, 2, 4}) {
+                schedule::Plan other = first.plan;
+                other.micro_batch = micro_batch;
+                other.micro_batches = 128 / other.layout.data / micro_batch;
+                other.recompute_layers = layers;
+                other.activation_loading_horizon = horizon;
+                const std::optional<sim::Evaluation> evaluation = evaluated(graph, target, other);
+                REQUIRE(evaluation);
+                INFO(planner::describe(other));
+                CHECK((!evaluation->fits || evaluation->step_time.value >= first.value * (1 - 1e-9)));
+            }
 }
