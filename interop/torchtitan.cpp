@@ -21,6 +21,7 @@ namespace {
 TransformerShape llama_shape(Expression& e, core::Diagnostics& diagnostics) {
     const TransformerShape shape = transformer_shape(e.source.graph);
     std::vector<core::Unsupported> reasons = shape.unsupported;
+    reasons.insert(reasons.end(), shape.beyond_plain.begin(), shape.beyond_plain.end());
     if (reasons.empty()) {
         const std::pair<bool, const char*> missing[] = {
             {shape.experts > 0, "a mixture of experts"},

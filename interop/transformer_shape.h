@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,26 @@ struct TransformerShape {
     bool has_qkv_bias = false, has_linear_bias = false;
     double rotary_fraction = 1, rotary_base = 10000, epsilon = 1e-5;
     double hidden_dropout = 0, attention_dropout = 0;
-    std::vector<core::Unsupported>
-        unsupported;  // properties that these dimensions cannot express: ALiBi, ...
+
+    // Of multi-head latent attention: the ranks of queries (0: of the input itself) and of keys and values
+    // (0: there is none), the part of a head that is rotated, and a head's values.
+    std::int64_t query_rank = 0, key_value_rank = 0, rotary_dimension = 0, value_dimension = 0;
+    bool has_query_key_norm = false;  // over each head, of the kind of the other norms
+    bool has_sinks = false;
+    // A sliding window of so many tokens (0: none), but in the last of every `global_interval` layers (0: in
+    // all).
+    std::int64_t window = 0, global_interval = 0;
+    std::vector<char> is_mixture;                 // of each layer
+    std::int64_t expert_ffn = 0, shared_ffn = 0;  // of one expert, and of that of all tokens (0: none)
+    bool has_shared_gate = false;                 // a sigmoid of the token weighs it
+    bool has_sigmoid_scores = false, has_plain_weights = false;  // as model::Attributes has them
+    double routed_scale = 1;
+    std::int64_t expert_groups = 1, chosen_groups = 1;
+    std::optional<double> activation_limit;  // gpt-oss's gate, in experts alone
+
+    // Properties that these dimensions cannot express: ALiBi, ...; and of those that they do express what
+    // only Megatron-core has words for: latent attention, ...
+    std::vector<core::Unsupported> unsupported, beyond_plain;
 };
 TransformerShape transformer_shape(const model::ModelGraph& graph);
 

@@ -30,22 +30,29 @@ void add_shape(const TransformerShape& shape, PythonCall& model) {
         .with("make_vocab_size_divisible_by", 1)  // padded to a multiple of the tensor-parallel degree
         .with("should_pad_vocab", true)
         .with("position_embedding_type", shape.is_rotary ? "rope" : "learned_absolute");
+    const bool is_latent = shape.key_value_rank > 0;
     if (shape.is_rotary)
         model.with("rotary_base", static_cast<std::int64_t>(shape.rotary_base))
-            .with("rotary_percent", shape.rotary_fraction);
+            .with("rotary_percent", is_latent ? 1.0 : shape.rotary_fraction);
+    const bool is_clamped = shape.activation_limit.has_value();
     model.with("normalization", shape.is_rms ? "RMSNorm" : "LayerNorm")
         .with("layernorm_epsilon", shape.epsilon)
-        .with("gated_linear_unit", shape.is_gated_silu)
-        .with_source("activation_func", shape.is_gated_silu ? "F.silu" : "F.gelu")
+        .with("gated_linear_unit", shape.is_gated_silu || is_clamped)
+        .with_source("activation_func", is_clamped            ? "quick_gelu"
+                                        : shape.is_gated_silu ? "F.silu"
+                                                              : "F.gelu")
         .with("add_bias_linear", shape.has_linear_bias)
         .with("add_qkv_bias", shape.has_qkv_bias)
         .with("share_embeddings_and_output_weights", shape.is_tied)
         .with("hidden_dropout", shape.hidden_dropout)
         .with("attention_dropout", shape.attention_dropout);
+    for (const MegatronProperty& property : megatron_properties(shape))
+        if (!property.field.empty()) model.with_source(property.field, property.source);
     if (shape.experts == 0) return;
     model.with("num_moe_experts", shape.experts)
         .with("moe_router_topk", shape.experts_per_token)
         .with("moe_token_dispatcher_type", "alltoall")
+        .with("moe_grouped_gemm", true)  // as the experts of a rank are priced
         .with("moe_aux_loss_coeff", shape.auxiliary_loss);
     if (shape.capacity_factor > 0)
         model.with("moe_expert_capacity_factor", shape.capacity_factor)
@@ -142,10 +149,10 @@ PythonCall data_parallelism(const schedule::Plan& plan) {
     return call;
 }
 
-constexpr const char* imports =
+constexpr const char* torch_imports =
     "import torch\n"
-    "import torch.nn.functional as F\n"
-    "from megatron.bridge.models import GPTModelProvider\n"
+    "import torch.nn.functional as F\n";
+constexpr const char* other_imports =
     "from megatron.bridge.training.config import (\n"
     "    CheckpointConfig,\n    ConfigContainer,\n    DistributedDataParallelConfig,\n"
     "    DistributedInitConfig,\n    GPTDatasetConfig,\n    LoggerConfig,\n    OptimizerConfig,\n"
@@ -161,9 +168,10 @@ std::optional<Export> write_megatron_bridge(const ExportSource& source, const Ex
     const schedule::Plan& plan = e.plan;
     const schedule::Training& t = source.file.training;
     const TransformerShape shape = transformer_shape(source.graph);
-    refuse_beyond_megatron(e, shape, "Megatron-Bridge's GPTModelProvider", diagnostics);
+    refuse_beyond_megatron(e, shape, "Megatron-Bridge's providers", diagnostics);
     const bool is_data_last = e.require_order({"PDT", "DPT"}) == "DPT";
-    PythonCall model("GPTModelProvider");
+    const char* const provider = shape.key_value_rank > 0 ? "MLAModelProvider" : "GPTModelProvider";
+    PythonCall model(provider);
     add_shape(shape, model);
     add_parallelism(e, model);
     e.leave_to_script("data and tokenizer (dataset.blend, tokenizer)");
@@ -205,11 +213,16 @@ std::optional<Export> write_megatron_bridge(const ExportSource& source, const Ex
         .with_source("checkpoint", "CheckpointConfig()")
         .with_source("rng", fmt::format("RNGConfig(seed={})", seed))
         .with_source("mixed_precision", precision(plan.precision).text(2));
-    return Export{imports + ("def plan():\n    return " + container.text(1)) + "\n",
-                  {},
-                  {placement_note(plan.layout),
-                   "as smplan_recipe.py: pretrain(plan(), forward_step) of megatron.bridge.training, under "
-                   "torchrun"}};
+    std::string imports = shape.key_value_rank > 0
+                              ? "from megatron.bridge.models.mla_provider import MLAModelProvider\n"
+                              : "from megatron.bridge.models import GPTModelProvider\n";
+    if (shape.activation_limit) imports += "from megatron.core.activations import quick_gelu\n";
+    return Export{
+        torch_imports + imports + other_imports + ("def plan():\n    return " + container.text(1)) + "\n",
+        {},
+        {placement_note(plan.layout),
+         "as smplan_recipe.py: pretrain(plan(), forward_step) of megatron.bridge.training, under "
+         "torchrun"}};
 }
 
 }  // namespace interop

@@ -55,7 +55,9 @@ private:
         flag("--hidden-size", shape.hidden);
         flag("--ffn-hidden-size", shape.ffn);
         flag("--num-attention-heads", shape.heads);
-        if (shape.head_dimension * shape.heads != shape.hidden) flag("--kv-channels", shape.head_dimension);
+        const bool is_latent = shape.key_value_rank > 0;
+        if (shape.head_dimension * shape.heads != shape.hidden && !is_latent)
+            flag("--kv-channels", shape.head_dimension);
         if (shape.kv_heads != shape.heads) {
             flag("--group-query-attention");
             flag("--num-query-groups", shape.kv_heads);
@@ -65,7 +67,8 @@ private:
         flag("--position-embedding-type", shape.is_rotary ? "rope" : "learned_absolute");
         if (shape.is_rotary && shape.rotary_base != 10000)
             flag("--rotary-base", static_cast<std::int64_t>(shape.rotary_base));
-        if (shape.is_rotary && shape.rotary_fraction != 1) flag("--rotary-percent", shape.rotary_fraction);
+        if (shape.is_rotary && shape.rotary_fraction != 1 && !is_latent)
+            flag("--rotary-percent", shape.rotary_fraction);
         flag("--normalization", shape.is_rms ? "RMSNorm" : "LayerNorm");
         flag("--norm-epsilon", shape.epsilon);
         if (shape.is_gated_silu) flag("--swiglu");
@@ -85,6 +88,8 @@ private:
             }
             flag("--moe-router-topk", shape.experts_per_token);
         }
+        for (const MegatronProperty& property : megatron_properties(shape))
+            if (!property.argument.empty()) flag(property.argument);
         flag("--vocab-size", shape.vocabulary);
         flag("--make-vocab-size-divisible-by",
              1);  // padded to a multiple of the tensor-parallel degree, no further

@@ -196,6 +196,7 @@ private:
         model_["qkv_bias"] = has_bias || has_own_bias;
         model_["attention_output_bias"] = has_bias;
         model_["mlp_bias"] = has_bias;
+        if (has_bias && experts_ > 0) model_["router_bias"] = model_["expert_bias"] = true;
         model_["dropout"] = a_.real("hidden-dropout", 0.1);
         model_["embedding_dropout"] = model_.find("dropout")->number();
         model_["attention_dropout"] = a_.real("attention-dropout", 0.1);
@@ -311,7 +312,7 @@ private:
 
     // Is there anything that Mixtral's description does not say?
     bool is_of_the_stack() {
-        bool is = is_latent_;
+        bool is = is_latent_ || model_.find("expert_bias") != nullptr;
         for (const char* name :
              {"moe-shared-expert-intermediate-size", "moe-layer-freq", "moe-router-num-groups",
               "moe-router-group-topk", "moe-router-topk-scaling-factor", "moe-router-pre-softmax",

@@ -1,6 +1,7 @@
 // NeMo 1's YAML (megatron_gpt_config.yaml): trainer, model, optim. Megatron-LM underneath, in its default
 // numbering, with equal layers a stage.
 #include <algorithm>
+#include <vector>
 
 #include <fmt/core.h>
 
@@ -48,12 +49,14 @@ std::optional<Export> write_nemo(const ExportSource& source, const ExportOptions
     e.refuse_shared_heads("its Megatron-core divides keys and values by whole heads");
     const schedule::Plan& plan = e.plan;
     const TransformerShape shape = transformer_shape(source.graph);
-    for (const core::Unsupported& unsupported : shape.unsupported)
+    std::vector<core::Unsupported> reasons = shape.unsupported;
+    reasons.insert(reasons.end(), shape.beyond_plain.begin(), shape.beyond_plain.end());
+    for (const core::Unsupported& unsupported : reasons)
         diagnostics.error(
             {source.file.path, 0, 0}, "model",
             fmt::format("the model cannot be expressed by NeMo's configuration: {}", unsupported.reason),
             "choose another model or target");
-    if (!shape.unsupported.empty()) return std::nullopt;
+    if (!reasons.empty()) return std::nullopt;
     core::Value document = core::Value::table();
     const int processes = processes_per_node(source);
     if (processes == 0)

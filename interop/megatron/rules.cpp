@@ -1,5 +1,8 @@
 #include "interop/megatron/rules.h"
 
+#include <algorithm>
+#include <utility>
+
 #include <fmt/core.h>
 
 namespace interop {
@@ -64,6 +67,98 @@ std::vector<MegatronField> megatron_parallelism(const schedule::Plan& plan) {
     }
     if (plan.layout.expert > 1) fields.emplace_back("expert_model_parallel_size", plan.layout.expert);
     return fields;
+}
+
+namespace {
+
+class Properties {
+public:
+    explicit Properties(const TransformerShape& shape) : shape_(shape) {}
+
+    std::vector<MegatronProperty> all() {
+        attention();
+        if (shape_.key_value_rank > 0) latent();
+        if (shape_.experts > 0) mixture();
+        return std::move(all_);
+    }
+
+private:
+    // The argument is called as the field is, with dashes.
+    static std::string dashed(std::string field) {
+        std::replace(field.begin(), field.end(), '_', '-');
+        return "--" + field;
+    }
+    void flag(const std::string& field) { all_.push_back({dashed(field), field, "True"}); }
+    template <class Number>
+    void number(const std::string& field, Number value) {
+        all_.push_back({fmt::format("{} {}", dashed(field), value), field, fmt::format("{}", value)});
+    }
+    void word(const std::string& field, const char* value) {
+        all_.push_back({fmt::format("{} {}", dashed(field), value), field, fmt::format("\"{}\"", value)});
+    }
+
+    void attention() {
+        if (shape_.has_query_key_norm || shape_.key_value_rank > 0) flag("qk_layernorm");
+        if (shape_.has_sinks) word("softmax_type", "learnable");
+        if (shape_.window == 0) return;
+        const std::int64_t before = shape_.window - 1;  // beside the token itself
+        all_.push_back(
+            {fmt::format("--window-size {},0", before), "window_size", fmt::format("({}, 0)", before)});
+        if (shape_.global_interval > 0) number("window_attn_skip_freq", shape_.global_interval);
+    }
+
+    void latent() {
+        flag("multi_latent_attention");
+        if (shape_.query_rank > 0) number("q_lora_rank", shape_.query_rank);
+        else all_.push_back({"", "q_lora_rank", "None"});
+        number("kv_lora_rank", shape_.key_value_rank);
+        number("qk_head_dim", shape_.head_dimension - shape_.rotary_dimension);
+        number("qk_pos_emb_head_dim", shape_.rotary_dimension);
+        number("v_head_dim", shape_.value_dimension);
+        // Its own default is YaRN, and its fused rotation is of YaRN alone.
+        word("rope_type", "rope");
+        all_.push_back({"--no-rope-fusion", "apply_rope_fusion", "False"});
+    }
+
+    void mixture() {
+        if (shape_.expert_ffn != shape_.ffn) number("moe_ffn_hidden_size", shape_.expert_ffn);
+        layers();
+        if (shape_.shared_ffn > 0) number("moe_shared_expert_intermediate_size", shape_.shared_ffn);
+        if (shape_.has_shared_gate) flag("moe_shared_expert_gate");
+        if (shape_.has_sigmoid_scores) word("moe_router_score_function", "sigmoid");
+        if (shape_.has_plain_weights) flag("moe_router_pre_softmax");
+        if (shape_.routed_scale != 1) number("moe_router_topk_scaling_factor", shape_.routed_scale);
+        if (shape_.expert_groups > 1) {
+            number("moe_router_num_groups", shape_.expert_groups);
+            number("moe_router_group_topk", shape_.chosen_groups);
+        }
+        if (!shape_.activation_limit) return;
+        all_.push_back({"--quick-geglu", "", ""});  // a field of each provider
+        number("glu_linear_offset", 1.0);
+        number("activation_func_clamp_value", *shape_.activation_limit);
+    }
+
+    // Which layers are mixtures, where not all are: [0]*3+[1]*58.
+    void layers() {
+        const std::vector<char>& is_mixture = shape_.is_mixture;
+        if (std::find(is_mixture.begin(), is_mixture.end(), 0) == is_mixture.end()) return;
+        std::string list;
+        for (auto begin = is_mixture.begin(); begin != is_mixture.end();) {
+            const auto end = std::find(begin, is_mixture.end(), *begin ? 0 : 1);
+            list += fmt::format("{}[{}]*{}", list.empty() ? "" : "+", int(*begin), end - begin);
+            begin = end;
+        }
+        all_.push_back({fmt::format("--moe-layer-freq {}", list), "moe_layer_freq", list});
+    }
+
+    const TransformerShape& shape_;
+    std::vector<MegatronProperty> all_;
+};
+
+}  // namespace
+
+std::vector<MegatronProperty> megatron_properties(const TransformerShape& shape) {
+    return Properties(shape).all();
 }
 
 void refuse_beyond_megatron(Expression& e, const TransformerShape& shape, const std::string& target,

@@ -21,6 +21,14 @@ void refuse_beyond_megatron(Expression& e, const TransformerShape& shape, const 
 // parallelism are left out where they are 1.
 using MegatronField = std::pair<std::string, std::variant<int, const char*>>;
 std::vector<MegatronField> megatron_parallelism(const schedule::Plan& plan);
+
+// What a model has beyond a plain decoder (TransformerShape::beyond_plain), as an argument of Megatron-LM and
+// as a field of Megatron-Bridge's provider: "--window-size 127,0", window_size = (127, 0). Either is empty
+// where it needs none.
+struct MegatronProperty {
+    std::string argument, field, source;  // the value of the field as Python has it
+};
+std::vector<MegatronProperty> megatron_properties(const TransformerShape& shape);
 // The method and number of layers of full recomputation: every layer by itself, or of each stage the first.
 std::pair<const char*, int> megatron_full_recomputation(const schedule::Plan& plan);
 

@@ -20,7 +20,7 @@ bool Search::refine_first(bool was_refined) {
         const RankedPlan first = plans.front();
         std::vector<schedule::Plan> plans_of_first = refinements(first.plan, was_refined);
         for (const auto communication : communication_choices(graph_, first.plan, true)) {
-            if (communication == first.plan.context_communication || first.plan.layout.context == 1) continue;
+            if (communication == first.plan.context_communication) continue;
             plans_of_first.push_back(first.plan);
             plans_of_first.back().context_communication = communication;
         }

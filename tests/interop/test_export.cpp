@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <tuple>
 
 #include <unistd.h>
@@ -12,6 +13,8 @@
 #include "interop/exchange.h"
 #include "interop/megatron/partition.h"
 #include "interop/python_literal.h"
+#include "model/load.h"
+#include "model/reader/catalogue.h"
 
 namespace {
 
@@ -74,15 +77,15 @@ void refused(const std::string& plan, const std::string& target, const std::stri
 TEST_CASE("a model beyond what a target's arguments say is refused, whatever its family") {
     const std::string plan = "data_parallel = 16\nmicro_batch = 1\nmicro_batches = 2\n";
     const std::pair<const char*, const char*> cases[] = {
-        {"query_key_norm = \"per_head\"\n", "norms of queries and keys"},
+        {"query_key_norm = \"all_heads\"\n", "norms of queries and keys"},
         {"score_soft_cap = 50.0\n", "soft caps of scores"},
-        {"attention_sinks = true\n", "attention sinks"},
         {"norm_place = \"both\"\n", "norms behind attention and feed-forward"},
         {"rotation_interval = 4\n", "rotary positions that differ between layers"},
         {"embedding_scale = 2.0\n", "embedding.scale, of the kind elementwise"},
-        {"key_value_rank = 32\nrotary_dimension = 16\n", "of the kind slice"},
-        {"experts = 4\nexperts_per_token = 2\nrouter_scores = \"sigmoid\"\n", "choice of experts"}};
-    for (const char* target : {"megatron", "nemo"})
+        {"prediction_layers = 1\n", "multi-token prediction"},
+        {"window = 64\nwindow_layers = [0, 1, 4]\n", "sliding windows that follow no interval"},
+        {"experts = 4\nexperts_per_token = 2\nrouter_bias = true\n", "biases in some linear layers"}};
+    for (const char* target : {"megatron", "megatron-bridge", "nemo", "torchtitan"})
         for (const auto& [model, reason] : cases) {
             INFO(target << ": " << model);
             const auto source = source_with(plan, model);
@@ -93,6 +96,82 @@ TEST_CASE("a model beyond what a target's arguments say is refused, whatever its
             // What is in every layer is said once.
             CHECK(text.find("layers.1.") == std::string::npos);
         }
+}
+
+TEST_CASE("what only Megatron-core has is refused by the others, and told to it") {
+    const std::string plan = "data_parallel = 16\nmicro_batch = 1\nmicro_batches = 2\n";
+    const std::tuple<const char*, const char*, const char*> cases[] = {
+        {"query_key_norm = \"per_head\"\n", "norms of queries and keys", "--qk-layernorm\n"},
+        {"attention_sinks = true\n", "attention sinks", "--softmax-type learnable\n"},
+        {"key_value_rank = 32\nrotary_dimension = 16\n", "latent attention", "--kv-lora-rank 32\n"},
+        {"window = 64\nglobal_interval = 4\n", "a sliding window", "--window-attn-skip-freq 4\n"},
+        {"experts = 4\nexperts_per_token = 2\nmixture_layers = [1, 4]\n", "mixtures in some layers only",
+         "--moe-layer-freq [0]*1+[1]*1+[0]*2+[1]*1+[0]*3\n"},
+        {"experts = 4\nexperts_per_token = 2\nshared_expert_ffn = 64\nshared_expert_gate = true\n",
+         "an expert of all tokens", "--moe-shared-expert-gate\n"},
+        {"experts = 4\nexperts_per_token = 2\nrouter_scores = \"sigmoid\"\n", "choice of experts",
+         "--moe-router-score-function sigmoid\n"}};
+    for (const auto& [model, reason, argument] : cases) {
+        INFO(model);
+        const auto source = source_with(plan, model);
+        for (const char* target : {"nemo", "torchtitan"}) {
+            core::Diagnostics diagnostics;
+            CHECK(!exported(source, target, diagnostics));
+            CHECK(core::format(diagnostics).find(reason) != std::string::npos);
+        }
+        core::Diagnostics diagnostics;
+        const auto arguments = exported(source, "megatron", diagnostics);
+        INFO(core::format(diagnostics));
+        REQUIRE(arguments);
+        CHECK(arguments->text.find(argument) != std::string::npos);
+        CHECK(exported(source, "megatron-bridge", diagnostics));
+    }
+}
+
+TEST_CASE("every model of the catalogue that Megatron-LM's arguments say is read from them as it was") {
+    std::set<std::string> known, of_no_arguments;
+    for (const std::string& name : model::catalogue_names()) {
+        INFO(name);
+        core::Diagnostics diagnostics;
+        interop::ExportSource source = source_with("data_parallel = 16\n");
+        source.file.model = core::Value::table();
+        source.file.model["name"] = name;
+        const auto graph = model::load_model(source.file.model, {}, diagnostics);
+        REQUIRE(graph);
+        source.graph = *graph;
+        core::Diagnostics refusals;
+        const auto written = exported(source, "megatron", refusals);
+        if (!written) {
+            CHECK(core::format(refusals).find("the model cannot be expressed") != std::string::npos);
+            of_no_arguments.insert(name);
+            continue;
+        }
+        known.insert(name);
+        const auto read =
+            interop::find_exchange_target("megatron")
+                ->read(written->text, "file", {.instance = "p4d.24xlarge", .nodes = 2}, diagnostics);
+        INFO(written->text << core::format(diagnostics));
+        REQUIRE(read);
+        std::optional<model::ModelGraph> again = model::load_model(read->model, {}, diagnostics);
+        REQUIRE(again);
+        CHECK(model::parameter_count(*again) == model::parameter_count(*graph));
+        REQUIRE(again->operators.size() == graph->operators.size());
+        for (std::size_t o = 0; o < graph->operators.size(); ++o) {
+            INFO(graph->operators[o].name);
+            CHECK(again->operators[o].name == graph->operators[o].name);
+            model::Attributes attributes = again->operators[o].attributes;
+            // Of GELU its fusion chooses the approximation by a tanh, no argument.
+            attributes.is_tanh_approximation = graph->operators[o].attributes.is_tanh_approximation;
+            CHECK(attributes == graph->operators[o].attributes);
+            CHECK(again->tensor(again->operators[o].output).shape ==
+                  graph->tensor(graph->operators[o].output).shape);
+        }
+    }
+    for (const char* name : {"gpt2", "gpt3-175b", "llama-3.1-405b", "mixtral-8x7b", "mistral-7b", "qwen2-7b",
+                             "qwen3-8b", "qwen3-30b-a3b", "gpt-oss-20b", "deepseek-v3"})
+        CHECK(known.contains(name));
+    for (const char* name : {"bert-base", "bloom-7b1", "gemma-3-4b", "resnet50"})
+        CHECK(of_no_arguments.contains(name));
 }
 
 TEST_CASE("what a target can express comes back from its file as it was") {
