@@ -222,10 +222,11 @@ void Expression::refuse_recompute_layers(const std::string& why) {
                "leave recompute_layers out: all layers then run again");
 }
 
-void Expression::refuse_communication(schedule::ContextCommunication how, const std::string& why) {
+void Expression::refuse_communication(schedule::ContextCommunication how, const std::string& why,
+                                      schedule::ContextCommunication instead) {
     if (plan.cost_context().communicates(how))
         refuse("context_communication", core::in_quotes(schedule::name_of(how)), why,
-               "set context_communication = \"all_gather\"");
+               fmt::format("set context_communication = \"{}\"", schedule::name_of(instead)));
 }
 
 void Expression::require_plain_precision() {

@@ -72,7 +72,9 @@ public:
     // Full recomputation of some layers of each stage.
     void refuse_recompute_layers(const std::string& why);
     // This way in a context-parallel group.
-    void refuse_communication(schedule::ContextCommunication how, const std::string& why);
+    void refuse_communication(
+        schedule::ContextCommunication how, const std::string& why,
+        schedule::ContextCommunication instead = schedule::ContextCommunication::all_gather);
     // Precision as 16-bit training with fp32 master parameters, or plain fp32; refuses everything else.
     void require_plain_precision();
     void leave_collective_to_environment();

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Whether what `smplan --for TOOL` finds is what TOOL runs: winners of random questions, through the real packages.
 
-    python3 interop/check/winners.py TOOL... --smplan build/smplan [--cases 30] [--seed 19] [--write]
+    python3 interop/check/winners.py TOOL... --smplan build/smplan [--cases 30] [--seed 19] [--models NAME,...] [--write]
 
 Every case is a model, an instance type, nodes and a global batch, drawn with the seed. The winner of `--for TOOL` is
 exported and read by the package's own parser, as exports.py does with the plans of plans/ (same packages, README.md
@@ -31,9 +31,9 @@ MODELS = ["gpt2-xl", "llama-2-7b", "llama-2-13b", "llama-3-8b", "llama-3.2-1b", 
 INSTANCES = ["p3dn.24xlarge", "p4d.24xlarge", "p4de.24xlarge", "p5.48xlarge"]
 
 
-def draw_cases(count, seed):
+def draw_cases(count, seed, models=MODELS):
     random_ = random.Random(seed)
-    return [{"model": random_.choice(MODELS), "instance": random_.choice(INSTANCES), "nodes": random_.choice([1, 2, 4]),
+    return [{"model": random_.choice(models), "instance": random_.choice(INSTANCES), "nodes": random_.choice([1, 2, 4]),
              "sequence_length": random_.choice([512, 1024]), "global_batch": random_.choice([32, 48, 64, 128, 256])}
             for _ in range(count)]
 
@@ -109,9 +109,10 @@ def main():
     parser.add_argument("--smplan", default="build/smplan")
     parser.add_argument("--cases", type=int, default=30)
     parser.add_argument("--seed", type=int, default=19)
+    parser.add_argument("--models", type=lambda text: text.split(","), default=MODELS, help="names of the catalogue, by commas")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    cases = draw_cases(options.cases, options.seed)
+    cases = draw_cases(options.cases, options.seed, options.models)
     record = {"seed": options.seed, "cases": cases, "winners": {}, "dates": {}}
     if os.path.exists(RECORD):
         with open(RECORD) as file:

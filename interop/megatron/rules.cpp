@@ -38,6 +38,20 @@ void refuse_precision(Expression& e) {
     if (!is_mixed && p.compute != core::DataType::fp32) e.require_plain_precision();
 }
 
+// Megatron-core's TransformerConfig (0.20.0) on biases, Transformer Engine (d0067d0da6, 2026-08-22) on the
+// rest.
+void refuse_combinations(Expression& e, const TransformerShape& shape) {
+    using Communication = schedule::ContextCommunication;
+    if (shape.experts > 0 && shape.has_linear_bias && e.plan.layout.tensor > 1)
+        e.refuse("tensor_parallel", std::to_string(e.plan.layout.tensor),
+                 "it divides no experts that have biases", "set tensor_parallel = 1");
+    if (shape.has_sinks) {
+        const char* const why = "attention sinks go with exchanged heads alone";
+        e.refuse_communication(Communication::all_gather, why, Communication::all_to_all);
+        e.refuse_communication(Communication::ring, why, Communication::all_to_all);
+    } else if (shape.window > 0) e.refuse_communication(Communication::ring, "a ring has no sliding windows");
+}
+
 }  // namespace
 
 std::pair<const char*, int> megatron_full_recomputation(const schedule::Plan& plan) {
@@ -169,6 +183,7 @@ void refuse_beyond_megatron(Expression& e, const TransformerShape& shape, const 
                           "choose another model or target");
     refuse_schedules(e);
     refuse_sharding(e);
+    refuse_combinations(e, shape);
     e.refuse_offload();
     refuse_precision(e);
     if (const auto heads = e.shared_heads())

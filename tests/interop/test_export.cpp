@@ -128,6 +128,31 @@ TEST_CASE("what only Megatron-core has is refused by the others, and told to it"
     }
 }
 
+TEST_CASE("what Megatron-core does not combine with a model is refused by its key") {
+    const auto says = [](const std::string& plan, const std::string& model, const std::string& text) {
+        core::Diagnostics diagnostics;
+        const bool is_refused = !exported(source_with(plan, model), "megatron", diagnostics);
+        INFO(core::format(diagnostics));
+        CHECK(is_refused == !text.empty());
+        CHECK(core::format(diagnostics).find(text) != std::string::npos);
+    };
+    const std::string experts =
+        "experts = 4\nexperts_per_token = 2\nqkv_bias = true\nattention_output_bias = true\n"
+        "router_bias = true\nexpert_bias = true\n";
+    const std::string tensor = "data_parallel = 8\ntensor_parallel = 2\nsequence_parallel = true\n";
+    says(tensor, experts, "tensor_parallel = 2 cannot be expressed by Megatron-LM");
+    says("data_parallel = 16\n", experts, "");
+    says(tensor, "experts = 4\nexperts_per_token = 2\n", "");
+    const auto with = [](const char* communication) {
+        return "data_parallel = 8\ncontext_parallel = 2\ncontext_communication = \"" +
+               std::string(communication) + "\"\n";
+    };
+    says(with("all_gather"), "attention_sinks = true\n", "set context_communication = \"all_to_all\"");
+    says(with("all_to_all"), "attention_sinks = true\n", "");
+    says(with("all_gather"), "window = 64\n", "");
+    says(with("all_to_all"), "window = 64\n", "");
+}
+
 TEST_CASE("every model of the catalogue that Megatron-LM's arguments say is read from them as it was") {
     std::set<std::string> known, of_no_arguments;
     for (const std::string& name : model::catalogue_names()) {
