@@ -1,6 +1,7 @@
 // torchtitan's configuration as a Python module for `--module NAME --config plan` (0.3.0; its TOML ended with
-// 9810191bb of 2026-02-23). The model is its Llama with the plan's dimensions. Its mesh is pp, dp_replicate,
-// dp_shard, cp, tp, the last fastest. It takes an arbitrary partition (module_fqns_per_model_part).
+// 9810191bb of 2026-02-23). The model is its Llama or Qwen3 with the plan's dimensions. Its mesh is pp,
+// dp_replicate, dp_shard, cp, tp, the last fastest. It takes an arbitrary partition
+// (module_fqns_per_model_part).
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
@@ -17,11 +18,23 @@ namespace interop {
 
 namespace {
 
-// Refuses what torchtitan.models.llama3 is not.
-TransformerShape llama_shape(Expression& e, core::Diagnostics& diagnostics) {
+// Its two dense families. Qwen3 has norms of queries and keys, and turns halves of a head instead of pairs.
+struct Family {
+    const char *name, *prefix, *parallelize, *rope;
+};
+constexpr Family llama{"llama3", "Llama3", "parallelize_llama", "ComplexRoPE"},
+    qwen{"qwen3", "Qwen3", "parallelize_qwen3", "CosSinRoPE"};
+
+const Family& family_of(const TransformerShape& shape) { return shape.has_query_key_norm ? qwen : llama; }
+
+// Refuses what torchtitan.models.llama3 and the dense torchtitan.models.qwen3 are not.
+TransformerShape dense_shape(Expression& e, core::Diagnostics& diagnostics) {
     const TransformerShape shape = transformer_shape(e.source.graph);
     std::vector<core::Unsupported> reasons = shape.unsupported;
-    reasons.insert(reasons.end(), shape.beyond_plain.begin(), shape.beyond_plain.end());
+    TransformerShape without_norms = shape;
+    without_norms.has_query_key_norm = false;
+    const std::vector<core::Unsupported> beyond = beyond_plain(without_norms);
+    reasons.insert(reasons.end(), beyond.begin(), beyond.end());
     if (reasons.empty()) {
         const std::pair<bool, const char*> missing[] = {
             {shape.experts > 0, "a mixture of experts"},
@@ -35,10 +48,10 @@ TransformerShape llama_shape(Expression& e, core::Diagnostics& diagnostics) {
             if (is_there) reasons.push_back({what});
     }
     for (const core::Unsupported& unsupported : reasons)
-        diagnostics.error(
-            {e.source.file.path, 0, 0}, "model",
-            fmt::format("the model cannot be expressed by torchtitan's Llama: {}", unsupported.reason),
-            "choose a Llama, or another target");
+        diagnostics.error({e.source.file.path, 0, 0}, "model",
+                          fmt::format("the model cannot be expressed by torchtitan's Llama or Qwen3: {}",
+                                      unsupported.reason),
+                          "choose a Llama or a dense Qwen3, or another target");
     if (shape.is_tied && e.plan.layout.pipeline > 1)
         e.refuse("pipeline_parallel", std::to_string(e.plan.layout.pipeline),
                  "it ties no embeddings across stages", "set pipeline_parallel = 1");
@@ -169,6 +182,8 @@ std::string optimizer_source(Expression& e, core::Diagnostics& diagnostics) {
 }
 
 constexpr const char* norm_source = "RMSNorm.Config(normalized_shape=DIM, eps=EPSILON, param_init=NORM)";
+constexpr const char* head_norm_source =
+    "RMSNorm.Config(normalized_shape=HEAD_DIM, eps=EPSILON, param_init=NORM)";
 
 std::string layer_source(const TransformerShape& shape) {
     std::string text = fmt::format(
@@ -182,26 +197,28 @@ std::string layer_source(const TransformerShape& shape) {
         "def layer(index):\n    depth = {\"weight\": partial(nn.init.trunc_normal_, "
         "std=depth_scaled_std(0.02, "
         "index)),\n             \"bias\": nn.init.zeros_}\n    return ";
-    const PythonCall rope = PythonCall("ComplexRoPE.Config")
+    const Family& family = family_of(shape);
+    const PythonCall rope = PythonCall(fmt::format("{}.Config", family.rope))
                                 .with_source("dim", "HEAD_DIM")
                                 .with_source("max_seq_len", "SEQUENCE")
                                 .with("theta", shape.rotary_base);
-    const PythonCall attention = PythonCall("make_gqa_config")
-                                     .with_source("dim", "DIM")
-                                     .with_source("n_heads", "HEADS")
-                                     .with_source("n_kv_heads", "KV_HEADS")
-                                     .with_source("head_dim", "HEAD_DIM")
-                                     .with_source("wqkv_param_init", "LINEAR")
-                                     .with_source("wo_param_init", "depth")
-                                     .with_source("inner_attention", "get_attention_config(\"flex\")")
-                                     .with("fuse_qkv", true)
-                                     .with_source("rope", rope.text(3));
+    PythonCall attention = PythonCall("make_gqa_config")
+                               .with_source("dim", "DIM")
+                               .with_source("n_heads", "HEADS")
+                               .with_source("n_kv_heads", "KV_HEADS")
+                               .with_source("head_dim", "HEAD_DIM")
+                               .with_source("wqkv_param_init", "LINEAR")
+                               .with_source("wo_param_init", "depth")
+                               .with_source("inner_attention", "get_attention_config(\"flex\")")
+                               .with("fuse_qkv", true)
+                               .with_source("rope", rope.text(3));
+    if (shape.has_query_key_norm) attention.with_source("qk_norm", head_norm_source);
     const PythonCall feed_forward = PythonCall("make_ffn_config")
                                         .with_source("dim", "DIM")
                                         .with_source("hidden_dim", "FFN")
                                         .with_source("w1_param_init", "LINEAR")
                                         .with_source("w2w3_param_init", "depth");
-    return text + PythonCall("Llama3TransformerBlock.Config")
+    return text + PythonCall(fmt::format("{}TransformerBlock.Config", family.prefix))
                       .with_source("attention_norm", norm_source)
                       .with_source("ffn_norm", norm_source)
                       .with_source("attention", attention.text(2))
@@ -209,7 +226,7 @@ std::string layer_source(const TransformerShape& shape) {
                       .text(1);
 }
 
-// As torchtitan.models.llama3 builds its own flavours.
+// As torchtitan.models.llama3 and qwen3 build their own flavours.
 std::string model_source(const TransformerShape& shape) {
     std::string text = layer_source(shape);
     text += "\n\n\ndef model():\n    spread = DIM**-0.5\n    return ";
@@ -226,7 +243,7 @@ std::string model_source(const TransformerShape& shape) {
             .with_source(
                 "param_init",
                 "{\"weight\": partial(nn.init.trunc_normal_, std=spread, a=-3 * spread, b=3 * spread)}");
-    text += PythonCall("Llama3Model.Config")
+    text += PythonCall(fmt::format("{}Model.Config", family_of(shape).prefix))
                 .with_source("dim", "DIM")
                 .with_source("vocab_size", "VOCABULARY")
                 .with("enable_weight_tying", shape.is_tied)
@@ -238,25 +255,28 @@ std::string model_source(const TransformerShape& shape) {
     return text + "\n\n\n";
 }
 
-constexpr const char* imports =
-    "from functools import partial\n\n"
-    "import torch.nn as nn\n"
-    "from torchtitan.components.loss import CrossEntropyLoss\n"
-    "from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer\n"
-    "from torchtitan.components.optimizer import ParamGroupConfig\n"
-    "from torchtitan.config import DebugConfig, ParallelismConfig, TrainingConfig\n"
-    "from torchtitan.distributed.activation_checkpoint import FullAC\n"
-    "from torchtitan.distributed.pipeline_parallel import pipeline_llm\n"
-    "from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader\n"
-    "from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm\n"
-    "from torchtitan.models.common.config_utils import get_attention_config\n"
-    "from torchtitan.models.common.config_utils import make_ffn_config, make_gqa_config\n"
-    "from torchtitan.models.common.param_init import depth_scaled_std, skip_param_init\n"
-    "from torchtitan.models.llama3.model import Llama3Model, Llama3TransformerBlock\n"
-    "from torchtitan.models.llama3.parallelize import parallelize_llama\n"
-    "from torchtitan.models.llama3.state_dict_adapter import Llama3StateDictAdapter\n"
-    "from torchtitan.protocols.model_spec import ModelSpec\n"
-    "from torchtitan.trainer import Trainer\n\n";
+std::string imports(const Family& family) {
+    return fmt::format(
+        "from functools import partial\n\n"
+        "import torch.nn as nn\n"
+        "from torchtitan.components.loss import CrossEntropyLoss\n"
+        "from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer\n"
+        "from torchtitan.components.optimizer import ParamGroupConfig\n"
+        "from torchtitan.config import DebugConfig, ParallelismConfig, TrainingConfig\n"
+        "from torchtitan.distributed.activation_checkpoint import FullAC\n"
+        "from torchtitan.distributed.pipeline_parallel import pipeline_llm\n"
+        "from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader\n"
+        "from torchtitan.models.common import {2}, Embedding, Linear, RMSNorm\n"
+        "from torchtitan.models.common.config_utils import get_attention_config\n"
+        "from torchtitan.models.common.config_utils import make_ffn_config, make_gqa_config\n"
+        "from torchtitan.models.common.param_init import depth_scaled_std, skip_param_init\n"
+        "from torchtitan.models.{0}.model import {1}Model, {1}TransformerBlock\n"
+        "from torchtitan.models.{0}.parallelize import {3}\n"
+        "from torchtitan.models.{0}.state_dict_adapter import {1}StateDictAdapter\n"
+        "from torchtitan.protocols.model_spec import ModelSpec\n"
+        "from torchtitan.trainer import Trainer\n\n",
+        family.name, family.prefix, family.rope, family.parallelize);
+}
 
 core::Value training_table(Expression& e) {
     const schedule::Plan& plan = e.plan;
@@ -290,10 +310,11 @@ std::optional<Export> write_torchtitan(const ExportSource& source, const ExportO
     Expression e(source, "torchtitan", diagnostics);
     const schedule::Plan& plan = e.plan;
     if (plan.layout.expert > 1)
-        e.refuse("expert_parallel", std::to_string(plan.layout.expert), "its Llama has no experts",
+        e.refuse("expert_parallel", std::to_string(plan.layout.expert), "its dense models have no experts",
                  "set expert_parallel = 1");
     e.refuse_offload();
-    const TransformerShape shape = llama_shape(e, diagnostics);
+    const TransformerShape shape = dense_shape(e, diagnostics);
+    const Family& family = family_of(shape);
     const core::Value training = training_table(e), parallelism = parallelism_table(e);
     e.require_order({"PDT"});
     e.refuse_recompute(schedule::Recompute::selective, "its selective mode chooses other operators");
@@ -310,14 +331,15 @@ std::optional<Export> write_torchtitan(const ExportSource& source, const ExportO
     if (!e.finish()) return std::nullopt;
     core::Value debug = core::Value::table();
     debug["seed"] = static_cast<std::int64_t>(source.file.training.seed);
-    const PythonCall spec = PythonCall("ModelSpec")
-                                .with("name", "llama3")
-                                .with("flavor", source.graph.name)
-                                .with_source("model", "model()")
-                                .with_source("parallelize_fn", "parallelize_llama")
-                                .with_source("pipelining_fn", "pipeline_llm")
-                                .with_source("post_optimizer_build_fn", "None")
-                                .with_source("state_dict_adapter", "Llama3StateDictAdapter");
+    const PythonCall spec =
+        PythonCall("ModelSpec")
+            .with("name", family.name)
+            .with("flavor", source.graph.name)
+            .with_source("model", "model()")
+            .with_source("parallelize_fn", family.parallelize)
+            .with_source("pipelining_fn", "pipeline_llm")
+            .with_source("post_optimizer_build_fn", "None")
+            .with_source("state_dict_adapter", fmt::format("{}StateDictAdapter", family.prefix));
     const PythonCall trainer =
         PythonCall("Trainer.Config")
             .with_source("model_spec", spec.text(2))
@@ -330,7 +352,7 @@ std::optional<Export> write_torchtitan(const ExportSource& source, const ExportO
                          plan.recompute == schedule::Recompute::full ? "FullAC.Config()" : "None")
             .with_source("debug", PythonCall("DebugConfig").with_members(debug).text(2))
             .with_source("dataloader", "HuggingFaceTextDataLoader.Config(dataset=\"c4_test\")");
-    return Export{imports + model_source(shape) + "def plan():\n    return " + trainer.text(1) + "\n",
+    return Export{imports(family) + model_source(shape) + "def plan():\n    return " + trainer.text(1) + "\n",
                   {},
                   {placement_note(plan.layout),
                    "as smplan_config.py: torchrun ... -m torchtitan.train --module smplan_config --config "

@@ -39,7 +39,6 @@ public:
         foreign();
         shape_.is_tied = !model::tied_parameters(graph_).empty();
         for (const std::string& reason : reasons_) shape_.unsupported.push_back({reason});
-        beyond_plain();
         return shape_;
     }
 
@@ -276,22 +275,6 @@ private:
         }
     }
 
-    void beyond_plain() {
-        const bool has_own_router = shape_.has_sigmoid_scores || shape_.has_plain_weights ||
-                                    shape_.routed_scale != 1 || shape_.expert_groups > 1;
-        const std::pair<bool, const char*> properties[] = {
-            {shape_.key_value_rank > 0, "latent attention"},
-            {shape_.has_query_key_norm, "norms of queries and keys"},
-            {shape_.has_sinks, "attention sinks"},
-            {shape_.window > 0 && shape_.window < shape_.sequence_length, "a sliding window"},
-            {shape_.experts > 0 && has_dense_, "mixtures in some layers only"},
-            {shape_.shared_ffn > 0, "an expert of all tokens"},
-            {has_own_router, "a rule of its own for the choice of experts and their weights"},
-            {shape_.activation_limit.has_value(), "clamped gates"}};
-        for (const auto& [is_there, what] : properties)
-            if (is_there) shape_.beyond_plain.push_back({what});
-    }
-
     const model::ModelGraph& graph_;
     TransformerShape shape_;
     std::set<std::string> reasons_;
@@ -305,5 +288,25 @@ private:
 }  // namespace
 
 TransformerShape transformer_shape(const model::ModelGraph& graph) { return ShapeReader(graph).read(); }
+
+std::vector<core::Unsupported> beyond_plain(const TransformerShape& shape) {
+    const std::vector<char>& is_mixture = shape.is_mixture;
+    const bool has_dense = std::find(is_mixture.begin(), is_mixture.end(), 0) != is_mixture.end();
+    const bool has_own_router = shape.has_sigmoid_scores || shape.has_plain_weights ||
+                                shape.routed_scale != 1 || shape.expert_groups > 1;
+    const std::pair<bool, const char*> properties[] = {
+        {shape.key_value_rank > 0, "latent attention"},
+        {shape.has_query_key_norm, "norms of queries and keys"},
+        {shape.has_sinks, "attention sinks"},
+        {shape.window > 0 && shape.window < shape.sequence_length, "a sliding window"},
+        {shape.experts > 0 && has_dense, "mixtures in some layers only"},
+        {shape.shared_ffn > 0, "an expert of all tokens"},
+        {has_own_router, "a rule of its own for the choice of experts and their weights"},
+        {shape.activation_limit.has_value(), "clamped gates"}};
+    std::vector<core::Unsupported> reasons;
+    for (const auto& [is_there, what] : properties)
+        if (is_there) reasons.push_back({what});
+    return reasons;
+}
 
 }  // namespace interop

@@ -40,10 +40,12 @@ struct TransformerShape {
     std::int64_t expert_groups = 1, chosen_groups = 1;
     std::optional<double> activation_limit;  // gpt-oss's gate, in experts alone
 
-    // Properties that these dimensions cannot express: ALiBi, ...; and of those that they do express what
-    // only Megatron-core has words for: latent attention, ...
-    std::vector<core::Unsupported> unsupported, beyond_plain;
+    std::vector<core::Unsupported>
+        unsupported;  // properties that these dimensions cannot express: ALiBi, ...
 };
 TransformerShape transformer_shape(const model::ModelGraph& graph);
+
+// What these dimensions express and no plain GPT, Llama or Mixtral has: latent attention, ...
+std::vector<core::Unsupported> beyond_plain(const TransformerShape& shape);
 
 }  // namespace interop

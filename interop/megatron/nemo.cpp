@@ -50,7 +50,8 @@ std::optional<Export> write_nemo(const ExportSource& source, const ExportOptions
     const schedule::Plan& plan = e.plan;
     const TransformerShape shape = transformer_shape(source.graph);
     std::vector<core::Unsupported> reasons = shape.unsupported;
-    reasons.insert(reasons.end(), shape.beyond_plain.begin(), shape.beyond_plain.end());
+    const std::vector<core::Unsupported> beyond = beyond_plain(shape);
+    reasons.insert(reasons.end(), beyond.begin(), beyond.end());
     for (const core::Unsupported& unsupported : reasons)
         diagnostics.error(
             {source.file.path, 0, 0}, "model",

@@ -22,7 +22,7 @@ void refuse_beyond_megatron(Expression& e, const TransformerShape& shape, const 
 using MegatronField = std::pair<std::string, std::variant<int, const char*>>;
 std::vector<MegatronField> megatron_parallelism(const schedule::Plan& plan);
 
-// What a model has beyond a plain decoder (TransformerShape::beyond_plain), as an argument of Megatron-LM and
+// What a model has beyond a plain decoder (beyond_plain), as an argument of Megatron-LM and
 // as a field of Megatron-Bridge's provider: "--window-size 127,0", window_size = (127, 0). Either is empty
 // where it needs none.
 struct MegatronProperty {

@@ -115,6 +115,8 @@ TEST_CASE("what only Megatron-core has is refused by the others, and told to it"
         INFO(model);
         const auto source = source_with(plan, model);
         for (const char* target : {"nemo", "torchtitan"}) {
+            // It has Qwen3 beside Llama.
+            if (target == std::string("torchtitan") && std::string(model).starts_with("query_key")) continue;
             core::Diagnostics diagnostics;
             CHECK(!exported(source, target, diagnostics));
             CHECK(core::format(diagnostics).find(reason) != std::string::npos);
