@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "core/display/text_table.h"
 #include "core/parallel.h"
 #include "planner/explain.h"
@@ -274,6 +276,24 @@ std::string text_of(const planner::SearchAccount& account) {
     return out;
 }
 
+// What runs plans behind the first and not the first, each by the first of them: "2 (+1.3 %) in megatron".
+std::string others_run_text(const model::ModelGraph& graph, const planner::SearchResult& result,
+                            const std::vector<planner::Target>& targets, const RunsIn& first) {
+    std::set<std::string> seen(first.runners.begin(), first.runners.end());
+    std::string text;
+    for (std::size_t p = 1; p < result.plans.size() && seen.size() < runners().size(); ++p) {
+        const planner::RankedPlan& ranked = result.plans[p];
+        std::vector<std::string> more;
+        for (const std::string& name : runs_in(graph, targets[ranked.candidate].cluster, ranked.plan).runners)
+            if (seen.insert(name).second) more.push_back(name);
+        if (!more.empty())
+            text +=
+                fmt::format("{}{} (+{:.1f} %) in {}", text.empty() ? "" : ", ", p + 1,
+                            (ranked.value / result.plans.front().value - 1) * 100, core::list_in_words(more));
+    }
+    return text.empty() ? text : "  behind it: " + text + '\n';
+}
+
 std::string text_of(const Request& request, const model::ModelGraph& graph,
                     const planner::SearchResult& result, const std::vector<planner::Target>& targets,
                     const std::vector<sim::PredictionIntervals>& intervals, const SecondLook& look,
@@ -287,8 +307,10 @@ std::string text_of(const Request& request, const model::ModelGraph& graph,
             *gap);
     if (fewer) out += "  " + text_of(*fewer) + '\n';
     const planner::RankedPlan& best = result.plans.front();
-    if (!request.runner)
-        out += "  " + text_of(runs_in(graph, targets[best.candidate].cluster, best.plan)) + '\n';
+    if (!request.runner) {
+        const RunsIn runs = runs_in(graph, targets[best.candidate].cluster, best.plan);
+        out += "  " + text_of(runs) + '\n' + others_run_text(graph, result, targets, runs);
+    }
     for (const std::string& line : request.assumptions) out += "  assumed: " + line + '\n';
     std::vector<TableRow> rows;
     for (const planner::RankedPlan& ranked : result.plans)
@@ -309,8 +331,13 @@ core::Value document_of(const Request& request, const model::ModelGraph& graph,
     document["model"] = graph.name;
     document["global_batch"] = request.search.global_batch;
     core::Value plans = core::Value::array();
-    for (std::size_t i = 0; i < result.plans.size(); ++i)
-        plans.append(row_of(result.plans[i], i + 1, targets[result.plans[i].candidate], intervals[i]));
+    for (std::size_t i = 0; i < result.plans.size(); ++i) {
+        const planner::RankedPlan& ranked = result.plans[i];
+        const planner::Target& target = targets[ranked.candidate];
+        core::Value row = row_of(ranked, i + 1, target, intervals[i]);
+        if (!request.runner && i > 0) row["runs_in"] = runs_in(graph, target.cluster, ranked.plan).runners;
+        plans.append(std::move(row));
+    }
     document["plans"] = std::move(plans);
     add_to(document, look, targets);
     document["search"] = account_of(result.account, request.search.objective);
