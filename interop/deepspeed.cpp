@@ -107,9 +107,9 @@ private:
         core::Value& zero = document_["zero_optimization"];
         zero["stage"] = shards ? static_cast<int>(plan_.sharding) : 0;
         if (!shards) {
-            e_.leave_to_script(
-                fmt::format("gradient_bucket = {} (DeepSpeed reduces in buckets of its own without ZeRO)",
-                            core::format(plan_.gradient_bucket)));
+            if (plan_.layout.data > 1 && !(plan_.gradient_bucket == schedule::Plan().gradient_bucket))
+                e_.warn("gradient_bucket", "DeepSpeed without ZeRO reduces in buckets of its own",
+                        "leave gradient_bucket out, or set sharding = \"optimizer\"");
             if (plan_.overlaps_gradient_reduction && plan_.layout.data > 1)
                 e_.warn(
                     "overlaps_gradient_reduction",

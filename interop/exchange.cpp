@@ -87,7 +87,8 @@ std::vector<Refusal> refusals(const ExchangeTarget& target, const ExportSource& 
     target.write(source, {}, diagnostics);
     std::vector<Refusal> found;
     for (const core::Diagnostic& problem : diagnostics.entries())
-        if (problem.severity == core::Severity::error || problem.key.starts_with("plan.overlaps_"))
+        if (problem.severity == core::Severity::error || problem.key.starts_with("plan.overlaps_") ||
+            problem.key == "plan.gradient_bucket")
             found.push_back({problem.key, problem.message, problem.hint});
     return found;
 }

@@ -47,8 +47,7 @@ std::vector<std::pair<std::string, std::string>> fixed_axes(const SearchAccount&
         {"tensor_overlap", "of the base plan, or the values that are asked for"},
         {"gradient_bucket",
          refined("of the base plan",
-                 "none of the next two of 1, 2, 5, 10, 25, ... MiB is better by a thousandth, "
-                 "where no framework has its own")},
+                 "none of the next two of 1, 2, 5, 10, 25, ... MiB is better by a thousandth")},
         {"overlaps_gradient_reduction", "of the base plan"},
         {"overlaps_parameter_gathering", "of the base plan"},
         {"fused_cross_entropy", "of the base plan"},

@@ -51,7 +51,7 @@ void add_group_sizes(const Plan& plan, std::vector<Plan>& plans) {
 }
 
 bool takes_buckets(const Plan& plan) {
-    return plan.layout.data > 1 && !plan.shards(Sharding::parameters) && plan.framework.empty();
+    return plan.layout.data > 1 && !plan.shards(Sharding::parameters);
 }
 
 void add_buckets(const Plan& plan, std::vector<Plan>& plans) {

@@ -11,8 +11,8 @@ namespace planner {
 //   shard_degree: every other divisor of the replicas (that divides the experts' ranks or is divided by
 //   them); group_size, of schedules that take micro-batches in groups: the next smaller and larger one of
 //   half the ranks and their powers of two, up to all micro-batches; gradient_bucket, of gradients that are
-//   reduced in buckets and where no framework has its own: the next two smaller and larger ones of 1, 2, 5,
-//   10, 25, 50, ... 1,000 MiB; recompute_layers, of a plan that has them: one less and one more; sharding and
+//   reduced in buckets: the next two smaller and larger ones of 1, 2, 5, 10, 25, 50, ... 1,000 MiB;
+//   recompute_layers, of a plan that has them: one less and one more; sharding and
 //   schedule, of a plan that is in no space, as it was refined, runs some layers again or passes keys on in a
 //   ring: every other one.
 std::vector<schedule::Plan> refinements(const schedule::Plan& plan, bool was_refined);

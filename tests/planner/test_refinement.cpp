@@ -64,12 +64,10 @@ TEST_CASE("a plan is refined by divisors of its replicas, by group sizes and by 
     CHECK(buckets_of(plan) == std::set<double>{1, 5, 10});
     plan.gradient_bucket = core::mebibytes(2000);
     CHECK(buckets_of(plan) == std::set<double>{500, 1000});
-    // Sharded parameters are reduced by units, and a framework has buckets of its own.
+    // Sharded parameters are reduced by units.
     plan.sharding = schedule::Sharding::parameters;
     CHECK(buckets_of(plan).empty());
     plan.sharding = schedule::Sharding::gradients;
-    plan.framework = "megatron";
-    CHECK(buckets_of(plan).empty());
 
     CHECK(groups_of(plan).empty());
     // Half the ranks up to all of them in the one schedule, all of them or more in the other.
