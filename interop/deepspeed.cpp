@@ -107,8 +107,12 @@ private:
         core::Value& zero = document_["zero_optimization"];
         zero["stage"] = shards ? static_cast<int>(plan_.sharding) : 0;
         if (!shards) {
-            if (plan_.layout.data > 1 && !(plan_.gradient_bucket == schedule::Plan().gradient_bucket))
-                e_.warn("gradient_bucket", "DeepSpeed without ZeRO reduces in buckets of its own",
+            const char* const own_buckets = "DeepSpeed without ZeRO reduces in buckets of its own";
+            if (plan_.gradient_bucket == schedule::Plan().gradient_bucket)
+                e_.leave_to_script(fmt::format("gradient_bucket = {} ({})",
+                                               core::format(plan_.gradient_bucket), own_buckets));
+            else if (plan_.layout.data > 1)
+                e_.warn("gradient_bucket", own_buckets,
                         "leave gradient_bucket out, or set sharding = \"optimizer\"");
             if (plan_.overlaps_gradient_reduction && plan_.layout.data > 1)
                 e_.warn(

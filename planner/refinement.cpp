@@ -50,9 +50,7 @@ void add_group_sizes(const Plan& plan, std::vector<Plan>& plans) {
     }
 }
 
-bool takes_buckets(const Plan& plan) {
-    return plan.layout.data > 1 && !plan.shards(Sharding::parameters);
-}
+bool takes_buckets(const Plan& plan) { return plan.layout.data > 1 && !plan.shards(Sharding::parameters); }
 
 void add_buckets(const Plan& plan, std::vector<Plan>& plans) {
     if (!takes_buckets(plan)) return;
