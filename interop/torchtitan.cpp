@@ -9,6 +9,7 @@
 #include "interop/expression.h"
 #include "interop/source_text.h"
 #include "interop/targets.h"
+#include "interop/torchtitan_model.h"
 #include "interop/torchtitan_schedules.h"
 #include "interop/transformer_shape.h"
 #include "schedule/pipeline/registry.h"
@@ -18,17 +19,8 @@ namespace interop {
 
 namespace {
 
-// Its two dense families. Qwen3 has norms of queries and keys, and turns halves of a head instead of pairs.
-struct Family {
-    const char *name, *prefix, *parallelize, *rope;
-};
-constexpr Family llama{"llama3", "Llama3", "parallelize_llama", "ComplexRoPE"},
-    qwen{"qwen3", "Qwen3", "parallelize_qwen3", "CosSinRoPE"};
-
-const Family& family_of(const TransformerShape& shape) { return shape.has_query_key_norm ? qwen : llama; }
-
-// Refuses what torchtitan.models.llama3 and the dense torchtitan.models.qwen3 are not.
-TransformerShape dense_shape(Expression& e, core::Diagnostics& diagnostics) {
+// Refuses what torchtitan.models.llama3 and torchtitan.models.qwen3 are not.
+TransformerShape known_shape(Expression& e, core::Diagnostics& diagnostics) {
     const TransformerShape shape = transformer_shape(e.source.graph);
     std::vector<core::Unsupported> reasons = shape.unsupported;
     TransformerShape without_norms = shape;
@@ -37,7 +29,9 @@ TransformerShape dense_shape(Expression& e, core::Diagnostics& diagnostics) {
     reasons.insert(reasons.end(), beyond.begin(), beyond.end());
     if (reasons.empty()) {
         const std::pair<bool, const char*> missing[] = {
-            {shape.experts > 0, "a mixture of experts"},
+            {shape.experts > 0 && !shape.has_query_key_norm, "a mixture of experts that is no Qwen3"},
+            {shape.capacity_factor > 0, "a capacity of experts"},
+            {shape.auxiliary_loss > 0, "an auxiliary loss"},
             {!shape.is_rotary, "learned positions"},
             {shape.rotary_fraction != 1, "positions that turn a part of each head"},
             {!shape.is_rms, "LayerNorm"},
@@ -51,7 +45,7 @@ TransformerShape dense_shape(Expression& e, core::Diagnostics& diagnostics) {
         diagnostics.error({e.source.file.path, 0, 0}, "model",
                           fmt::format("the model cannot be expressed by torchtitan's Llama or Qwen3: {}",
                                       unsupported.reason),
-                          "choose a Llama or a dense Qwen3, or another target");
+                          "choose a Llama or a Qwen3, or another target");
     if (shape.is_tied && e.plan.layout.pipeline > 1)
         e.refuse("pipeline_parallel", std::to_string(e.plan.layout.pipeline),
                  "it ties no embeddings across stages", "set pipeline_parallel = 1");
@@ -60,6 +54,23 @@ TransformerShape dense_shape(Expression& e, core::Diagnostics& diagnostics) {
                  fmt::format("it must divide {} heads of keys and values", shape.kv_heads),
                  "use a divisor of them");
     return shape;
+}
+
+// Experts take the ranks over which all else is sharded, consecutive ones.
+void experts(Expression& e, const TransformerShape& shape, core::Value& parallelism) {
+    const schedule::Plan& plan = e.plan;
+    if (shape.experts > 0 && plan.layout.tensor > 1)
+        e.refuse("tensor_parallel", std::to_string(plan.layout.tensor),
+                 "its tensor parallelism divides no experts", "set tensor_parallel = 1");
+    if (plan.layout.expert == 1) return;
+    if (shape.experts == 0) {
+        e.refuse_expert_parallel();
+        return;
+    }
+    if (plan.effective_shard_degree() % plan.layout.expert != 0)
+        e.refuse("expert_parallel", std::to_string(plan.layout.expert),
+                 "its experts take ranks over which parameters are sharded", "set sharding = \"parameters\"");
+    parallelism["expert_parallel_degree"] = plan.layout.expert;
 }
 
 void pipeline(Expression& e, core::Value& parallelism) {
@@ -181,103 +192,6 @@ std::string optimizer_source(Expression& e, core::Diagnostics& diagnostics) {
         .text(2);
 }
 
-constexpr const char* norm_source = "RMSNorm.Config(normalized_shape=DIM, eps=EPSILON, param_init=NORM)";
-constexpr const char* head_norm_source =
-    "RMSNorm.Config(normalized_shape=HEAD_DIM, eps=EPSILON, param_init=NORM)";
-
-std::string layer_source(const TransformerShape& shape) {
-    std::string text = fmt::format(
-        "DIM, LAYERS, HEADS, KV_HEADS, HEAD_DIM = {}, {}, {}, {}, {}\n"
-        "FFN, VOCABULARY, SEQUENCE, EPSILON = {}, {}, {}, {}\n\n"
-        "LINEAR = {{\"weight\": partial(nn.init.trunc_normal_, std=0.02), \"bias\": nn.init.zeros_}}\n"
-        "NORM = {{\"weight\": nn.init.ones_}}\n\n\n",
-        shape.hidden, shape.layers, shape.heads, shape.kv_heads, shape.head_dimension, shape.ffn,
-        shape.vocabulary, shape.sequence_length, python_literal(core::Value(shape.epsilon)));
-    text +=
-        "def layer(index):\n    depth = {\"weight\": partial(nn.init.trunc_normal_, "
-        "std=depth_scaled_std(0.02, "
-        "index)),\n             \"bias\": nn.init.zeros_}\n    return ";
-    const Family& family = family_of(shape);
-    const PythonCall rope = PythonCall(fmt::format("{}.Config", family.rope))
-                                .with_source("dim", "HEAD_DIM")
-                                .with_source("max_seq_len", "SEQUENCE")
-                                .with("theta", shape.rotary_base);
-    PythonCall attention = PythonCall("make_gqa_config")
-                               .with_source("dim", "DIM")
-                               .with_source("n_heads", "HEADS")
-                               .with_source("n_kv_heads", "KV_HEADS")
-                               .with_source("head_dim", "HEAD_DIM")
-                               .with_source("wqkv_param_init", "LINEAR")
-                               .with_source("wo_param_init", "depth")
-                               .with_source("inner_attention", "get_attention_config(\"flex\")")
-                               .with("fuse_qkv", true)
-                               .with_source("rope", rope.text(3));
-    if (shape.has_query_key_norm) attention.with_source("qk_norm", head_norm_source);
-    const PythonCall feed_forward = PythonCall("make_ffn_config")
-                                        .with_source("dim", "DIM")
-                                        .with_source("hidden_dim", "FFN")
-                                        .with_source("w1_param_init", "LINEAR")
-                                        .with_source("w2w3_param_init", "depth");
-    return text + PythonCall(fmt::format("{}TransformerBlock.Config", family.prefix))
-                      .with_source("attention_norm", norm_source)
-                      .with_source("ffn_norm", norm_source)
-                      .with_source("attention", attention.text(2))
-                      .with_source("feed_forward", feed_forward.text(2))
-                      .text(1);
-}
-
-// As torchtitan.models.llama3 and qwen3 build their own flavours.
-std::string model_source(const TransformerShape& shape) {
-    std::string text = layer_source(shape);
-    text += "\n\n\ndef model():\n    spread = DIM**-0.5\n    return ";
-    const PythonCall embedding =
-        PythonCall("Embedding.Config")
-            .with_source("num_embeddings", "VOCABULARY")
-            .with_source("embedding_dim", "DIM")
-            .with_source("param_init",
-                         shape.is_tied ? "{\"weight\": skip_param_init}" : "{\"weight\": nn.init.normal_}");
-    const PythonCall head =
-        PythonCall("Linear.Config")
-            .with_source("in_features", "DIM")
-            .with_source("out_features", "VOCABULARY")
-            .with_source(
-                "param_init",
-                "{\"weight\": partial(nn.init.trunc_normal_, std=spread, a=-3 * spread, b=3 * spread)}");
-    text += PythonCall(fmt::format("{}Model.Config", family_of(shape).prefix))
-                .with_source("dim", "DIM")
-                .with_source("vocab_size", "VOCABULARY")
-                .with("enable_weight_tying", shape.is_tied)
-                .with_source("tok_embeddings", embedding.text(2))
-                .with_source("norm", norm_source)
-                .with_source("lm_head", head.text(2))
-                .with_source("layers", "[layer(index) for index in range(LAYERS)]")
-                .text(1);
-    return text + "\n\n\n";
-}
-
-std::string imports(const Family& family) {
-    return fmt::format(
-        "from functools import partial\n\n"
-        "import torch.nn as nn\n"
-        "from torchtitan.components.loss import CrossEntropyLoss\n"
-        "from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer\n"
-        "from torchtitan.components.optimizer import ParamGroupConfig\n"
-        "from torchtitan.config import DebugConfig, ParallelismConfig, TrainingConfig\n"
-        "from torchtitan.distributed.activation_checkpoint import FullAC\n"
-        "from torchtitan.distributed.pipeline_parallel import pipeline_llm\n"
-        "from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader\n"
-        "from torchtitan.models.common import {2}, Embedding, Linear, RMSNorm\n"
-        "from torchtitan.models.common.config_utils import get_attention_config\n"
-        "from torchtitan.models.common.config_utils import make_ffn_config, make_gqa_config\n"
-        "from torchtitan.models.common.param_init import depth_scaled_std, skip_param_init\n"
-        "from torchtitan.models.{0}.model import {1}Model, {1}TransformerBlock\n"
-        "from torchtitan.models.{0}.parallelize import {3}\n"
-        "from torchtitan.models.{0}.state_dict_adapter import {1}StateDictAdapter\n"
-        "from torchtitan.protocols.model_spec import ModelSpec\n"
-        "from torchtitan.trainer import Trainer\n\n",
-        family.name, family.prefix, family.rope, family.parallelize);
-}
-
 core::Value training_table(Expression& e) {
     const schedule::Plan& plan = e.plan;
     core::Value training = core::Value::table();
@@ -294,9 +208,10 @@ core::Value training_table(Expression& e) {
     return training;
 }
 
-core::Value parallelism_table(Expression& e) {
+core::Value parallelism_table(Expression& e, const TransformerShape& shape) {
     core::Value parallelism = core::Value::table();
     mesh(e, parallelism);
+    experts(e, shape, parallelism);
     parallelism["enable_sequence_parallel"] = e.plan.has_sequence_parallelism();
     parallelism["pipeline_parallel_degree"] = e.plan.layout.pipeline;
     pipeline(e, parallelism);
@@ -309,13 +224,10 @@ std::optional<Export> write_torchtitan(const ExportSource& source, const ExportO
                                        core::Diagnostics& diagnostics) {
     Expression e(source, "torchtitan", diagnostics);
     const schedule::Plan& plan = e.plan;
-    if (plan.layout.expert > 1)
-        e.refuse("expert_parallel", std::to_string(plan.layout.expert), "its dense models have no experts",
-                 "set expert_parallel = 1");
     e.refuse_offload();
-    const TransformerShape shape = dense_shape(e, diagnostics);
-    const Family& family = family_of(shape);
-    const core::Value training = training_table(e), parallelism = parallelism_table(e);
+    const TransformerShape shape = known_shape(e, diagnostics);
+    const TorchtitanFamily& family = torchtitan_family(shape);
+    const core::Value training = training_table(e), parallelism = parallelism_table(e, shape);
     e.require_order({"PDT"});
     e.refuse_recompute(schedule::Recompute::selective, "its selective mode chooses other operators");
     e.refuse_recompute_layers("its full mode checkpoints every layer");
@@ -352,7 +264,8 @@ std::optional<Export> write_torchtitan(const ExportSource& source, const ExportO
                          plan.recompute == schedule::Recompute::full ? "FullAC.Config()" : "None")
             .with_source("debug", PythonCall("DebugConfig").with_members(debug).text(2))
             .with_source("dataloader", "HuggingFaceTextDataLoader.Config(dataset=\"c4_test\")");
-    return Export{imports(family) + model_source(shape) + "def plan():\n    return " + trainer.text(1) + "\n",
+    return Export{torchtitan_imports(shape) + torchtitan_model(shape) + "def plan():\n    return " +
+                      trainer.text(1) + "\n",
                   {},
                   {placement_note(plan.layout),
                    "as smplan_config.py: torchrun ... -m torchtitan.train --module smplan_config --config "

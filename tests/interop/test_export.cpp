@@ -155,6 +155,31 @@ TEST_CASE("what Megatron-core does not combine with a model is refused by its ke
     says(with("all_to_all"), "window = 64\n", "");
 }
 
+TEST_CASE("torchtitan's Qwen3 has experts over ranks that shard parameters") {
+    const std::string model =
+        "query_key_norm = \"per_head\"\nexperts = 8\nexperts_per_token = 2\nexpert_ffn = 256\n";
+    const auto says = [&](const std::string& plan, const std::string& more, const std::string& refusal) {
+        core::Diagnostics diagnostics;
+        const auto written = exported(source_with(plan, model + more), "torchtitan", diagnostics);
+        INFO(core::format(diagnostics));
+        CHECK(written.has_value() == refusal.empty());
+        CHECK(core::format(diagnostics).find(refusal) != std::string::npos);
+        return written ? written->text : std::string();
+    };
+    const std::string sharded =
+        "precision = { compute = \"bf16\", parameters = \"bf16\", gradients = \"fp32\", "
+        "master_parameters = true }\nsharding = \"parameters\"\n";
+    const std::string text = says("data_parallel = 16\nexpert_parallel = 4\n" + sharded, "", "");
+    for (const char* part : {"expert_parallel_degree=4", "moe=make_moe_config(", "hidden_dim=FFN",
+                             "FFN, VOCABULARY, SEQUENCE, EPSILON = 256,", "qk_norm=RMSNorm.Config("})
+        CHECK(text.find(part) != std::string::npos);
+    says("data_parallel = 16\nexpert_parallel = 8\nshard_degree = 4\n" + sharded, "",
+         "expert_parallel = 8 cannot be expressed by torchtitan");
+    says("data_parallel = 8\ntensor_parallel = 2\nsequence_parallel = true\n" + sharded, "",
+         "tensor_parallel = 2 cannot be expressed by torchtitan");
+    says("data_parallel = 16\n" + sharded, "auxiliary_loss = 0.01\n", "an auxiliary loss");
+}
+
 TEST_CASE("every model of the catalogue that Megatron-LM's arguments say is read from them as it was") {
     std::set<std::string> known, of_no_arguments;
     for (const std::string& name : model::catalogue_names()) {
