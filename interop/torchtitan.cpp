@@ -19,33 +19,16 @@ namespace interop {
 
 namespace {
 
-// Refuses what torchtitan.models.llama3 and torchtitan.models.qwen3 are not.
+// Refuses what its models here are not.
 TransformerShape known_shape(Expression& e, core::Diagnostics& diagnostics) {
     const TransformerShape shape = transformer_shape(e.source.graph);
     std::vector<core::Unsupported> reasons = shape.unsupported;
-    TransformerShape without_norms = shape;
-    without_norms.has_query_key_norm = false;
-    const std::vector<core::Unsupported> beyond = beyond_plain(without_norms);
-    reasons.insert(reasons.end(), beyond.begin(), beyond.end());
-    if (reasons.empty()) {
-        const std::pair<bool, const char*> missing[] = {
-            {shape.experts > 0 && !shape.has_query_key_norm, "a mixture of experts that is no Qwen3"},
-            {shape.capacity_factor > 0, "a capacity of experts"},
-            {shape.auxiliary_loss > 0, "an auxiliary loss"},
-            {!shape.is_rotary, "learned positions"},
-            {shape.rotary_fraction != 1, "positions that turn a part of each head"},
-            {!shape.is_rms, "LayerNorm"},
-            {!shape.is_gated_silu, "a feed-forward without a gate"},
-            {shape.has_qkv_bias || shape.has_linear_bias, "biases"},
-            {shape.hidden_dropout > 0 || shape.attention_dropout > 0, "dropout"}};
-        for (const auto& [is_there, what] : missing)
-            if (is_there) reasons.push_back({what});
-    }
+    if (reasons.empty()) reasons = torchtitan_lacks(shape);
     for (const core::Unsupported& unsupported : reasons)
-        diagnostics.error({e.source.file.path, 0, 0}, "model",
-                          fmt::format("the model cannot be expressed by torchtitan's Llama or Qwen3: {}",
-                                      unsupported.reason),
-                          "choose a Llama or a Qwen3, or another target");
+        diagnostics.error(
+            {e.source.file.path, 0, 0}, "model",
+            fmt::format("the model cannot be expressed by torchtitan's: {}", unsupported.reason),
+            "choose a Llama, a Qwen3 or a DeepSeek-V3, or another target");
     if (shape.is_tied && e.plan.layout.pipeline > 1)
         e.refuse("pipeline_parallel", std::to_string(e.plan.layout.pipeline),
                  "it ties no embeddings across stages", "set pipeline_parallel = 1");

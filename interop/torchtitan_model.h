@@ -2,7 +2,9 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "core/unsupported.h"
 #include "interop/transformer_shape.h"
 
 namespace interop {
@@ -14,6 +16,9 @@ struct TorchtitanFamily {
     const char *name, *prefix, *parallelize, *rope;
 };
 const TorchtitanFamily& torchtitan_family(const TransformerShape& shape);
+
+// What none of them has.
+std::vector<core::Unsupported> torchtitan_lacks(const TransformerShape& shape);
 
 // The lines of a module's imports, and those of its `model()`.
 std::string torchtitan_imports(const TransformerShape& shape);

@@ -180,6 +180,36 @@ TEST_CASE("torchtitan's Qwen3 has experts over ranks that shard parameters") {
     says("data_parallel = 16\n" + sharded, "auxiliary_loss = 0.01\n", "an auxiliary loss");
 }
 
+TEST_CASE("torchtitan's DeepSeek-V3 has dense layers first and experts of all tokens") {
+    const std::string plan =
+        "data_parallel = 16\nexpert_parallel = 2\nsharding = \"parameters\"\n"
+        "precision = { compute = \"bf16\", parameters = \"bf16\", gradients = \"fp32\", "
+        "master_parameters = true }\n";
+    const std::string latent =
+        "key_value_rank = 32\nquery_rank = 48\nrotary_dimension = 16\nvalue_dimension = 32\n"
+        "experts = 8\nexperts_per_token = 2\nexpert_ffn = 128\nrouter_scores = \"sigmoid\"\n"
+        "expert_groups = 4\nchosen_groups = 2\nrouted_scale = 2.5\n";
+    const auto says = [&](const std::string& more, const std::string& refusal) {
+        core::Diagnostics diagnostics;
+        const auto written = exported(source_with(plan, latent + more), "torchtitan", diagnostics);
+        INFO(core::format(diagnostics));
+        CHECK(written.has_value() == refusal.empty());
+        CHECK(core::format(diagnostics).find(refusal) != std::string::npos);
+        return written ? written->text : std::string();
+    };
+    const std::string text = says("dense_layers_first = 3\nshared_expert_ffn = 256\n", "");
+    for (const char* part :
+         {"layers=build_mla_moe_layers(", "n_dense_layers=3,", "q_lora_rank=48,", "kv_lora_rank=32,",
+          "qk_nope_head_dim=48,", "qk_rope_head_dim=16,", "v_head_dim=32,", "dense_hidden_dim=FFN,",
+          "moe_hidden_dim=128,", "num_shared_experts=2,", "router_num_expert_groups=4,",
+          "router_num_limited_groups=2,", "router_route_scale=2.5,", "router_route_norm=True,",
+          "expert_parallel_degree=2"})
+        CHECK(text.find(part) != std::string::npos);
+    says("dense_layers_first = 3\n", "an expert of all tokens");
+    says("dense_layers_first = 3\nshared_expert_ffn = 200\n", "as wide as some of them");
+    says("mixture_layers = [0, 3]\nshared_expert_ffn = 128\n", "other mixtures than DeepSeek-V3's");
+}
+
 TEST_CASE("every model of the catalogue that Megatron-LM's arguments say is read from them as it was") {
     std::set<std::string> known, of_no_arguments;
     for (const std::string& name : model::catalogue_names()) {
