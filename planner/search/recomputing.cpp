@@ -17,12 +17,17 @@ std::vector<int> layers_before_units(const model::ModelGraph& graph) {
     return before;
 }
 
-bool Search::may_recompute_some(const Entry& entry) const {
+bool Search::is_free_to_recompute(const Entry& entry) const {
     const schedule::Plan& plan = entry.plan;
     const bool is_beside = plan.recompute_layers > 0 && entry.is_beside_space();
     return request_.recomputes_some && times_plans() && request_.limits.recompute.empty() &&
            (is_beside || plan.recompute == schedule::Recompute::none) &&
            targets_[entry.target].base.recompute == schedule::Recompute::none;
+}
+
+// Where the memory of its device is what it is too large for.
+bool Search::may_recompute_some(const Entry& entry) const {
+    return is_free_to_recompute(entry) && entry.plan.offload == schedule::Offload::none;
 }
 
 // With so many layers of each stage run again, by the work of all stages: as one stage of the whole model
@@ -48,7 +53,7 @@ bool Search::may_be_best(const Entry& entry, int layers) const {
 // by about as much with every layer, so a straight line between what is kept now and where all run again
 // tells how many to try: if they are too few, more are tried after that.
 int Search::fewest_layers(const Entry& entry) const {
-    if (!may_recompute_some(entry) || entry.plan.offload != schedule::Offload::none) return 0;
+    if (!may_recompute_some(entry)) return 0;
     const core::Bytes available = targets_[entry.target].cluster.instance.device.memory;
     const core::Bytes peak = entry.memory.peak, excess = peak - available;
     const int own = entry.plan.recompute_layers;
@@ -75,7 +80,7 @@ int Search::fewest_layers(const Entry& entry) const {
 int Search::fewest_layers_for_hosts(const Entry& entry, const sim::Evaluation& evaluation) const {
     const int own = entry.plan.recompute_layers;
     const int left = layers_before_.back() / entry.plan.stages() - own;
-    if (!may_recompute_some(entry) || !evaluation.available_host_memory || left < 2) return 0;
+    if (!is_free_to_recompute(entry) || !evaluation.available_host_memory || left < 2) return 0;
     const core::Bytes excess = evaluation.host_memory - *evaluation.available_host_memory;
     const int more = std::max(1, int(std::ceil(excess / (evaluation.host_memory / left))));
     return more < left && may_be_best(entry, own + more) ? own + more : 0;
@@ -89,8 +94,7 @@ std::vector<std::vector<std::size_t>> Search::too_large_by_order() const {
         if (entries_[i].rejection == Rejection::activations) found.push_back(i);
     found.insert(found.end(), too_large_.begin(), too_large_.end());
     std::erase_if(found, [&](std::size_t i) {
-        return entries_[i].bound >= best_value() || !may_recompute_some(entries_[i]) ||
-               entries_[i].plan.offload != schedule::Offload::none;
+        return entries_[i].bound >= best_value() || !may_recompute_some(entries_[i]);
     });
     std::vector<std::vector<std::size_t>> orders;
     const auto is_alike = [&](const Entry& a, const Entry& b) {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "planner/context_communication.h"
 #include "planner/refinement.h"
@@ -11,40 +12,53 @@ namespace {
 // Share by which the first plan must get better: what is less is not worth the moves of cuts that follow.
 constexpr double least_gain = 1e-3;
 
+// The task of another plan, of this one with its own cuts; nothing where limits do not allow it.
+void add_changed(std::vector<PartitionTask>& tasks, PartitionTask task, schedule::Plan plan,
+                 const PlanLimits& limits) {
+    if (!limits.allows(plan)) return;
+    plan.offload = task.plan.offload;
+    plan.activation_loading_horizon = task.plan.activation_loading_horizon;
+    task.plan = std::move(plan);
+    tasks.push_back(std::move(task));
+}
+
 }  // namespace
+
+// Which of them is best of those that are better than the first plan by the least gain, and that plan. False
+// where the search was stopped before.
+bool Search::try_changed(const std::vector<PartitionTask>& tasks,
+                         std::optional<std::pair<std::size_t, RankedPlan>>& best) {
+    const double limit = result_.plans.front().value * (1 - least_gain);
+    std::vector<std::optional<RankedPlan>> changed(tasks.size());
+    const std::vector<char> is_done = work_on(tasks.size(), [&](std::size_t t) {
+        changed[t] = simulate_partition(tasks[t], step_limit(tasks[t].target, limit));
+    });
+    const std::size_t done = std::size_t(std::count(is_done.begin(), is_done.end(), 1));
+    result_.account.refinements += done;
+    for (std::size_t t = 0; t < tasks.size(); ++t)
+        if (changed[t] && changed[t]->value < limit && (!best || is_better(*changed[t], best->second)))
+            best.emplace(t, std::move(*changed[t]));
+    return done == tasks.size();
+}
 
 // The first plan with one thing changed, while that makes it better. False where time was up before.
 bool Search::refine_first(bool was_refined) {
-    std::vector<RankedPlan>& plans = result_.plans;
     for (; !is_late(); was_refined = true) {
-        const RankedPlan first = plans.front();
-        std::vector<schedule::Plan> plans_of_first = refinements(first.plan, was_refined);
-        for (const auto communication : communication_choices(graph_, first.plan, true)) {
-            if (communication == first.plan.context_communication) continue;
-            plans_of_first.push_back(first.plan);
-            plans_of_first.back().context_communication = communication;
-        }
+        RankedPlan& first = result_.plans.front();
+        const PartitionTask task = task_of(first);
         std::vector<PartitionTask> tasks;
-        for (schedule::Plan& plan : plans_of_first) {
-            if (!request_.limits.allows(plan)) continue;
-            PartitionTask task = task_of(first);
-            plan.partition = first.plan.partition;
-            plan.offload = task.plan.offload;
-            plan.activation_loading_horizon = task.plan.activation_loading_horizon;
-            task.plan = std::move(plan);
-            tasks.push_back(std::move(task));
+        for (const schedule::Plan& plan : refinements(first.plan, was_refined))
+            add_changed(tasks, task, plan, request_.limits);
+        schedule::Plan other = first.plan;
+        for (const auto communication : communication_choices(graph_, first.plan, true)) {
+            other.context_communication = communication;
+            if (communication != first.plan.context_communication)
+                add_changed(tasks, task, other, request_.limits);
         }
-        const core::Seconds limit = step_limit(first.candidate, first.value * (1 - least_gain));
-        std::vector<std::optional<RankedPlan>> changed(tasks.size());
-        const std::vector<char> is_done =
-            work_on(tasks.size(), [&](std::size_t t) { changed[t] = simulate_partition(tasks[t], limit); });
-        result_.account.refinements += std::size_t(std::count(is_done.begin(), is_done.end(), 1));
-        if (std::count(is_done.begin(), is_done.end(), 0) > 0) return false;
-        std::optional<RankedPlan>* best = nullptr;
-        for (std::optional<RankedPlan>& one : changed)
-            if (one && (!best || is_better(*one, **best))) best = &one;
-        if (!best || (*best)->value >= first.value * (1 - least_gain)) return true;
-        plans.front() = std::move(**best);
+        std::optional<std::pair<std::size_t, RankedPlan>> best;
+        if (!try_changed(tasks, best)) return false;
+        if (!best) return true;
+        first = std::move(best->second);
     }
     return false;
 }
@@ -53,32 +67,17 @@ bool Search::refine_first(bool was_refined) {
 // one of them comes before the first by that.
 bool Search::refine_others() {
     std::vector<RankedPlan>& plans = result_.plans;
-    const RankedPlan& first = plans.front();
     std::vector<PartitionTask> tasks;
     std::vector<std::size_t> refined;  // index into plans
-    for (std::size_t p = 1; p < plans.size(); ++p) {
-        for (schedule::Plan& plan : refined_alike(plans[p].plan, first.plan)) {
-            if (!request_.limits.allows(plan)) continue;
-            PartitionTask task = task_of(plans[p]);
-            plan.offload = task.plan.offload;
-            plan.activation_loading_horizon = task.plan.activation_loading_horizon;
-            task.plan = std::move(plan);
-            tasks.push_back(std::move(task));
-            refined.push_back(p);
+    for (std::size_t p = 1; p < plans.size(); ++p)
+        for (const schedule::Plan& plan : refined_alike(plans[p].plan, plans.front().plan)) {
+            add_changed(tasks, task_of(plans[p]), plan, request_.limits);
+            refined.resize(tasks.size(), p);
         }
-    }
-    const double limit = first.value * (1 - least_gain);
-    std::vector<std::optional<RankedPlan>> changed(tasks.size());
-    const std::vector<char> is_done = work_on(tasks.size(), [&](std::size_t t) {
-        changed[t] = simulate_partition(tasks[t], step_limit(tasks[t].target, limit));
-    });
-    result_.account.refinements += std::size_t(std::count(is_done.begin(), is_done.end(), 1));
-    std::optional<std::size_t> best;
-    for (std::size_t t = 0; t < tasks.size(); ++t)
-        if (changed[t] && changed[t]->value < limit && (!best || is_better(*changed[t], *changed[*best])))
-            best = t;
+    std::optional<std::pair<std::size_t, RankedPlan>> best;
+    try_changed(tasks, best);
     if (!best) return false;
-    plans[refined[*best]] = std::move(*changed[*best]);
+    plans[refined[best->first]] = std::move(best->second);
     std::stable_sort(plans.begin(), plans.end(), is_better);
     return true;
 }

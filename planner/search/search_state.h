@@ -237,6 +237,8 @@ private:
     void search_waves(core::Diagnostics& diagnostics, double share);
     void close_queue();
     void search_partitions();
+    bool try_changed(const std::vector<PartitionTask>& tasks,
+                     std::optional<std::pair<std::size_t, RankedPlan>>& best);
     bool refine_first(bool was_refined);
     bool refine_others();
     void refine(PartitionSearch& search);
@@ -263,6 +265,7 @@ private:
     // Parts of recomputing.cpp.
     void recompute_some(core::Diagnostics& diagnostics);
     std::vector<std::vector<std::size_t>> too_large_by_order() const;
+    bool is_free_to_recompute(const Entry& entry) const;
     bool may_recompute_some(const Entry& entry) const;
     bool may_be_best(const Entry& entry, int layers) const;
     int fewest_layers(const Entry& entry) const;
