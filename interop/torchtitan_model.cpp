@@ -142,11 +142,11 @@ const TorchtitanFamily& torchtitan_family(const TransformerShape& shape) {
     static constexpr TorchtitanFamily llama{"llama3", "Llama3", "parallelize_llama", "ComplexRoPE"},
         qwen{"qwen3", "Qwen3", "parallelize_qwen3", "CosSinRoPE"},
         deepseek{"deepseek_v3", "DeepSeekV3", "parallelize_deepseekv3", "ComplexRoPE"};
-    return shape.key_value_rank > 0 ? deepseek : shape.has_query_key_norm ? qwen : llama;
+    return shape.is_latent() ? deepseek : shape.has_query_key_norm ? qwen : llama;
 }
 
 std::vector<core::Unsupported> torchtitan_lacks(const TransformerShape& shape) {
-    const bool is_latent = shape.key_value_rank > 0, is_qwen = !is_latent && shape.has_query_key_norm;
+    const bool is_latent = shape.is_latent(), is_qwen = !is_latent && shape.has_query_key_norm;
     TransformerShape rest = shape;
     if (is_qwen) rest.has_query_key_norm = false;
     if (is_latent) {
@@ -181,8 +181,7 @@ std::vector<core::Unsupported> torchtitan_lacks(const TransformerShape& shape) {
 
 // As torchtitan.models.llama3, qwen3 and deepseek_v3 build their own flavours.
 std::string torchtitan_model(const TransformerShape& shape) {
-    const bool is_latent = shape.key_value_rank > 0;
-    std::string text = is_latent ? latent_source(shape) : layer_source(shape);
+    std::string text = shape.is_latent() ? latent_source(shape) : layer_source(shape);
     text += "\n\n\ndef model():\n    spread = DIM**-0.5\n    return ";
     const PythonCall embedding =
         PythonCall("Embedding.Config")
@@ -204,8 +203,8 @@ std::string torchtitan_model(const TransformerShape& shape) {
                 .with_source("tok_embeddings", embedding.text(2))
                 .with_source("norm", norm_source)
                 .with_source("lm_head", head.text(2))
-                .with_source("layers", is_latent ? latent_layers_source(shape)
-                                                 : "[layer(index) for index in range(LAYERS)]")
+                .with_source("layers", shape.is_latent() ? latent_layers_source(shape)
+                                                         : "[layer(index) for index in range(LAYERS)]")
                 .text(1);
     return text + "\n\n\n";
 }
@@ -214,13 +213,13 @@ std::string torchtitan_imports(const TransformerShape& shape) {
     const TorchtitanFamily& family = torchtitan_family(shape);
     const std::string helpers = "from torchtitan.models.common.config_utils import ";
     const std::string built =
-        shape.key_value_rank > 0 ? "from torchtitan.models.deepseek_v3 import build_mla_moe_layers\n"
+        shape.is_latent() ? "from torchtitan.models.deepseek_v3 import build_mla_moe_layers\n"
         : shape.experts > 0
             ? helpers + "get_attention_config\n" + helpers + "make_gqa_config, make_moe_config\n" + helpers +
                   "make_routed_experts_config, make_router_config\n"
             : helpers + "get_attention_config\n" + helpers + "make_ffn_config, make_gqa_config\n";
     const std::string block =
-        shape.key_value_rank > 0 ? std::string() : fmt::format(", {}TransformerBlock", family.prefix);
+        shape.is_latent() ? std::string() : fmt::format(", {}TransformerBlock", family.prefix);
     return fmt::format(
         "from functools import partial\n\n"
         "import torch.nn as nn\n"

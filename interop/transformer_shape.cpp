@@ -295,7 +295,7 @@ std::vector<core::Unsupported> beyond_plain(const TransformerShape& shape) {
     const bool has_own_router = shape.has_sigmoid_scores || shape.has_plain_weights ||
                                 shape.routed_scale != 1 || shape.expert_groups > 1;
     const std::pair<bool, const char*> properties[] = {
-        {shape.key_value_rank > 0, "latent attention"},
+        {shape.is_latent(), "latent attention"},
         {shape.has_query_key_norm, "norms of queries and keys"},
         {shape.has_sinks, "attention sinks"},
         {shape.window > 0 && shape.window < shape.sequence_length, "a sliding window"},

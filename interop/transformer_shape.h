@@ -27,6 +27,7 @@ struct TransformerShape {
     // Of multi-head latent attention: the ranks of queries (0: of the input itself) and of keys and values
     // (0: there is none), the part of a head that is rotated, and a head's values.
     std::int64_t query_rank = 0, key_value_rank = 0, rotary_dimension = 0, value_dimension = 0;
+    bool is_latent() const { return key_value_rank > 0; }
     bool has_query_key_norm = false;  // over each head, of the kind of the other norms
     bool has_sinks = false;
     // A sliding window of so many tokens (0: none), but in the last of every `global_interval` layers (0: in

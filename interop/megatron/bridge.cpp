@@ -30,10 +30,9 @@ void add_shape(const TransformerShape& shape, PythonCall& model) {
         .with("make_vocab_size_divisible_by", 1)  // padded to a multiple of the tensor-parallel degree
         .with("should_pad_vocab", true)
         .with("position_embedding_type", shape.is_rotary ? "rope" : "learned_absolute");
-    const bool is_latent = shape.key_value_rank > 0;
     if (shape.is_rotary)
         model.with("rotary_base", static_cast<std::int64_t>(shape.rotary_base))
-            .with("rotary_percent", is_latent ? 1.0 : shape.rotary_fraction);
+            .with("rotary_percent", shape.is_latent() ? 1.0 : shape.rotary_fraction);
     const bool is_clamped = shape.activation_limit.has_value();
     model.with("normalization", shape.is_rms ? "RMSNorm" : "LayerNorm")
         .with("layernorm_epsilon", shape.epsilon)
@@ -170,8 +169,7 @@ std::optional<Export> write_megatron_bridge(const ExportSource& source, const Ex
     const TransformerShape shape = transformer_shape(source.graph);
     refuse_beyond_megatron(e, shape, "Megatron-Bridge's providers", diagnostics);
     const bool is_data_last = e.require_order({"PDT", "DPT"}) == "DPT";
-    const char* const provider = shape.key_value_rank > 0 ? "MLAModelProvider" : "GPTModelProvider";
-    PythonCall model(provider);
+    PythonCall model(shape.is_latent() ? "MLAModelProvider" : "GPTModelProvider");
     add_shape(shape, model);
     add_parallelism(e, model);
     e.leave_to_script("data and tokenizer (dataset.blend, tokenizer)");
@@ -213,7 +211,7 @@ std::optional<Export> write_megatron_bridge(const ExportSource& source, const Ex
         .with_source("checkpoint", "CheckpointConfig()")
         .with_source("rng", fmt::format("RNGConfig(seed={})", seed))
         .with_source("mixed_precision", precision(plan.precision).text(2));
-    std::string imports = shape.key_value_rank > 0
+    std::string imports = shape.is_latent()
                               ? "from megatron.bridge.models.mla_provider import MLAModelProvider\n"
                               : "from megatron.bridge.models import GPTModelProvider\n";
     if (shape.activation_limit) imports += "from megatron.core.activations import quick_gelu\n";

@@ -55,8 +55,7 @@ private:
         flag("--hidden-size", shape.hidden);
         flag("--ffn-hidden-size", shape.ffn);
         flag("--num-attention-heads", shape.heads);
-        const bool is_latent = shape.key_value_rank > 0;
-        if (shape.head_dimension * shape.heads != shape.hidden && !is_latent)
+        if (shape.head_dimension * shape.heads != shape.hidden && !shape.is_latent())
             flag("--kv-channels", shape.head_dimension);
         if (shape.kv_heads != shape.heads) {
             flag("--group-query-attention");
@@ -67,7 +66,7 @@ private:
         flag("--position-embedding-type", shape.is_rotary ? "rope" : "learned_absolute");
         if (shape.is_rotary && shape.rotary_base != 10000)
             flag("--rotary-base", static_cast<std::int64_t>(shape.rotary_base));
-        if (shape.is_rotary && shape.rotary_fraction != 1 && !is_latent)
+        if (shape.is_rotary && shape.rotary_fraction != 1 && !shape.is_latent())
             flag("--rotary-percent", shape.rotary_fraction);
         flag("--normalization", shape.is_rms ? "RMSNorm" : "LayerNorm");
         flag("--norm-epsilon", shape.epsilon);

@@ -91,7 +91,7 @@ public:
 
     std::vector<MegatronProperty> all() {
         attention();
-        if (shape_.key_value_rank > 0) latent();
+        if (shape_.is_latent()) latent();
         if (shape_.experts > 0) mixture();
         return std::move(all_);
     }
@@ -112,7 +112,7 @@ private:
     }
 
     void attention() {
-        if (shape_.has_query_key_norm || shape_.key_value_rank > 0) flag("qk_layernorm");
+        if (shape_.has_query_key_norm || shape_.is_latent()) flag("qk_layernorm");
         if (shape_.has_sinks) word("softmax_type", "learnable");
         if (shape_.window == 0) return;
         const std::int64_t before = shape_.window - 1;  // beside the token itself
