@@ -40,6 +40,17 @@ std::optional<interop::Export> exported(const interop::ExportSource& source, con
     return interop::find_exchange_target(target)->write(source, {}, diagnostics);
 }
 
+// The text of an export that has one unless it is `refusal` that is said instead.
+std::string said_of(const std::string& plan, const std::string& model, const std::string& target,
+                    const std::string& refusal) {
+    core::Diagnostics diagnostics;
+    const auto written = exported(source_with(plan, model), target, diagnostics);
+    INFO(core::format(diagnostics));
+    CHECK(written.has_value() == refusal.empty());
+    CHECK(core::format(diagnostics).find(refusal) != std::string::npos);
+    return written ? written->text : std::string();
+}
+
 schedule::Plan there_and_back(const std::string& plan, const std::string& target, bool by_companion = false) {
     const auto source = source_with(plan);
     core::Diagnostics diagnostics;
@@ -131,12 +142,8 @@ TEST_CASE("what only Megatron-core has is refused by the others, and told to it"
 }
 
 TEST_CASE("what Megatron-core does not combine with a model is refused by its key") {
-    const auto says = [](const std::string& plan, const std::string& model, const std::string& text) {
-        core::Diagnostics diagnostics;
-        const bool is_refused = !exported(source_with(plan, model), "megatron", diagnostics);
-        INFO(core::format(diagnostics));
-        CHECK(is_refused == !text.empty());
-        CHECK(core::format(diagnostics).find(text) != std::string::npos);
+    const auto says = [](const std::string& plan, const std::string& model, const std::string& refusal) {
+        said_of(plan, model, "megatron", refusal);
     };
     const std::string experts =
         "experts = 4\nexperts_per_token = 2\nqkv_bias = true\nattention_output_bias = true\n"
@@ -159,12 +166,7 @@ TEST_CASE("torchtitan's Qwen3 has experts over ranks that shard parameters") {
     const std::string model =
         "query_key_norm = \"per_head\"\nexperts = 8\nexperts_per_token = 2\nexpert_ffn = 256\n";
     const auto says = [&](const std::string& plan, const std::string& more, const std::string& refusal) {
-        core::Diagnostics diagnostics;
-        const auto written = exported(source_with(plan, model + more), "torchtitan", diagnostics);
-        INFO(core::format(diagnostics));
-        CHECK(written.has_value() == refusal.empty());
-        CHECK(core::format(diagnostics).find(refusal) != std::string::npos);
-        return written ? written->text : std::string();
+        return said_of(plan, model + more, "torchtitan", refusal);
     };
     const std::string sharded =
         "precision = { compute = \"bf16\", parameters = \"bf16\", gradients = \"fp32\", "
@@ -190,12 +192,7 @@ TEST_CASE("torchtitan's DeepSeek-V3 has dense layers first and experts of all to
         "experts = 8\nexperts_per_token = 2\nexpert_ffn = 128\nrouter_scores = \"sigmoid\"\n"
         "expert_groups = 4\nchosen_groups = 2\nrouted_scale = 2.5\n";
     const auto says = [&](const std::string& more, const std::string& refusal) {
-        core::Diagnostics diagnostics;
-        const auto written = exported(source_with(plan, latent + more), "torchtitan", diagnostics);
-        INFO(core::format(diagnostics));
-        CHECK(written.has_value() == refusal.empty());
-        CHECK(core::format(diagnostics).find(refusal) != std::string::npos);
-        return written ? written->text : std::string();
+        return said_of(plan, latent + more, "torchtitan", refusal);
     };
     const std::string text = says("dense_layers_first = 3\nshared_expert_ffn = 256\n", "");
     for (const char* part :
