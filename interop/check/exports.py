@@ -140,22 +140,26 @@ def context_communication(kind, degree):
     return "all_gather" if degree == 1 else {"a2a": "all_to_all", "p2p": "ring"}.get(kind, kind)
 
 
-def check_megatron(document, facts, folder):
-    versions = megatron_source()
+def megatron_arguments(words):
+    """What Megatron-LM's own parser and checks make of them, by the environment's ranks."""
     import torch
     from megatron.training.arguments import parse_args, validate_args
     # An H100, as in the plans' p5, where there is none.
     torch.cuda.get_device_capability = lambda *a, **k: (9, 0)
     torch.cuda.get_device_properties = lambda *a, **k: types.SimpleNamespace(major=9, minor=0)
-    words = shlex.split(document["text"])
+    before = sys.argv
+    sys.argv = ["pretrain_gpt.py"] + words
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            return validate_args(parse_args())
+    finally:
+        sys.argv = before
+
+
+def check_megatron(document, facts, folder):
+    versions = megatron_source()
     with environment(RANK=0, LOCAL_RANK=0, WORLD_SIZE=facts["ranks"], CUDA_DEVICE_MAX_CONNECTIONS=1):
-        before = sys.argv
-        sys.argv = ["pretrain_gpt.py"] + words
-        try:
-            with contextlib.redirect_stdout(io.StringIO()):
-                args = validate_args(parse_args())
-        finally:
-            sys.argv = before
+        args = megatron_arguments(shlex.split(document["text"]))
     seen = {"tensor": args.tensor_model_parallel_size, "pipeline": args.pipeline_model_parallel_size,
             "context": args.context_parallel_size, "expert": args.expert_model_parallel_size,
             "data": args.data_parallel_size, "ranks": args.world_size,

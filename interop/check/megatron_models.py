@@ -9,15 +9,15 @@ as smsim counts. What is stood in for: a GPU, and the width of values in its loc
 Exit status 1 where one differs. The interpreter needs what exports.py says for `megatron`.
 """
 import argparse
-import contextlib
-import io
 import json
 import os
 import shlex
 import subprocess
 import sys
 import tempfile
-import types
+
+import exports
+import winners
 
 MODELS = ["gpt2-xl", "gpt3-175b", "llama-2-70b", "llama-3.1-405b", "mistral-7b", "mixtral-8x7b", "mixtral-8x22b", "qwen2-7b", "qwen3-8b",
           "qwen3-30b-a3b", "qwen3-235b-a22b", "gpt-oss-20b", "gpt-oss-120b", "deepseek-v3"]
@@ -32,8 +32,7 @@ def exported(smplan, model, tokens, folder):
     with open(path, "w") as file:
         file.write(f'version = 1\n[model]\nname = "{model}"\nsequence_length = {tokens}\n[cluster]\ninstance = "p5.48xlarge"\nnodes = 1\n'
                    "[plan]\ndata_parallel = 8\nmicro_batch = 1\n")
-    done = subprocess.run([smplan, "export", path, "--to", "megatron", "--json"], capture_output=True, text=True)
-    return json.loads(done.stdout)
+    return winners.export(smplan, path, "megatron")
 
 
 def counted(smsim, model, tokens):
@@ -43,22 +42,15 @@ def counted(smsim, model, tokens):
 
 def built(words):
     """Parameters of the model that Megatron-LM builds; in a process of its own, as its state is global."""
-    os.environ.update(NO_VCS_VERSION="1", RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="localhost", MASTER_PORT="29571",
+    os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="localhost", MASTER_PORT="29571",
                       CUDA_DEVICE_MAX_CONNECTIONS="1")
-    import typing
-    import typing_extensions
-    typing.override = typing_extensions.override  # of Python 3.12
-    sys.path.insert(0, os.environ["MEGATRON_LM"])
     import torch
     torch.cuda.current_device = lambda: "meta"
     torch.cuda.is_available = lambda: False
     torch.cuda.Stream = type("Stream", (), {})
-    torch.cuda.get_device_capability = lambda *a, **k: (9, 0)
-    torch.cuda.get_device_properties = lambda *a, **k: types.SimpleNamespace(major=9, minor=0)
-    from megatron.training.arguments import core_transformer_config_from_args, parse_args, validate_args
-    sys.argv = ["pretrain_gpt.py"] + words
-    with contextlib.redirect_stdout(io.StringIO()):
-        args = validate_args(parse_args())
+    exports.megatron_source()
+    args = exports.megatron_arguments(words)
+    from megatron.training.arguments import core_transformer_config_from_args
     torch.distributed.init_process_group("gloo", rank=0, world_size=1)
     from megatron.core import parallel_state
     parallel_state.initialize_model_parallel()
