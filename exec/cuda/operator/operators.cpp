@@ -389,6 +389,7 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, ConstTen
     const model::Operator& o = op(id);
     if (is_approximate_gelu(o) && dx[0] && gelu_backward_with_product(o, x, given.data(), dx[0])) return;
     fusion_->flush();
+    if (is_identity(o)) return;  // the gradient of its input is this one, and is still to be read
     // The weight of a micro-batch is in host memory.
     const bool is_loss = o.kind == OperatorKind::cross_entropy;
     const void* dy = is_loss ? given.data() : contents_of_gradient(o, given.data());
