@@ -73,9 +73,10 @@ struct GradientHandling {
 };
 
 // A plan's recomputation as a key of what depends on it.
-using RecomputationKey = std::pair<int, int>;
+using RecomputationKey = std::array<int, 3>;
 inline RecomputationKey recomputation_key(const schedule::Plan& plan) {
-    return {core::position_of(plan.recompute), plan.recompute_layers};
+    return {core::position_of(plan.recompute), plan.recompute_layers,
+            plan.recompute == schedule::Recompute::selective ? plan.recompute_modules.bits() : 0};
 }
 
 // Answers are the same whichever plans were asked about before.

@@ -19,8 +19,7 @@ const schedule::ActivationFootprint& StageCollection::footprint(Shape& shape, co
     schedule::Plan bounding = plan;
     // Frameworks that keep some products and run all else again hold less than the Program, and no less than
     // if whole units ran again.
-    if (plan.recompute == schedule::Recompute::selective &&
-        sim::framework_traits(plan.framework).recomputes_alternate_products)
+    if (plan.runs_cores_again_alone() && sim::framework_traits(plan.framework).recomputes_alternate_products)
         bounding.recompute = schedule::Recompute::full;
     return entry->second = schedule::activation_footprint(graph_of(plan, segment), like, bounding);
 }

@@ -41,9 +41,24 @@ public:
             is_forward_only_
                 ? std::vector<char>(units.size(), 0)
                 : schedule::recomputed_units(graph_, units, plan_.recompute, plan_.recompute_layers);
+        std::vector<schedule::Rerun> reruns;
+        if (!is_forward_only_)
+            for (const model::OperatorRange unit : units)
+                for (const schedule::Rerun& rerun : schedule::reruns(graph_, unit, plan_)) {
+                    for (std::int32_t i = rerun.operators.begin; i < rerun.operators.end; ++i)
+                        is_made_again_[storage(op(i).output)] = 1;
+                    reruns.push_back(rerun);
+                }
+        for (const schedule::Rerun& rerun : reruns)
+            for (std::int32_t i = rerun.operators.begin; i < rerun.operators.end; ++i)
+                plan_of(i).is_recomputed = true;
         for (std::size_t u = 0; u < units.size(); ++u) plan_unit(units[u], run_again[u]);
+        for (const schedule::Rerun& rerun : reruns) {
+            save_inputs(rerun.operators);
+            plan_recompute(rerun.operators, rerun.readers());
+        }
         for (std::size_t u = 0; u < units.size(); ++u)
-            if (run_again[u]) plan_recompute(units[u]);
+            if (run_again[u]) plan_recompute(units[u], units[u]);
         finish();
         if (plan_.offload != schedule::Offload::none)
             for (const model::OperatorRange unit : units) plan_offload(unit);
@@ -68,6 +83,7 @@ private:
         last_use_in_unit_.assign(tensors, -1);
         is_saved_.assign(tensors, 0);
         is_kept_again_.assign(tensors, 0);
+        is_made_again_.assign(tensors, 0);
         lowest_saver_.assign(tensors, -1);
         highest_saver_.assign(tensors, -1);
         lowest_again_.assign(tensors, -1);
@@ -137,16 +153,15 @@ private:
                 model::saved_for_backward(graph_, model::OperatorId(i), context_);
             StagePlan::OperatorPlan& own = plan_of(i);
             own.saved_context_bytes = core::whole_bytes(saved.saved_context);
-            own.is_recomputed = again;
-            own.is_recomputed_alone =
-                !again && !is_forward_only_ && schedule::is_recomputed(op(i), plan_.recompute);
+            own.is_recomputed = own.is_recomputed || again;
+            own.is_recomputed_alone = !again && !is_forward_only_ && schedule::is_recomputed(op(i), plan_);
             own.drops_saved_context_after_forward =
-                is_forward_only_ || again ||
+                is_forward_only_ || own.is_recomputed ||
                 (own.is_recomputed_alone && saved.recomputable_context.value > 0);
             if (is_forward_only_) continue;
             for (const model::TensorId tensor : saved_by(saved)) {
                 if (!op(i).parameters.empty()) weights_need_[tensor] = 1;
-                if (again) {
+                if (again || is_made_again_[tensor]) {
                     is_kept_again_[tensor] = 1;
                     lower(lowest_again_, tensor, i);
                 } else {
@@ -155,29 +170,35 @@ private:
                     raise(tensor, i);
                 }
             }
-            if (again)
-                for (const model::TensorId tensor : op(i).inputs)
-                    if (graph_.tensor(tensor).producer.index < unit.begin) {
-                        is_saved_[storage(tensor)] = 1;
-                        lower(lowest_saver_, storage(tensor), unit.begin);
-                        raise(storage(tensor), unit.begin);
-                    }
         }
+        if (again) save_inputs(unit);
     }
 
-    // What a unit that runs again makes and its backward does not read. What later units saved is there a
-    // second time: their backward is done with it, but for weights of a split backward.
-    void plan_recompute(model::OperatorRange unit) {
+    // Of operators that run again.
+    void save_inputs(model::OperatorRange operators) {
+        for (std::int32_t i = operators.begin; i < operators.end; ++i)
+            for (const model::TensorId tensor : op(i).inputs)
+                if (graph_.tensor(tensor).producer.index < operators.begin) {
+                    is_saved_[storage(tensor)] = 1;
+                    lower(lowest_saver_, storage(tensor), operators.begin);
+                    raise(storage(tensor), operators.begin);
+                }
+    }
+
+    // What operators that run again make and the backward of its readers does not read. What operators behind
+    // those saved is there a second time: their backward is done with it, but for weights of a split
+    // backward.
+    void plan_recompute(model::OperatorRange operators, model::OperatorRange readers) {
         ByTensor<char> is_kept(graph_.tensors.size(), 0);
-        for (std::int32_t i = unit.begin; i < unit.end; ++i) {
-            for (const model::TensorId tensor : op(i).inputs) last_use_in_unit_[storage(tensor)] = i;
+        for (std::int32_t i = readers.begin; i < readers.end; ++i)
             for (const model::TensorId tensor :
                  saved_by(model::saved_for_backward(graph_, model::OperatorId(i), context_)))
                 is_kept[tensor] = 1;
-        }
-        for (std::int32_t i = unit.begin; i < unit.end; ++i) {
+        for (std::int32_t i = operators.begin; i < operators.end; ++i)
+            for (const model::TensorId tensor : op(i).inputs) last_use_in_unit_[storage(tensor)] = i;
+        for (std::int32_t i = operators.begin; i < operators.end; ++i) {
             const auto free_if_dead = [&](model::TensorId t) {
-                const bool is_done = !is_saved_[t] || (lowest_saver_[t] >= unit.end &&
+                const bool is_done = !is_saved_[t] || (lowest_saver_[t] >= readers.end &&
                                                        !(result_.splits_backward && weights_need_[t]));
                 if (is_done && !is_kept[t] && last_use_in_unit_[t] <= i)
                     plan_of(i).free_after_recompute.push_back(t);
@@ -215,6 +236,7 @@ private:
     StagePlan result_;
     ByTensor<std::int32_t> last_use_, last_use_in_unit_, lowest_saver_, highest_saver_, lowest_again_;
     ByTensor<char> is_saved_, is_kept_again_, weights_need_;
+    ByTensor<char> is_made_again_;  // of a rerun
 };
 
 }  // namespace

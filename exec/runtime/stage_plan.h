@@ -27,8 +27,8 @@ struct StagePlan {
 
     struct OperatorPlan {
         std::size_t saved_context_bytes = 0;
-        bool is_recomputed = false;                       // its unit runs forward again before its backward
-        bool is_recomputed_alone = false;                 // selective: only this operator does
+        bool is_recomputed = false;  // runs forward again before its backward, and what it made is freed
+        bool is_recomputed_alone = false;                 // core of attention, selective: its output is kept
         std::vector<model::TensorId> free_after_forward;  // storages
         std::vector<model::TensorId> free_after_recompute;
         std::vector<model::TensorId> free_after_backward;

@@ -19,7 +19,7 @@ StageLiveness::StageLiveness(const model::ModelGraph& graph, model::OperatorRang
       context_(plan.cost_context()),
       is_forward_only_(is_forward_only),
       workspace_(workspace),
-      keeps_alternate_products_(plan.recompute == Recompute::selective && workspace &&
+      keeps_alternate_products_(plan.runs_cores_again_alone() && workspace &&
                                 workspace->recomputes_alternate_products),
       recompute_(keeps_alternate_products_ ? Recompute::full : plan.recompute) {
     const std::size_t tensors = graph.tensors.size();
@@ -28,6 +28,7 @@ StageLiveness::StageLiveness(const model::ModelGraph& graph, model::OperatorRang
     lowest_saver_.assign(tensors, -1);
     highest_saver_.assign(tensors, -1);
     is_saved_.assign(tensors, 0);
+    is_made_again_.assign(tensors, 0);
     weights_need_.assign(tensors, 0);
     is_received_.assign(tensors, 0);
     is_sent_.assign(tensors, 0);
@@ -42,6 +43,17 @@ StageLiveness::StageLiveness(const model::ModelGraph& graph, model::OperatorRang
     }
     units_ = units_of(graph, stage);
     unit_is_recomputed_ = recomputed_units(graph, units_, recompute_, plan.recompute_layers);
+    info_.resize(stage.size());
+    reruns_.resize(units_.size());
+    if (!is_forward_only)
+        for (std::size_t u = 0; u < units_.size(); ++u) {
+            reruns_[u] = reruns(graph, units_[u], plan);
+            for (const Rerun& rerun : reruns_[u])
+                for (Index i = rerun.operators.begin; i < rerun.operators.end; ++i) {
+                    info_[i - stage.begin].is_rerun = true;
+                    is_made_again_[storage(op(i).output)] = 1;
+                }
+        }
     for (const model::TensorId tensor : model::tensors_crossing(graph, stage.begin))
         is_received_[storage(tensor)] = 1;
     for (const model::TensorId tensor : model::tensors_crossing(graph, stage.end))
@@ -100,7 +112,6 @@ void StageLiveness::release(Index tensor) {
 }
 
 void StageLiveness::find_saved() {
-    info_.resize(stage_.size());
     const auto save = [&](Index tensor, Index saver) {
         is_saved_[tensor] = 1;
         Index& lowest = lowest_saver_[tensor];
@@ -114,7 +125,10 @@ void StageLiveness::find_saved() {
                 model::saved_for_backward(graph_, model::OperatorId(i), context_);
             OperatorInfo& own = info_[i - stage_.begin];
             own.saved_context = needs.saved_context.value;
-            own.recomputable = is_recomputed(op(i), recompute_) ? needs.recomputable_context.value : 0;
+            own.recomputable = own.is_rerun ? own.saved_context
+                               : is_recomputed(op(i), plan_) && !keeps_alternate_products_
+                                   ? needs.recomputable_context.value
+                                   : 0;
             for (const model::TensorId tensor : needs.tensors) {
                 const model::Operator& producer = graph_.op(graph_.tensor(tensor).producer);
                 own.saved.push_back(
@@ -134,10 +148,13 @@ void StageLiveness::find_saved() {
                 for (const model::TensorId tensor : op(i).inputs)
                     if (graph_.tensor(tensor).producer.index < unit.begin) save(storage(tensor), unit.begin);
             } else {
-                for (const Index tensor : own.saved) save(tensor, i);
+                for (const Index tensor : own.saved)
+                    if (!is_made_again_[tensor]) save(tensor, i);
                 saved_contexts_ += own.saved_context - own.recomputable;
             }
         }
+        for (const Rerun& rerun : reruns_[u])
+            for (const Index tensor : inputs_of(rerun)) save(tensor, rerun.operators.begin);
     }
 }
 
@@ -157,7 +174,10 @@ void StageLiveness::run_forward(model::OperatorRange range, const std::vector<ch
         hold(output);
         take(saved_context);
         touch(i, model::Phase::forward);
-        drop(keeps_saved_contexts ? info(i).recomputable : saved_context);
+        const double dropped = !keeps_saved_contexts          ? saved_context
+                               : is_again && info(i).is_rerun ? 0
+                                                              : info(i).recomputable;
+        drop(dropped);
         if (info(i).copies_key_value && !is_again) take(info(i).key_value);
         if (!is_again) take(info(i).kept_output);
         if (keeps_saved_contexts) saved_held_ += saved_context - info(i).recomputable;
@@ -221,12 +241,14 @@ void StageLiveness::run_unit_backward(std::size_t u, bool is_split) {
     const model::OperatorRange unit = units_[u];
     const bool again = unit_is_recomputed_[u];
     for (Index i = unit.end - 1; i >= unit.begin; --i) {
+        for (const Rerun& rerun : reruns_[u])
+            if (rerun.before == i) run_again(rerun.operators, rerun.readers(), is_split);
         const model::Operator& current = op(i);
         const OperatorInfo& own = info(i);
         const std::size_t output = storage(current.output);
         const bool runs = current.kind == OperatorKind::cross_entropy || has_gradient_held_[output];
         const bool keeps_for_weight = is_split && !current.parameters.empty();
-        take(own.recomputable);
+        if (!own.is_rerun) take(own.recomputable);
         touch(exchanged_bytes(i));
         if (runs) {
             touch(exchanged_heads(i, {current.output}));
@@ -270,41 +292,59 @@ void StageLiveness::run_unit_backward(std::size_t u, bool is_split) {
         }
         for (const Index tensor : own.saved)
             if (lowest_saver_[tensor] == i && !is_overwritten_[tensor]) release(tensor);
+        for (const Rerun& rerun : reruns_[u])
+            if (rerun.operators.begin == i)
+                for (const Index tensor : inputs_of(rerun))
+                    if (lowest_saver_[tensor] == i && !is_overwritten_[tensor]) release(tensor);
         if (runs) touch(exchanged_heads(i, current.inputs));
     }
 }
 
+std::vector<StageLiveness::Index> StageLiveness::inputs_of(const Rerun& rerun) const {
+    std::vector<Index> storages;
+    for (Index i = rerun.operators.begin; i < rerun.operators.end; ++i)
+        for (const model::TensorId tensor : op(i).inputs)
+            if (!rerun.has(graph_.tensor(tensor).producer.index)) storages.push_back(storage(tensor));
+    return storages;
+}
+
+void StageLiveness::run_again(model::OperatorRange operators, model::OperatorRange readers, bool is_split) {
+    // What operators behind the readers saved is computed a second time: their backward has ended, except for
+    // backward_weight of a split backward.
+    std::vector<char> kept(is_saved_.size(), 0);
+    for (std::size_t tensor = 0; tensor < kept.size(); ++tensor)
+        kept[tensor] =
+            is_saved_[tensor] && (lowest_first_[tensor] < readers.end || (is_split && weights_need_[tensor]));
+    std::vector<Index> last_use(is_saved_.size(), -1);
+    for (Index i = operators.begin; i < operators.end; ++i)
+        for (const model::TensorId tensor : op(i).inputs) last_use[storage(tensor)] = i;
+    const std::vector<char> stays = kept;
+    for (Index i = readers.end - 1; i >= readers.begin; --i)
+        for (const Index tensor : info(i).saved) {
+            if (!stays[tensor]) lowest_saver_[tensor] = i;
+            kept[tensor] = 1;
+        }
+    const double saved_before = saved_held_;
+    // What was kept is taken for what would be computed.
+    for (Index i = operators.begin; i < operators.end; ++i) drop(info(i).kept_output);
+    run_forward(operators, kept, last_use, true, true);
+    saved_held_ = saved_before;  // what is computed anew does not wait
+    if (is_split) keep_for_weights(readers);
+}
+
+// What an operator with parameters saved stays until backward_weight.
+void StageLiveness::keep_for_weights(model::OperatorRange operators) {
+    for (Index i = operators.begin; i < operators.end; ++i)
+        if (!op(i).parameters.empty())
+            for (const Index tensor : info(i).saved) lowest_saver_[tensor] = -2;
+}
+
 void StageLiveness::run_backward(bool is_split) {
-    const std::vector<Index> lowest_saver =
-        lowest_saver_;  // of the whole stage; units that run again add their own below
+    lowest_first_ = lowest_saver_;
     for (std::size_t u = units_.size(); u-- > 0;) {
         const model::OperatorRange unit = units_[u];
-        if (unit_is_recomputed_[u]) {
-            // Tensors of this unit that later units saved are computed a second time: the backward of those
-            // units has ended, except for backward_weight of a split backward.
-            std::vector<char> kept(is_saved_.size(), 0);
-            for (std::size_t tensor = 0; tensor < kept.size(); ++tensor)
-                kept[tensor] = is_saved_[tensor] &&
-                               (lowest_saver[tensor] < unit.end || (is_split && weights_need_[tensor]));
-            std::vector<Index> last_use(is_saved_.size(), -1);
-            for (Index i = unit.begin; i < unit.end; ++i)
-                for (const model::TensorId tensor : op(i).inputs) last_use[storage(tensor)] = i;
-            const std::vector<char> stays = kept;
-            for (Index i = unit.end - 1; i >= unit.begin; --i)
-                for (const Index tensor : info(i).saved) {
-                    if (!stays[tensor]) lowest_saver_[tensor] = i;
-                    kept[tensor] = 1;
-                }
-            const double saved_before = saved_held_;
-            // What was kept is taken for what would be computed.
-            for (Index i = unit.begin; i < unit.end; ++i) drop(info(i).kept_output);
-            run_forward(unit, kept, last_use, true, true);
-            saved_held_ = saved_before;  // what is computed anew does not wait
-        }
-        if (is_split)  // what an operator with parameters saved stays until backward_weight
-            for (Index i = unit.begin; i < unit.end; ++i)
-                if (!op(i).parameters.empty())
-                    for (const Index tensor : info(i).saved) lowest_saver_[tensor] = -2;
+        if (unit_is_recomputed_[u]) run_again(unit, unit, is_split);
+        if (is_split) keep_for_weights(unit);
         run_unit_backward(u, is_split);
         // The inputs from which a unit was recomputed go when the lowest unit that reads them is done.
         if (unit_is_recomputed_[u])
@@ -312,7 +352,7 @@ void StageLiveness::run_backward(bool is_split) {
                 if (is_saved_[tensor] && lowest_saver_[tensor] == unit.begin && !is_overwritten_[tensor])
                     release(tensor);
     }
-    lowest_saver_ = lowest_saver;
+    lowest_saver_ = lowest_first_;
 }
 
 StageLiveness::BoundaryBytes StageLiveness::boundary_bytes() const {

@@ -5,6 +5,7 @@
 
 #include "model/model_graph.h"
 #include "model/operators/cost_context.h"
+#include "schedule/pass/recompute.h"
 #include "schedule/plan/memory.h"
 #include "schedule/plan/plan.h"
 
@@ -23,6 +24,7 @@ private:
         std::vector<Index> saved;       // storages
         double saved_context = 0;       // bytes of its own, held with them
         double recomputable = 0;        // the part of `saved_context` that selective recomputation drops
+        bool is_rerun = false;          // of Rerun::operators: it all comes back before its backward
         double kept_output = 0;         // bytes of its output kept though its unit runs again
         double key_value = 0;           // attention in a segment of a sequence: bytes of keys and values
         bool copies_key_value = false;  // ... which later parts of the sequence need and nothing else keeps
@@ -57,6 +59,10 @@ private:
     void find_saved();
     void run_forward(model::OperatorRange range, const std::vector<char>& kept,
                      const std::vector<Index>& last_use, bool keeps_saved_contexts, bool is_again);
+    // Operators whose results backward needs and that are not kept; all that read them are in `readers`.
+    void run_again(model::OperatorRange operators, model::OperatorRange readers, bool is_split);
+    void keep_for_weights(model::OperatorRange operators);
+    std::vector<Index> inputs_of(const Rerun& rerun) const;  // storages from before it
     void run_backward(bool is_split);
 
     // Bytes of a stage's tensors that live beyond one pass, as the fields of ActivationFootprint define them.
@@ -84,10 +90,13 @@ private:
 
     std::vector<model::OperatorRange> units_;
     std::vector<char> unit_is_recomputed_;
+    std::vector<std::vector<Rerun>> reruns_;  // by unit
+    std::vector<char> is_made_again_;         // by storage: of a rerun
     std::vector<OperatorInfo> info_;
     std::vector<Index> storage_;       // by tensor
     std::vector<Index> last_use_;      // by storage: last operator of the stage that reads it
     std::vector<Index> lowest_saver_;  // by storage: operator after whose backward it is freed
+    std::vector<Index> lowest_first_;  // ... as it is before anything runs again
     std::vector<Index> highest_saver_;
     std::vector<char> is_saved_;      // by storage: from forward to backward
     std::vector<char> weights_need_;  // by storage: saved by an operator with parameters

@@ -52,7 +52,14 @@ void add_hook(std::vector<Hook>& hooks, Hook&& hook) {
 
 void OperatorCuts::with(std::int32_t op, Hook hook) { add(op, Place::with, own_step({std::move(hook)})); }
 
+void OperatorCuts::run_again(std::int32_t op, OperatorRange operators) {
+    Recipe steps;
+    OperatorCuts(recipe_, operators, ComputePhase::recompute, passes_).append_to(steps);
+    for (Step& step : steps) add(op, Place::again, std::move(step));
+}
+
 void OperatorCuts::append_to(Recipe& recipe) {
+    for (const std::unique_ptr<LoweringPass>& pass : passes_) pass->cut(*this);
     const bool forward = is_forward();
     std::stable_sort(cuts_.begin(), cuts_.end(), [forward](const Cut& a, const Cut& b) {
         if (a.op != b.op) return forward ? a.op < b.op : b.op < a.op;
@@ -71,6 +78,7 @@ void OperatorCuts::append_to(Recipe& recipe) {
     for (Cut& cut : cuts_) {
         switch (cut.place) {
             case Place::with: add_hook(hooks, std::move(cut.step.hooks.front())); continue;
+            case Place::again:
             case Place::before: append(cut.op, false); break;
             case Place::instead:
                 append(cut.op, false);
@@ -87,9 +95,7 @@ void OperatorCuts::append_to(Recipe& recipe) {
 }
 
 void RecipeDraft::append_range(OperatorRange range, ComputePhase phase) {
-    OperatorCuts cuts(context_, range, phase);
-    for (const std::unique_ptr<LoweringPass>& pass : passes_) pass->cut(cuts);
-    cuts.append_to(steps_);
+    OperatorCuts(context_, range, phase, passes_).append_to(steps_);
 }
 
 void RecipeDraft::flush() {

@@ -65,8 +65,10 @@ struct RecipeContext {
 // order of the passes.
 class OperatorCuts {
 public:
-    OperatorCuts(const RecipeContext& recipe, model::OperatorRange range, ComputePhase phase)
-        : recipe_(recipe), range_(range), phase_(phase) {}
+    using Passes = std::span<const std::unique_ptr<LoweringPass>>;
+    // `passes` outlive it.
+    OperatorCuts(const RecipeContext& recipe, model::OperatorRange range, ComputePhase phase, Passes passes)
+        : recipe_(recipe), range_(range), phase_(phase), passes_(passes) {}
 
     const RecipeContext& recipe() const { return recipe_; }
     const model::OperatorRange& range() const { return range_; }
@@ -77,15 +79,18 @@ public:
     void before(std::int32_t op, Step step) { add(op, Place::before, std::move(step)); }
     void instead(std::int32_t op, Step step) { add(op, Place::instead, std::move(step)); }
     void after(std::int32_t op, Step step) { add(op, Place::after, std::move(step)); }
+    // Runs operators forward once more, cut as all of their phase are, before anything else that is before
+    // `op`.
+    void run_again(std::int32_t op, model::OperatorRange operators);
     // Just before the compute that runs the operator, which is not cut for it: of all operators that run in
     // one compute, the hooks of a pass with equal `what` become one.
     void with(std::int32_t op, Hook hook);
 
-    // Appends the operators' compute, cut.
+    // Appends the operators' compute, cut by all passes.
     void append_to(Recipe& recipe);
 
 private:
-    enum class Place : std::uint8_t { before, with, instead, after };
+    enum class Place : std::uint8_t { again, before, with, instead, after };
     struct Cut {
         std::int32_t op;
         Place place;
@@ -96,6 +101,7 @@ private:
     const RecipeContext& recipe_;
     const model::OperatorRange range_;
     const ComputePhase phase_;
+    const Passes passes_;
     std::vector<Cut> cuts_;
 };
 

@@ -1,9 +1,11 @@
 #include "schedule/pass/recompute.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "core/index/integers.h"
 #include "model/model_graph.h"
+#include "model/operators/rank_share.h"
 
 namespace schedule {
 
@@ -43,8 +45,140 @@ std::vector<char> recomputed_units(const model::ModelGraph& graph, Recompute rec
     return recomputed_units(graph, units_of(graph, {0, core::count_of(graph.operators)}), recompute, 0);
 }
 
-bool is_recomputed(const model::Operator& op, Recompute recompute) {
-    return recompute == Recompute::selective && op.in_attention_core;
+bool is_recomputed(const model::Operator& op, const Plan& plan) {
+    return op.in_attention_core && plan.runs_again(RecomputeModule::core_attn);
+}
+
+namespace {
+
+class RerunFinder {
+public:
+    RerunFinder(const model::ModelGraph& graph, model::OperatorRange unit, const Plan& plan)
+        : graph_(graph), unit_(unit), plan_(plan), context_(plan.cost_context()) {}
+
+    std::vector<Rerun> find() {
+        for (std::int32_t i = unit_.begin; i < unit_.end; ++i)
+            if (plan_.runs_again(RecomputeModule::mla_up_proj)) add_projections_of(i);
+        for (std::int32_t i = unit_.begin; i < unit_.end; ++i)
+            if (is_chosen(i)) add({i, i + 1});
+        std::sort(found_.begin(), found_.end(),
+                  [](const Rerun& a, const Rerun& b) { return a.operators.begin < b.operators.begin; });
+        return std::move(found_);
+    }
+
+private:
+    using OperatorKind = model::OperatorKind;
+
+    const model::Operator& op(std::int32_t i) const { return graph_.operators[i]; }
+    const model::Operator& producer(model::TensorId tensor) const {
+        return graph_.op(graph_.tensor(tensor).producer);
+    }
+    std::int32_t index_of(model::TensorId tensor) const { return graph_.tensor(tensor).producer.index; }
+
+    bool is_chosen(std::int32_t i) const {
+        const OperatorKind kind = op(i).kind;
+        if (kind == OperatorKind::layer_norm || kind == OperatorKind::rms_norm)
+            return plan_.runs_again(RecomputeModule::layernorm) &&
+                   graph_.tensor(op(i).inputs[0]).consumers.size() > 1;
+        const bool is_activation = kind == OperatorKind::gelu || kind == OperatorKind::silu ||
+                                   kind == OperatorKind::gated_silu || kind == OperatorKind::gated_gelu;
+        return is_activation && plan_.runs_again(RecomputeModule::activation);
+    }
+
+    // Of attention over latent queries, keys and values: from what enters the first projection to what is
+    // joined for it.
+    void add_projections_of(std::int32_t attention) {
+        if (op(attention).kind != OperatorKind::attention || op(attention).inputs.size() != 1) return;
+        const std::int32_t join = index_of(op(attention).inputs[0]);
+        if (join < unit_.begin || op(join).kind != OperatorKind::concat) return;
+        std::int32_t begin = join;
+        bool reads_norms = false;
+        for (const model::TensorId part : op(join).inputs) {
+            if (producer(part).kind != OperatorKind::linear) continue;
+            model::TensorId latent = producer(part).inputs[0];
+            begin = std::min(begin, index_of(part));
+            if (producer(latent).kind == OperatorKind::parallel_enter) {
+                begin = std::min(begin, index_of(latent));
+                latent = producer(latent).inputs[0];
+            }
+            reads_norms = reads_norms || producer(latent).kind == OperatorKind::rms_norm;
+        }
+        const auto is_projection = [&](std::int32_t i) {
+            return op(i).kind == OperatorKind::linear || op(i).kind == OperatorKind::parallel_enter;
+        };
+        for (std::int32_t i = begin; i < join; ++i)
+            if (i < unit_.begin || !is_projection(i)) return;
+        if (reads_norms) add({begin, join + 1});
+    }
+
+    // The last operator that reads a tensor, or what is stored in its place; nothing where that is beyond the
+    // unit.
+    std::optional<std::int32_t> last_reader(model::TensorId tensor) const {
+        std::int32_t last = index_of(tensor);
+        for (const model::OperatorId reader : graph_.tensor(tensor).consumers) {
+            std::optional<std::int32_t> of_reader = reader.index;
+            if (model::is_view(graph_.op(reader).kind) ||
+                graph_.op(reader).kind == OperatorKind::parallel_enter)
+                of_reader = last_reader(graph_.op(reader).output);
+            if (!of_reader || *of_reader >= unit_.end) return std::nullopt;
+            last = std::max(last, *of_reader);
+        }
+        return last;
+    }
+
+    bool saves_own_output(std::int32_t i) const {
+        const auto saved = model::saved_for_backward(graph_, model::OperatorId(i), context_).tensors;
+        return std::find(saved.begin(), saved.end(), op(i).output) != saved.end();
+    }
+
+    // May what one makes reach the other?
+    bool may_reach(const Rerun& one, const Rerun& other) const {
+        return one.operators.begin < other.operators.begin && one.before >= other.operators.begin;
+    }
+
+    void add(model::OperatorRange operators) {
+        Rerun rerun{operators, operators.begin};
+        for (std::int32_t i = operators.begin; i < operators.end; ++i) {
+            const std::optional<std::int32_t> last = last_reader(op(i).output);
+            if (!last || saves_own_output(i)) return;
+            rerun.before = std::max(rerun.before, *last);
+        }
+        if (rerun.before < operators.end) return;  // nothing reads it
+        for (const Rerun& other : found_)
+            if (may_reach(rerun, other) || may_reach(other, rerun)) return;
+        found_.push_back(rerun);
+    }
+
+    const model::ModelGraph& graph_;
+    const model::OperatorRange unit_;
+    const Plan& plan_;
+    const model::CostContext context_;
+    std::vector<Rerun> found_;
+};
+
+}  // namespace
+
+std::vector<Rerun> reruns(const model::ModelGraph& graph, model::OperatorRange unit, const Plan& plan) {
+    if (plan.recompute != Recompute::selective || plan.runs_cores_again_alone()) return {};
+    return RerunFinder(graph, unit, plan).find();
+}
+
+RecomputeModules modules_of(const model::ModelGraph& graph, const Plan& plan) {
+    RecomputeModules found = {};
+    if (std::any_of(graph.operators.begin(), graph.operators.end(),
+                    [](const model::Operator& op) { return op.in_attention_core; }))
+        found.add(RecomputeModule::core_attn);
+    Plan alone = plan;
+    alone.recompute = Recompute::selective;
+    for (const RecomputeModule module : all_recompute_modules) {
+        alone.recompute_modules = {module};
+        if (module != RecomputeModule::core_attn &&
+            std::any_of(graph.units.begin(), graph.units.end(), [&](const model::Unit& unit) {
+                return !reruns(graph, unit.operators, alone).empty();
+            }))
+            found.add(module);
+    }
+    return found;
 }
 
 double recomputed_share(const model::ModelGraph& graph, const model::Operator& op) {

@@ -1,6 +1,7 @@
 #include "schedule/plan/plan.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 namespace schedule {
 
@@ -21,6 +22,23 @@ std::string_view name_of(Recompute recompute) {
         case Recompute::full: return "full";
     }
     return "";
+}
+
+std::string_view name_of(RecomputeModule module) {
+    switch (module) {
+        case RecomputeModule::core_attn: return "core_attn";
+        case RecomputeModule::layernorm: return "layernorm";
+        case RecomputeModule::activation: return "activation";
+        case RecomputeModule::mla_up_proj: return "mla_up_proj";
+    }
+    return "";
+}
+
+std::vector<std::string> names_of(RecomputeModules modules) {
+    std::vector<std::string> names;
+    for (const RecomputeModule module : all_recompute_modules)
+        if (modules.has(module)) names.emplace_back(name_of(module));
+    return names;
 }
 
 std::string_view name_of(Offload offload) {
@@ -87,6 +105,8 @@ std::string context_words(const Plan& plan) {
 
 std::string recomputation_text(const Plan& plan) {
     const std::string_view name = name_of(plan.recompute);
+    if (plan.recompute == Recompute::selective && !plan.runs_cores_again_alone())
+        return fmt::format("{} ({})", name, fmt::join(names_of(plan.recompute_modules), ", "));
     if (plan.recompute_layers == 0) return std::string(name);
     return fmt::format("{} ({} layer{})", name, plan.recompute_layers, plan.recompute_layers == 1 ? "" : "s");
 }

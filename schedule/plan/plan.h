@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -24,11 +25,42 @@ enum class Sharding {
     parameters
 };  // ZeRO stages 0 to 3; FSDP SHARD_GRAD_OP = gradients, FULL_SHARD = parameters
 enum class Recompute { none, selective, full };
+// What runs again of every layer with Recompute::selective (Megatron-LM's --recompute-modules, but for
+// `activation`): the cores of attention; the norms that layers begin with; the functions between the products
+// of feed-forward layers; the projections up from latent queries, keys and values (arXiv 2412.19437, section
+// 3.2.3). What they make is not kept, but for the output of attention.
+enum class RecomputeModule : std::uint8_t { core_attn, layernorm, activation, mla_up_proj };
+class RecomputeModules {
+public:
+    constexpr RecomputeModules(std::initializer_list<RecomputeModule> modules) {
+        for (const RecomputeModule module : modules) bits_ |= bit(module);
+    }
+    constexpr void add(RecomputeModule module) { bits_ |= bit(module); }
+    constexpr bool has(RecomputeModule module) const { return (bits_ & bit(module)) != 0; }
+    // Nothing but these?
+    constexpr bool are(std::initializer_list<RecomputeModule> modules) const {
+        return *this == RecomputeModules(modules);
+    }
+    constexpr bool empty() const { return bits_ == 0; }
+    constexpr int bits() const { return bits_; }
+    bool operator==(const RecomputeModules&) const = default;
+
+private:
+    static constexpr std::uint8_t bit(RecomputeModule module) {
+        return static_cast<std::uint8_t>(1U << static_cast<unsigned>(module));
+    }
+    std::uint8_t bits_ = 0;
+};
 enum class Offload { none, host, disk };  // where activations wait for their backward
 enum class OptimizerKind { sgd, adam, adamw, lamb };
 
 std::string_view name_of(Sharding sharding);
 std::string_view name_of(Recompute recompute);
+inline constexpr RecomputeModule all_recompute_modules[] = {
+    RecomputeModule::core_attn, RecomputeModule::layernorm, RecomputeModule::activation,
+    RecomputeModule::mla_up_proj};
+std::string_view name_of(RecomputeModule module);
+std::vector<std::string> names_of(RecomputeModules modules);
 std::string_view name_of(Offload offload);
 std::string_view name_of(OptimizerKind optimizer);
 
@@ -102,6 +134,7 @@ struct Plan {
     // Recompute full: of the layers of each virtual stage so many run again, the first ones (Megatron-LM's
     // --recompute-method block); 0: all.
     int recompute_layers = 0;
+    RecomputeModules recompute_modules = {RecomputeModule::core_attn};  // recompute selective: what
     Offload offload = Offload::none;
     // Offloaded tensors are loaded this many tasks of their rank before their backward, a task being one pass
     // of a micro-batch through one unit; tensors needed sooner than that stay (SageMaker SMP's key, which
@@ -154,6 +187,13 @@ struct Plan {
     int divides_gradients_by() const {
         return std::max(layout.expert, shards(Sharding::optimizer) ? effective_shard_degree() : 1);
     }
+    bool runs_again(RecomputeModule module) const {
+        return recompute == Recompute::selective && recompute_modules.has(module);
+    }
+    // Cores of attention and nothing else: what "selective" means to tools that know no modules.
+    bool runs_cores_again_alone() const {
+        return recompute == Recompute::selective && recompute_modules.are({RecomputeModule::core_attn});
+    }
     bool has_sequence_parallelism() const { return sequence_parallel && layout.tensor > 1; }
     model::CostContext cost_context() const;
 };
@@ -161,7 +201,8 @@ struct Plan {
 // Of a product of degrees in words: " x context 2", "... (heads exchanged)"; nothing without context
 // parallelism.
 std::string context_words(const Plan& plan);
-// The plan's recomputation in words, "full (3 layers)" where not all layers run again.
+// The plan's recomputation in words, "full (3 layers)" where not all layers run again, "selective (layernorm,
+// activation)" where not the cores of attention alone do.
 std::string recomputation_text(const Plan& plan);
 
 }  // namespace schedule

@@ -10,6 +10,7 @@
 #include "model/operators/cost.h"
 #include "model/operators/rank_share.h"
 #include "schedule/pass/lower.h"
+#include "schedule/pass/recompute.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/explicit_order.h"
 #include "schedule/plan/plan_file.h"
@@ -297,7 +298,7 @@ private:
                       "use \"all_gather\"");
             return;
         }
-        if (plan_.recompute == Recompute::selective)
+        if (plan_.runs_again(RecomputeModule::core_attn))
             error("context_communication",
                   given +
                       " and recompute = \"selective\" exclude each other: what would run again lies "
@@ -354,6 +355,17 @@ private:
         if (order->is_forward_only) warning("offload", "offload has no effect without a backward pass");
     }
 
+    void check_recompute_modules() {
+        const RecomputeModules found = modules_of(graph_, plan_);
+        for (const RecomputeModule module : all_recompute_modules)
+            if (plan_.runs_again(module) && !found.has(module))
+                warning("recompute_modules",
+                        fmt::format("recompute_modules: \"{}\" has no effect: {} has nothing of it that "
+                                    "could be made again",
+                                    name_of(module), graph_.name),
+                        "leave it out");
+    }
+
     void check_recompute() {
         if (plan_.recompute_layers > 0 && plan_.recompute != Recompute::full)
             error(
@@ -363,6 +375,13 @@ private:
                             plan_.recompute_layers, name_of(plan_.recompute)),
                 "set recompute = \"full\", or leave recompute_layers out");
         if (plan_.recompute != Recompute::selective) return;
+        if (plan_.runs_again(RecomputeModule::mla_up_proj) && plan_.passes_per_micro_batch() > 1)
+            error("recompute_modules",
+                  fmt::format("recompute_modules with \"mla_up_proj\" and schedule = \"{}\" exclude each "
+                              "other: later parts of a sequence attend to keys that are not kept",
+                              plan_.schedule),
+                  "leave mla_up_proj out, or keep sequences whole");
+        if (!plan_.runs_cores_again_alone()) return check_recompute_modules();
         if (std::none_of(graph_.operators.begin(), graph_.operators.end(),
                          [](const model::Operator& op) { return op.in_attention_core; }))
             warning("recompute",

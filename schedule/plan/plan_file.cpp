@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include "core/document.h"
 #include "core/reader.h"
@@ -61,6 +62,32 @@ void read_precision(core::TableReader& reader, Precision& precision) {
         precision.gradients = *core::data_type_named(*name);
     precision.has_master_parameters = table.boolean("master_parameters", precision.has_master_parameters);
     table.finish();
+}
+
+void read_recompute_modules(core::TableReader& reader, Plan& plan) {
+    constexpr std::string_view key = "recompute_modules";
+    const auto names = reader.optional_strings(key);
+    if (!names) return;
+    std::vector<std::string> known;
+    for (const RecomputeModule module : all_recompute_modules) known.emplace_back(name_of(module));
+    RecomputeModules chosen = {};
+    for (const std::string& name : *names) {
+        const auto at = std::find(known.begin(), known.end(), name);
+        if (at != known.end()) chosen.add(all_recompute_modules[at - known.begin()]);
+        else
+            reader.error(key, fmt::format("{}: {} is no module", reader.path_of(key), core::in_quotes(name)),
+                         fmt::format("use {}", fmt::join(known, ", ")));
+    }
+    if (names->empty())
+        reader.error(key, fmt::format("{} names nothing that runs again", reader.path_of(key)),
+                     fmt::format("use {}, or recompute = \"none\"", fmt::join(known, ", ")));
+    if (plan.recompute != Recompute::selective)
+        reader.error(key,
+                     fmt::format("{} with recompute = \"{}\": single parts of layers run again where it is "
+                                 "\"selective\"",
+                                 reader.path_of(key), name_of(plan.recompute)),
+                     "set recompute = \"selective\", or leave recompute_modules out");
+    plan.recompute_modules = chosen;
 }
 
 void read_layout(core::TableReader& reader, Plan& plan) {
@@ -251,6 +278,7 @@ std::optional<Plan> read_plan(const core::Value& plan_table, const core::Value* 
     plan.recompute = read_name(reader, "recompute", all_recomputes).value_or(plan.recompute);
     plan.recompute_layers =
         core::narrow<int>(reader.integer("recompute_layers", plan.recompute_layers, not_negative));
+    read_recompute_modules(reader, plan);
     read_precision(reader, plan.precision);
     if (const auto name = reader.optional_choice("attention", attention_names))
         plan.attention = static_cast<model::AttentionImplementation>(
@@ -319,6 +347,8 @@ core::Value to_value(const Plan& plan) {
     if (plan.tensor_overlap > 1) table["tensor_overlap"] = plan.tensor_overlap;
     table["recompute"] = name_of(plan.recompute);
     if (plan.recompute_layers > 0) table["recompute_layers"] = plan.recompute_layers;
+    if (plan.recompute == Recompute::selective && !plan.runs_cores_again_alone())
+        table["recompute_modules"] = names_of(plan.recompute_modules);
     if (plan.offload != Offload::none) {
         table["offload"] = name_of(plan.offload);
         table["activation_loading_horizon"] = plan.activation_loading_horizon;

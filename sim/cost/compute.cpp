@@ -387,7 +387,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
             columns[column].push_back(price);
         };
         append(forward, of_phase[0]);
-        append(attention_core_forward, description.in_attention_core ? of_phase[0] : ComputePrice{});
+        append(alternate_products, {});
         append(forward_until_saved, is_after_last_saved[o] ? ComputePrice{} : of_phase[0]);
         append(backward_input, of_phase[1]);
         append(backward_weight, of_phase[2]);
@@ -452,8 +452,7 @@ void ComputeCost::recompute_alternate_products(const model::ModelGraph& graph,
     }
     for (std::size_t o = 0; o < graph.operators.size(); ++o) {
         const model::Operator& op = graph.operators[o];
-        ComputePrice& own = columns[attention_core_forward][o];
-        own = {};
+        ComputePrice& own = columns[alternate_products][o];
         if (!op.in_attention_core) continue;
         const ComputePrice& all = of_unit[op.unit];
         const double part = 1.0 / attentions[op.unit];
@@ -577,10 +576,13 @@ ComputePrice ComputeCost::price(model::OperatorRange range, schedule::ComputePha
     switch (phase) {
         case ComputePhase::forward: return between(forward, range);
         case ComputePhase::recompute:
-            return between(plan_->recompute == schedule::Recompute::selective ? attention_core_forward
-                           : traits_.stops_recomputation_early                ? forward_until_saved
-                                                                              : forward,
-                           range);
+            // Of selective recomputation the instructions are of what runs again and nothing else.
+            return between(
+                traits_.recomputes_alternate_products && plan_->runs_cores_again_alone() ? alternate_products
+                : traits_.stops_recomputation_early && plan_->recompute == schedule::Recompute::full
+                    ? forward_until_saved
+                    : forward,
+                range);
         case ComputePhase::backward: {
             ComputePrice both = between(backward_input, range);
             both += between(backward_weight, range);

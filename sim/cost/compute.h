@@ -75,7 +75,7 @@ public:
 private:
     enum Column {
         forward,
-        attention_core_forward,
+        alternate_products,  // of an attention: what its layer runs again
         forward_until_saved,
         backward_input,
         backward_weight,

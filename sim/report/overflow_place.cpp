@@ -1,5 +1,6 @@
 #include "sim/report/overflow_place.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "model/operators/cost.h"
@@ -36,6 +37,11 @@ std::optional<OverflowOperator> place_in_forward_pass(const schedule::Program& p
         schedule::recomputed_units(graph, units, program.plan.recompute, program.plan.recompute_layers);
     for (std::size_t u = 0; u < units.size(); ++u) {
         const model::OperatorRange unit = units[u];
+        const std::vector<schedule::Rerun> reruns = schedule::reruns(graph, unit, program.plan);
+        const auto is_made_again = [&](std::int32_t op) {
+            return std::any_of(reruns.begin(), reruns.end(),
+                               [&](const schedule::Rerun& rerun) { return rerun.has(op); });
+        };
         for (std::int32_t op = unit.begin; op < unit.end; ++op) {
             core::Bytes asked;
             const auto count = [&](model::TensorId tensor) {
@@ -50,9 +56,11 @@ std::optional<OverflowOperator> place_in_forward_pass(const schedule::Program& p
             } else {
                 const model::SavedForBackward saved =
                     model::saved_for_backward(graph, model::OperatorId(op), context);
-                for (const model::TensorId tensor : saved.tensors) count(tensor);
-                asked += saved.saved_context;
-                if (schedule::is_recomputed(graph.operators[op], program.plan.recompute))
+                for (const model::TensorId tensor : saved.tensors)
+                    if (!is_made_again(graph.tensor(model::storage_of(graph, tensor)).producer.index))
+                        count(tensor);
+                if (!is_made_again(op)) asked += saved.saved_context;
+                if (schedule::is_recomputed(graph.operators[op], program.plan))
                     asked -= saved.recomputable_context;
             }
             taken += asked;

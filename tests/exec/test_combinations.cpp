@@ -38,6 +38,12 @@ schedule::Plan random_plan(core::Random& random) {
     plan.sequence_parallel = one_of(random, {false, true});
     plan.recompute = one_of(random, {Recompute::none, Recompute::selective, Recompute::full});
     if (plan.recompute == Recompute::full) plan.recompute_layers = one_of(random, {0, 1, 2});
+    if (plan.recompute == Recompute::selective)
+        plan.recompute_modules = one_of<schedule::RecomputeModules>(
+            random, {{RecomputeModule::core_attn},
+                     {RecomputeModule::layernorm},
+                     {RecomputeModule::activation},
+                     {RecomputeModule::core_attn, RecomputeModule::layernorm, RecomputeModule::activation}});
     plan.attention =
         one_of(random, {model::AttentionImplementation::flash, model::AttentionImplementation::unfused});
     plan.fused_cross_entropy = one_of(random, {false, true});

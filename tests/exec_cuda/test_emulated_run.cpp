@@ -72,6 +72,9 @@ TEST_CASE(
             plan.recompute = recompute;
             tiny::check_equal(tiny::compare(plan, tiny::gpt(2, approximate), 2, emulated::backend()));
         }
+        plan.recompute_modules = {schedule::RecomputeModule::layernorm,
+                                  schedule::RecomputeModule::activation};
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, approximate), 2, emulated::backend()));
         plan.recompute = schedule::Recompute::full;
         plan.recompute_layers = 1;
         tiny::check_equal(tiny::compare(plan, tiny::gpt(3, approximate), 2, emulated::backend()));

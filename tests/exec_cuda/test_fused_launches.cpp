@@ -179,6 +179,9 @@ TEST_CASE("queries that were turned in place are not turned again by layers that
             plan.recompute = recompute;
             check(tiny::llama(2));
         }
+        plan.recompute_modules = {schedule::RecomputeModule::core_attn, schedule::RecomputeModule::layernorm,
+                                  schedule::RecomputeModule::activation};
+        check(tiny::llama(2));
     }
     SECTION("pipelines, with gradients of weights in instructions of their own") {
         plan.layout.pipeline = 2;

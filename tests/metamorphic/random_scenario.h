@@ -119,6 +119,9 @@ private:
                                          schedule::Recompute::selective, schedule::Recompute::full});
         if (plan.recompute == schedule::Recompute::full && happens(0.5))
             plan.recompute_layers = one_of<int>({1, 2, 4});
+        if (plan.recompute == schedule::Recompute::selective && happens(0.5))
+            plan.recompute_modules = {schedule::RecomputeModule::layernorm,
+                                      schedule::RecomputeModule::activation};
         if (happens(0.1)) plan.offload = schedule::Offload::host;
         plan.sequence_parallel = plan.layout.tensor > 1 && happens(0.5);
         const bool is_old = scenario.cluster.instance.device.architecture < "sm80";

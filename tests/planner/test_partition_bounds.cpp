@@ -68,6 +68,9 @@ TEST_CASE("no partition that fits takes less time than is said of all of them, a
         for (std::size_t i = chance() % step; i < plans.size(); i += step) {
             schedule::Plan plan = plans[i];
             if (plan.recompute == schedule::Recompute::full) plan.recompute_layers = int(chance() % 4);
+            if (plan.recompute == schedule::Recompute::selective && chance() % 2)
+                plan.recompute_modules = {schedule::RecomputeModule::layernorm,
+                                          schedule::RecomputeModule::activation};
             const schedule::Partition* const usual = stages.partition(plan);
             if (!usual || plan.stages() == 1 || bounds.state_never_fits(plan)) continue;
             INFO(name << " of " << tokens << " tokens on " << nodes << " " << instance << ": "
@@ -238,6 +241,9 @@ TEST_CASE("memory of a rank is bounded from below, with what waits for the gradi
         for (std::size_t i = chance() % step; i < plans.size(); i += step) {
             schedule::Plan plan = plans[i];
             if (plan.recompute == schedule::Recompute::full) plan.recompute_layers = int(chance() % 4);
+            if (plan.recompute == schedule::Recompute::selective && chance() % 2)
+                plan.recompute_modules = {schedule::RecomputeModule::layernorm,
+                                          schedule::RecomputeModule::activation};
             const schedule::Partition* const usual = stages.partition(plan);
             const schedule::Schedule* const order = bounds.timed_order(plan);
             if (!usual || !order || order->stages != order->ranks || plan.stages() == 1) continue;

@@ -55,6 +55,9 @@ TEST_CASE("stages that are alike keep and need the same memory under every recom
             schedule::Plan plan;
             plan.recompute = static_cast<schedule::Recompute>(random() % 3);
             if (plan.recompute == schedule::Recompute::full) plan.recompute_layers = int(random() % 4);
+            if (plan.recompute == schedule::Recompute::selective && random() % 2)
+                plan.recompute_modules = {schedule::RecomputeModule::layernorm,
+                                          schedule::RecomputeModule::activation};
             plan.micro_batch = 1 + static_cast<int>(random() % 4);
             plan.attention = random() % 2 ? model::AttentionImplementation::flash
                                           : model::AttentionImplementation::unfused;
@@ -133,6 +136,9 @@ TEST_CASE("a stage of several units costs what its units cost, however its passe
             plan.recompute = std::array{schedule::Recompute::none, schedule::Recompute::selective,
                                         schedule::Recompute::full}[random() % 3];
             if (plan.recompute == schedule::Recompute::full) plan.recompute_layers = int(random() % 4);
+            if (plan.recompute == schedule::Recompute::selective && random() % 2)
+                plan.recompute_modules = {schedule::RecomputeModule::layernorm,
+                                          schedule::RecomputeModule::activation};
             plan.micro_batch = 1 << (random() % 3);
             plan.micro_batches = 4;
             plan.layout.tensor = 1 << (random() % 3);

@@ -59,8 +59,13 @@ TEST_CASE(
 TEST_CASE(
     "segments train as the whole under recomputation, tensor, sequence and data parallelism and sharding") {
     schedule::Plan plan = in_segments(2, 2);
-    plan.recompute =
-        GENERATE(schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full);
+    using schedule::Recompute, schedule::RecomputeModule;
+    std::tie(plan.recompute, plan.recompute_modules) = GENERATE(table<Recompute, schedule::RecomputeModules>(
+        {{Recompute::none, {RecomputeModule::core_attn}},
+         {Recompute::selective, {RecomputeModule::core_attn}},
+         {Recompute::selective,
+          {RecomputeModule::core_attn, RecomputeModule::layernorm, RecomputeModule::activation}},
+         {Recompute::full, {RecomputeModule::core_attn}}}));
     SECTION("alone") {}
     SECTION("four segments") { plan.schedule_parameters = schedule::SegmentParameters{4}; }
     SECTION("tensor") { plan.layout.tensor = 2; }
@@ -75,7 +80,7 @@ TEST_CASE(
     }
     for (const model::ModelGraph& graph :
          {tiny::gpt(4, "dropout = 0.1\nattention_dropout = 0.1"), tiny::llama(4)}) {
-        INFO(graph.family << ", recompute " << schedule::name_of(plan.recompute) << ", sharding "
+        INFO(graph.family << ", recompute " << schedule::recomputation_text(plan) << ", sharding "
                           << schedule::name_of(plan.sharding));
         const tiny::Comparison result = tiny::compare(plan, graph);
         tiny::check_equal(result);

@@ -356,6 +356,108 @@ TEST_CASE("recomputing everything repeats each layer once, and selective recompu
     }
 }
 
+TEST_CASE("of a layer what recompute_modules names runs again, just before the backward that reads it") {
+    struct Kinds {
+        std::vector<model::OperatorKind> again;
+        std::size_t a_layer;
+    };
+    using model::OperatorKind;
+    Plan plan = plan_of(load_graph("gpt-tiny"), 1, 1, 2, 2);
+    plan.recompute = Recompute::selective;
+    Kinds wanted;
+    SECTION("norms") {
+        plan.recompute_modules = {RecomputeModule::layernorm};
+        wanted = {{OperatorKind::layer_norm, OperatorKind::rms_norm}, 2};
+    }
+    SECTION("activations") {
+        plan.recompute_modules = {RecomputeModule::activation};
+        wanted = {{OperatorKind::gelu, OperatorKind::gated_silu}, 1};
+    }
+    SECTION("both, and attention") {
+        plan.recompute_modules = {RecomputeModule::core_attn, RecomputeModule::layernorm,
+                                  RecomputeModule::activation};
+        wanted = {{OperatorKind::layer_norm, OperatorKind::rms_norm, OperatorKind::gelu,
+                   OperatorKind::gated_silu, OperatorKind::attention},
+                  4};
+    }
+    for (const char* name : {"gpt-tiny", "llama-tiny"})
+        for (const char* order : {"1f1b", "zb-h1"}) {
+            plan.schedule = order;
+            const model::ModelGraph graph = load_graph(name);
+            const Program program = lowered(plan, graph);
+            const auto layers =
+                std::count_if(graph.units.begin(), graph.units.end(),
+                              [](const model::Unit& unit) { return unit.name.rfind("layers.", 0) == 0; });
+            std::size_t repeated = 0;
+            for (const RankProgram& list : program.classes)
+                for (std::size_t n = 0; n < list.instructions.size(); ++n) {
+                    const Instruction& i = list.instructions[n];
+                    if (i.kind != InstructionKind::compute || i.phase != ComputePhase::recompute) continue;
+                    REQUIRE(i.operators.size() == 1);
+                    const model::Operator& op = graph.operators[i.operators.begin];
+                    CHECK(std::count(wanted.again.begin(), wanted.again.end(), op.kind) == 1);
+                    ++repeated;
+                    // What comes next reads it, or is another one that runs again for it.
+                    const Instruction& next = list.instructions[n + 1];
+                    if (next.phase == ComputePhase::recompute) continue;
+                    const std::int32_t last = op.kind == OperatorKind::attention
+                                                  ? i.operators.begin
+                                                  : graph.tensor(op.output).consumers.back().index;
+                    CHECK(next.operators.end > last);
+                    CHECK(next.operators.begin <= last);
+                }
+            CHECK(repeated == wanted.a_layer * std::size_t(layers) * std::size_t(plan.micro_batches));
+        }
+}
+
+TEST_CASE("what runs again of a layer is not kept, nor anything else less") {
+    // Of a token's layer, in elements: its input twice normed, the output of an activation.
+    const auto saved = [](const model::ModelGraph& graph, Plan plan, RecomputeModules modules) {
+        plan.recompute = Recompute::selective;
+        plan.recompute_modules = modules;
+        const auto at = [&](const char* name) {
+            return std::find_if(graph.units.begin(), graph.units.end(),
+                                [&](const model::Unit& unit) { return unit.name == name; })
+                ->operators;
+        };
+        return activation_footprint(graph, at("layers.1"), plan).saved.value;
+    };
+    Plan plan;
+    plan.micro_batch = 3;
+    plan.attention = model::AttentionImplementation::flash;
+    plan.layout.tensor = GENERATE(1, 2);
+    plan.sequence_parallel = plan.layout.tensor > 1;
+    const double tensor = plan.layout.tensor, bf16 = 2, fp32 = 4;
+    const model::ModelGraph llama = load_graph("llama-tiny");
+    const auto one_of = [&](model::OperatorKind kind) {
+        const auto at = std::find_if(llama.operators.begin(), llama.operators.end(),
+                                     [&](const model::Operator& op) { return op.kind == kind; });
+        return llama.tensor(at->output).shape;
+    };
+    const std::vector<std::int64_t> normed = one_of(model::OperatorKind::rms_norm),
+                                    activated = one_of(model::OperatorKind::gated_silu);
+    const double tokens = 3.0 * double(normed[0]) / tensor;
+    // Norms also keep the reciprocal root of each token.
+    const double norms = 2 * tokens * (bf16 * double(normed[1]) + fp32),
+                 activation = tokens * bf16 * double(activated[1]);
+    const double all = saved(llama, plan, {RecomputeModule::mla_up_proj});  // it has none
+    CHECK(all - saved(llama, plan, {RecomputeModule::layernorm}) == Approx(norms));
+    CHECK(all - saved(llama, plan, {RecomputeModule::activation}) == Approx(activation));
+    CHECK(all - saved(llama, plan, {RecomputeModule::layernorm, RecomputeModule::activation}) ==
+          Approx(norms + activation));
+
+    // DeepSeek-V3 (arXiv 2412.19437, section 4.2): 128 heads of queries and keys of 192 and values of 128.
+    // The latents that they are made of are kept anyhow, but for the 64 of the keys that all heads share.
+    const model::ModelGraph deepseek = load_graph("deepseek-v3");
+    plan.layout.tensor = 1;
+    plan.sequence_parallel = false;
+    const double packed = 128.0 * (192 + 192 + 128), shared_key = 64;
+    const double unit_tokens = 3.0 * double(deepseek.tokens_per_sample);
+    CHECK(saved(deepseek, plan, {RecomputeModule::activation}) -
+              saved(deepseek, plan, {RecomputeModule::activation, RecomputeModule::mla_up_proj}) ==
+          Approx(bf16 * unit_tokens * (packed - shared_key)));
+}
+
 TEST_CASE("recompute_layers repeats the first layers of each virtual stage, and no other") {
     const model::ModelGraph graph = load_graph("gpt2");  // twelve layers
     Plan plan = plan_of(graph, 1, 1, 2, 2, 2);

@@ -109,6 +109,10 @@ TEST_CASE("writing a plan file and reading it again changes nothing") {
         plan.sequence_parallel = any(2);
         plan.recompute = static_cast<Recompute>(any(3));
         plan.recompute_layers = any(3);
+        if (plan.recompute == Recompute::selective) {
+            plan.recompute_modules = {all_recompute_modules[any(4)]};
+            if (any(2)) plan.recompute_modules.add(all_recompute_modules[any(4)]);
+        }
         plan.precision = {types[any(5)], types[any(2) * 2], types[any(2) * 3], any(2) == 1};
         plan.attention = static_cast<model::AttentionImplementation>(any(3));
         plan.fused_cross_entropy = any(2);

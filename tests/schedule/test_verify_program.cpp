@@ -97,6 +97,9 @@ TEST_CASE(
                         plan.sharding = static_cast<Sharding>(variant % 4);
                         plan.recompute = static_cast<Recompute>(variant / 4 % 3);
                         if (plan.recompute == Recompute::full) plan.recompute_layers = variant % 2;
+                        else if (variant % 2)
+                            plan.recompute_modules = {RecomputeModule::layernorm,
+                                                      RecomputeModule::activation};
                         plan.sequence_parallel =
                             tensor > 1 && variant >= 12 && std::string(name) != "bert-tiny";
                         plan.shard_degree =

@@ -46,7 +46,7 @@ public:
                 cuts.after(i, exchange(cuts.is_forward() ? op.output : op.inputs[0]));
             }
             if (model::passes_keys(op, context_)) {
-                if (!cuts.is_forward() && is_recomputed(op, draft_.plan.recompute))
+                if (!cuts.is_forward() && is_recomputed(op, draft_.plan))
                     cut_ring(cuts, i, ComputePhase::recompute);
                 cut_ring(cuts, i, cuts.phase());
             }

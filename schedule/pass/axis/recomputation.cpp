@@ -18,8 +18,12 @@ public:
     }
     void cut(OperatorCuts& cuts) override {
         if (cuts.is_forward() || cuts.phase() == ComputePhase::backward_weight) return;
+        for (const model::OperatorRange unit : cuts.recipe().units)
+            if (unit.begin >= cuts.range().begin && unit.end <= cuts.range().end)
+                for (const Rerun& rerun : reruns(*draft_.graph, unit, draft_.plan))
+                    cuts.run_again(rerun.before, rerun.operators);
         for (std::int32_t i = cuts.range().begin; i < cuts.range().end; ++i)
-            if (is_recomputed(op(i), draft_.plan.recompute) && !model::passes_keys(op(i), context_))
+            if (is_recomputed(op(i), draft_.plan) && !model::passes_keys(op(i), context_))
                 cuts.before(i, compute_step({i, i + 1}, ComputePhase::recompute));
     }
 

@@ -136,8 +136,7 @@ private:
     // attention alone.
     void scale_activations(const std::vector<schedule::ActivationFootprint>& with,
                            const std::vector<schedule::ActivationFootprint>& without) {
-        if (!framework_.recomputes_alternate_products || plan_.recompute != schedule::Recompute::selective)
-            return;
+        if (!framework_.recomputes_alternate_products || !plan_.runs_cores_again_alone()) return;
         core::Bytes kept, planned;
         std::set<std::int32_t> stages;
         for (const Instruction& i : list_.instructions)
