@@ -76,6 +76,19 @@ void add_layers(const Plan& plan, std::vector<Plan>& plans) {
     }
 }
 
+// One part of the layers less.
+void add_modules(const Plan& plan, std::vector<Plan>& plans) {
+    if (plan.recompute != schedule::Recompute::selective) return;
+    for (const schedule::RecomputeModule module : schedule::all_recompute_modules) {
+        if (!plan.recompute_modules.has(module)) continue;
+        Plan other = plan;
+        other.recompute_modules = {};
+        for (const schedule::RecomputeModule kept : schedule::all_recompute_modules)
+            if (kept != module && plan.recompute_modules.has(kept)) other.recompute_modules.add(kept);
+        if (!other.recompute_modules.empty()) plans.push_back(std::move(other));
+    }
+}
+
 void add_shardings(const Plan& plan, std::vector<Plan>& plans) {
     if (plan.layout.data == 1) return;
     for (const Sharding sharding :
@@ -146,8 +159,11 @@ std::vector<Plan> refinements(const Plan& plan, bool was_refined) {
     add_group_sizes(plan, plans);
     add_buckets(plan, plans);
     add_layers(plan, plans);
-    const bool is_beside_space = was_refined || plan.recompute_layers > 0 ||
-                                 plan.context_communication == schedule::ContextCommunication::ring;
+    add_modules(plan, plans);
+    const bool is_beside_space =
+        was_refined || plan.recompute_layers > 0 ||
+        (plan.recompute == schedule::Recompute::selective && !plan.runs_cores_again_alone()) ||
+        plan.context_communication == schedule::ContextCommunication::ring;
     if (is_beside_space) add_shardings(plan, plans);
     if (is_beside_space) add_schedules(plan, plans);
     return plans;

@@ -51,6 +51,8 @@ core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const pl
     if (plan.passes_per_micro_batch() > 1) row["segments"] = plan.passes_per_micro_batch();
     row["recompute"] = schedule::name_of(plan.recompute);
     if (plan.recompute_layers > 0) row["recompute_layers"] = plan.recompute_layers;
+    if (plan.recompute == schedule::Recompute::selective && !plan.runs_cores_again_alone())
+        row["recompute_modules"] = schedule::names_of(plan.recompute_modules);
     row["offload"] = schedule::name_of(plan.offload);
     if (plan.offload != schedule::Offload::none)
         row["activation_loading_horizon"] = plan.activation_loading_horizon;

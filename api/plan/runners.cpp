@@ -28,7 +28,7 @@ using Keys = std::set<std::string>;
 // A refusal that hangs on how micro-batches pass, not on degrees and sharding alone.
 bool is_of_passes(const std::string& key) {
     return key == "plan.schedule" || key == "plan.virtual_stages" || key == "plan.recompute" ||
-           key == "plan.recompute_layers";
+           key == "plan.recompute_layers" || key == "plan.recompute_modules";
 }
 
 // What a runner takes of the plans of one model and cluster. Of plans whose partition is not chosen yet the
@@ -102,9 +102,11 @@ private:
     bool takes_passes(const schedule::Plan& plan) {
         const schedule::ParallelLayout& l = plan.layout;
         const auto [entry, is_new] = passes_.try_emplace(
-            {plan.schedule, core::position_of(plan.recompute), core::position_of(plan.sharding),
-             plan.recompute_layers > 0, plan.virtual_stages > 1, l.tensor > 1, l.pipeline > 1, l.data > 1,
-             l.context > 1, l.expert > 1, plan.tensor_overlap > 1});
+            {plan.schedule,
+             std::array{core::position_of(plan.recompute), int{plan.recompute_layers > 0},
+                        plan.recompute_modules.bits()},
+             core::position_of(plan.sharding), plan.virtual_stages > 1, l.tensor > 1, l.pipeline > 1,
+             l.data > 1, l.context > 1, l.expert > 1, plan.tensor_overlap > 1});
         if (!is_new) return entry->second;
         Keys keys = refused_keys(divided(plan));
         keys.erase("plan.partition");
@@ -118,7 +120,7 @@ private:
     std::map<std::tuple<int, int, int, int, int, std::size_t, bool, bool, bool>, bool> layouts_;
     std::map<schedule::Plan::OrderKey, bool> schedules_;
     std::map<
-        std::tuple<std::string, std::size_t, std::size_t, bool, bool, bool, bool, bool, bool, bool, bool>,
+        std::tuple<std::string, std::array<int, 3>, std::size_t, bool, bool, bool, bool, bool, bool, bool>,
         bool>
         passes_;
 };

@@ -1,8 +1,9 @@
 // Plans beside the space, of those that are too large for the memory of devices, or of hosts to which they
-// offload, with nothing run again: with as few layers of each stage as fit. All layers are a plan of the
-// space.
+// offload, with nothing run again: with parts of every layer that cost little, and with as few layers of each
+// stage as fit. All layers are a plan of the space.
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <utility>
 
 #include "planner/search/search_state.h"
@@ -76,6 +77,38 @@ int Search::fewest_layers(const Entry& entry) const {
     return more < left && may_be_best(entry, own + more) ? own + more : 0;
 }
 
+// The plan with parts of every layer run again that take hardly any time: as many of them as what runs it
+// takes, if that fits and may be the best. Nothing else needs less memory for as little time.
+std::optional<schedule::Plan> Search::with_parts_again(const Entry& entry) const {
+    using schedule::RecomputeModule;
+    if (!may_recompute_some(entry) || entry.plan.recompute != schedule::Recompute::none) return std::nullopt;
+    const Target& target = targets_[entry.target];
+    schedule::Plan plan = entry.plan;
+    plan.recompute = schedule::Recompute::selective;
+    const auto is_taken = [&](std::initializer_list<RecomputeModule> modules) {
+        plan.recompute_modules = {};
+        for (const RecomputeModule module : modules)
+            if (modules_.has(module)) plan.recompute_modules.add(module);
+        return !plan.recompute_modules.empty() &&
+               (!target.runnable || !target.runnable->may_take || target.runnable->may_take(plan));
+    };
+    // All there are; those that Megatron-LM knows.
+    if (!is_taken({RecomputeModule::layernorm, RecomputeModule::activation, RecomputeModule::mla_up_proj}) &&
+        !is_taken({RecomputeModule::layernorm, RecomputeModule::mla_up_proj}) &&
+        !is_taken({RecomputeModule::mla_up_proj}))
+        return std::nullopt;
+    work_.add(1, per_bounded_plan);
+    work_.add(plan.stages(), per_bounded_stage);
+    GuardedBounds& guarded = *bounds_[entry.layout];
+    const std::optional<MemoryBound> memory = guarded.bounds.memory(plan);
+    if (!memory || memory->peak > target.cluster.instance.device.memory) return std::nullopt;
+    work_.add(1, per_family);
+    const std::lock_guard lock(guarded.guard);
+    if (value_of(entry.target, guarded.bounds.time_of_work(plan), core::Bytes(0)) >= best_value())
+        return std::nullopt;
+    return plan;
+}
+
 // The same of a plan that offloads more than hosts have room for: as if what runs again offloaded nothing.
 int Search::fewest_layers_for_hosts(const Entry& entry, const sim::Evaluation& evaluation) const {
     const int own = entry.plan.recompute_layers;
@@ -117,10 +150,19 @@ void Search::recompute_some(core::Diagnostics& diagnostics) {
     if (!account.recomputes_some) return;
     std::vector<std::vector<std::size_t>> orders;
     if (!is_late(share_of_waves)) orders = too_large_by_order();
+    std::vector<std::vector<schedule::Plan>> with_parts(orders.size());  // of the first plans of each order
     const std::vector<char> is_done = work_on(orders.size(), [&](std::size_t o) {
+        for (const std::size_t i : orders[o]) {
+            std::optional<schedule::Plan> plan = with_parts_again(entries_[i]);
+            if (!plan) break;
+            with_parts[o].push_back(std::move(*plan));
+        }
         for (const std::size_t i : orders[o])
             if ((entries_[i].fewest_layers = fewest_layers(entries_[i])) == 0) break;
     });
+    for (std::size_t o = 0; o < orders.size(); ++o)
+        for (std::size_t p = 0; p < with_parts[o].size(); ++p)
+            add_recomputed(orders[o][p], std::move(with_parts[o][p]));
     for (const std::vector<std::size_t>& order : orders)
         for (const std::size_t i : order) recompute_where_needed(i);
     if (!is_late(share_of_waves))
@@ -144,11 +186,17 @@ void Search::note_too_large(std::size_t i, Rejection rejection, const sim::Evalu
 
 // The plan becomes an entry of its own. More that runs again only adds to its time.
 void Search::recompute_where_needed(std::size_t i) {
+    if (entries_[i].fewest_layers == 0) return;
+    schedule::Plan plan = entries_[i].plan;
+    plan.recompute = schedule::Recompute::full;
+    plan.recompute_layers = entries_[i].fewest_layers;
+    add_recomputed(i, std::move(plan));
+}
+
+void Search::add_recomputed(std::size_t i, schedule::Plan plan) {
     const Entry& whole = entries_[i];
-    if (whole.fewest_layers == 0) return;
     Entry some = whole.beside_space();
-    some.plan.recompute = schedule::Recompute::full;
-    some.plan.recompute_layers = whole.fewest_layers;
+    some.plan = std::move(plan);
     some.time_bound = whole.time_bound;
     some.bound = value_of(some.target, some.time_bound, core::Bytes(0));
     some.rejection = constraint_violated(some.target, some.time_bound);

@@ -21,6 +21,7 @@
 #include "planner/bounds.h"
 #include "planner/partition/partition_search.h"
 #include "planner/search.h"
+#include "schedule/pass/recompute.h"
 
 namespace planner {
 
@@ -84,8 +85,7 @@ struct Entry {
         entry.stands_for = 0;
         return entry;
     }
-    // Of a plan too large for memory: so many layers of each stage must run again for it to fit, by its
-    // bounds. 0: none are asked for, or all must.
+    // Too large for memory: so many layers of each stage run again for it to fit. 0: none do, or all must.
     int fewest_layers = 0;
     std::size_t skipped = 0;  // of the last choice of a horizon: plans that cannot fit
 };
@@ -269,9 +269,11 @@ private:
     bool may_recompute_some(const Entry& entry) const;
     bool may_be_best(const Entry& entry, int layers) const;
     int fewest_layers(const Entry& entry) const;
+    std::optional<schedule::Plan> with_parts_again(const Entry& entry) const;
     int fewest_layers_for_hosts(const Entry& entry, const sim::Evaluation& evaluation) const;
     void note_too_large(std::size_t i, Rejection rejection, const sim::Evaluation& evaluation);
     void recompute_where_needed(std::size_t i);
+    void add_recomputed(std::size_t i, schedule::Plan plan);
     // Parts of rings.cpp.
     void note_for_ring(std::size_t i, const RankedPlan& ranked);
     void try_rings(core::Diagnostics& diagnostics);
@@ -361,15 +363,12 @@ private:
     std::set<HurryKey> hurried_;  // the queue once more, from when a search is late without a plan
     bool is_hurried_ = false;
     std::vector<std::size_t> pursued_;  // entries in the place of ones that needed too much memory
-    // Entries that divide samples, with what they would be if that took no time.
-    std::set<std::pair<double, std::size_t>> for_rings_;
-    // Entries of the space that a simulation found too large for memory, of devices and of hosts.
-    std::vector<std::size_t> too_large_, too_large_for_hosts_;
+    std::set<std::pair<double, std::size_t>> for_rings_;  // by their value if dividing samples took no time
+    std::vector<std::size_t> too_large_, too_large_for_hosts_;  // of the space, by their simulations
     std::vector<std::size_t> shorter_;  // entries in the queue of plans that fit with a longer horizon
     std::size_t wanted_ = 1;
     SearchResult result_;
-    // The least value that something not looked at may have.
-    std::optional<double> open_;
+    std::optional<double> open_;  // the least value that something not looked at may have
     void leave_open(double value) { open_ = open_ ? std::min(*open_, value) : value; }
     // Parts of least_steps.cpp.
     core::Seconds least_step(std::size_t target, const cluster::Cluster& cluster) const;
@@ -391,6 +390,7 @@ private:
     std::vector<std::unique_ptr<StageCollection>> stages_;  // one a target
     const bool has_bare_unit_ = has_unit_without_parameters(graph_);
     const std::vector<int> layers_before_ = layers_before_units(graph_);
+    const schedule::RecomputeModules modules_ = schedule::modules_of(graph_, schedule::Plan());
     mutable std::deque<sim::KnownCandidates> known_candidates_;  // one a target
     std::optional<double> told_least_;
     Clock::time_point begin_ = Clock::now();

@@ -197,9 +197,10 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
         }
         const Entry& entry = entries_[taken[i]];
         if (!rejections[i]) {
-            ++(!entry.is_beside_space()          ? account.evaluated
-               : entry.plan.recompute_layers > 0 ? account.partly_recomputed
-                                                 : account.in_rings);
+            ++(!entry.is_beside_space() ? account.evaluated
+               : entry.plan.context_communication == schedule::ContextCommunication::ring
+                   ? account.in_rings
+                   : account.partly_recomputed);
             note_for_ring(taken[i], ranked[i]);
             if (entry.stands_for > 1) account.rejected[Rejection::unneeded] += entry.stands_for - 1;
             if (request_.keeps_front) add_to_front(result_.front, ranked[i]);

@@ -123,7 +123,9 @@ def plans_html(result) -> str:
             plan.schedule,
             plan.sharding,
             f"{plan.micro_batch} x {plan.micro_batches}",
-            plan.recompute + (f" ({plan.recompute_layers})" if plan.recompute_layers else ""),
+            plan.recompute
+            + (f" ({plan.recompute_layers})" if plan.recompute_layers else "")
+            + (f" ({', '.join(plan.recompute_modules)})" if plan.recompute_modules else ""),
             seconds(plan.step_time_s),
             f"{100 * plan.mfu:.1f} %",
             f"{plan.peak_memory_gib:.2f} GiB",

@@ -178,6 +178,7 @@ class Plan(Document):
     schedule: str = ""
     recompute: str = "none"
     recompute_layers: int = 0
+    recompute_modules: Tuple[str, ...] = ()
     offload: str = "none"
     partition: Tuple[int, ...] = ()
     step_time_s: float = 0.0
