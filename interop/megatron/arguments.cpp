@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <string_view>
+#include <utility>
 
 #include <fmt/core.h>
 
@@ -244,22 +245,27 @@ MegatronArguments::MegatronArguments(const std::string& text, const std::string&
                                      core::Diagnostics& diagnostics)
     : path_(path), diagnostics_(diagnostics) {
     const std::size_t first = text.find_first_not_of(" \t\r\n");
-    if (first != std::string::npos && text[first] == '{') read_capture(text);
-    else read_shell(text);
+    is_capture_ = first != std::string::npos && text[first] == '{';
+    is_capture_ ? read_capture(text) : read_shell(text);
 }
 
 void MegatronArguments::add(const std::string& token, int line) {
     if (token.ends_with(".py") && !token.starts_with("-") && open_.empty())
         program_ = token.substr(token.find_last_of('/') + 1);
     if (token.empty() || token == "\\") return;
+    if (open_.empty() && !last_.empty() && !token.starts_with("--") &&
+        (last_line_ == 0 || line == last_line_))
+        found_[last_].more.push_back(token);
     if (token.starts_with("--") && token.size() > 2) {
         const std::size_t equals = token.find('=');
+        last_.clear();
         open_ = token.substr(2, equals == std::string::npos ? equals : equals - 2);
         std::replace(open_.begin(), open_.end(), '_', '-');
         found_[open_] = {equals == std::string::npos ? std::string() : token.substr(equals + 1), line};
     } else if (!open_.empty()) {
         found_[open_].value = token;
-        open_.clear();
+        last_ = std::exchange(open_, {});
+        last_line_ = is_capture_ ? 0 : line;
     }
 }
 
@@ -318,6 +324,20 @@ bool MegatronArguments::has(const std::string& name) {
 
 std::string MegatronArguments::text(const std::string& name, const std::string& fallback) {
     return has(name) ? found_[name].value : fallback;
+}
+
+std::vector<std::string> MegatronArguments::words(const std::string& name) {
+    std::vector<std::string> all;
+    if (!has(name)) return all;
+    std::vector<std::string> tokens = {found_[name].value};
+    tokens.insert(tokens.end(), found_[name].more.begin(), found_[name].more.end());
+    for (const std::string& token : tokens)
+        for (std::size_t begin = 0; begin <= token.size();) {
+            const std::size_t end = std::min(token.find(',', begin), token.size());
+            if (end > begin) all.push_back(token.substr(begin, end - begin));
+            begin = end + 1;
+        }
+    return all;
 }
 
 std::optional<std::int64_t> MegatronArguments::integer(const std::string& name, std::int64_t most) {

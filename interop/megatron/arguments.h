@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "core/diagnostics_fwd.h"
 
@@ -20,6 +21,8 @@ public:
 
     bool has(const std::string& name);
     std::string text(const std::string& name, const std::string& fallback = {});
+    // Every value of an argument that takes several, between blanks or commas.
+    std::vector<std::string> words(const std::string& name);
     std::optional<std::int64_t> integer(const std::string& name, std::int64_t most = std::int64_t{1} << 30);
     std::int64_t positive(const std::string& name, std::int64_t fallback);
     double real(const std::string& name, double fallback);
@@ -36,6 +39,7 @@ private:
     struct Entry {
         std::string value;
         int line = 0;
+        std::vector<std::string> more = {};  // what stands behind the value
     };
     void add(const std::string& token, int line);
     void read_capture(const std::string& text);
@@ -44,6 +48,9 @@ private:
     std::map<std::string, Entry> found_;
     std::string program_;
     std::string open_;  // the argument that waits for its value
+    std::string last_;  // the one that has its value and may take more, on line `last_line_`; 0: on any
+    int last_line_ = 0;
+    bool is_capture_ = false;
     std::set<std::string> read_;
     std::string path_;
     core::Diagnostics& diagnostics_;

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include "core/diagnostics.h"
 #include "interop/expression.h"
@@ -131,7 +132,12 @@ private:
     }
 
     void memory() {
-        if (plan_.recompute == schedule::Recompute::selective) flag("--recompute-activations");
+        if (plan_.runs_cores_again_alone()) flag("--recompute-activations");
+        else if (plan_.recompute == schedule::Recompute::selective) {
+            flag("--recompute-granularity", "selective");
+            flag("--recompute-modules",
+                 fmt::format("{}", fmt::join(schedule::names_of(plan_.recompute_modules), " ")));
+        }
         if (plan_.recompute == schedule::Recompute::full) {
             flag("--recompute-granularity", "full");
             const auto [method, layers] = megatron_full_recomputation(plan_);

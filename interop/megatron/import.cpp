@@ -1,4 +1,7 @@
 // Megatron-LM's arguments back into a plan.
+#include <algorithm>
+#include <iterator>
+
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
@@ -105,11 +108,34 @@ model::AttentionImplementation read_attention(MegatronArguments& a) {
                                               : AttentionImplementation::fused_softmax;
 }
 
+void read_recompute_modules(MegatronArguments& a, schedule::Plan& plan) {
+    constexpr const char* key = "recompute-modules";
+    if (!a.has(key)) return;
+    plan.recompute_modules = {};
+    for (const std::string& name : a.words(key)) {
+        const auto module = std::find_if(
+            std::begin(schedule::all_recompute_modules), std::end(schedule::all_recompute_modules),
+            [&](schedule::RecomputeModule known) {
+                return schedule::name_of(known) == name && known != schedule::RecomputeModule::activation;
+            });
+        if (module != std::end(schedule::all_recompute_modules)) plan.recompute_modules.add(*module);
+        else
+            a.error(
+                key, fmt::format("--{} {} has no counterpart in a plan", key, name),
+                "core_attn, layernorm and mla_up_proj have; whole layers are --recompute-granularity full");
+    }
+}
+
 void refuse_what_plans_lack(MegatronArguments& a) {
-    if (a.positive("expert-tensor-parallel-size", 1) > 1)
+    // Megatron-LM's default is the degree of the rest of the model too (megatron/training/arguments.py).
+    const std::int64_t tensor = a.positive("tensor-model-parallel-size", 1);
+    if (const std::int64_t of_experts = a.positive("expert-tensor-parallel-size", tensor);
+        of_experts != tensor)
         a.error("expert-tensor-parallel-size",
-                "--expert-tensor-parallel-size above 1 has no counterpart in a plan",
-                "experts are divided as the rest of the model");
+                fmt::format("--expert-tensor-parallel-size {} beside --tensor-model-parallel-size {}: a plan "
+                            "divides experts as the rest of the model",
+                            of_experts, tensor),
+                fmt::format("{}, or leave it out", tensor));
     for (const char* name : {"account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split",
                              "distribute-saved-activations", "exp-avg-dtype", "exp-avg-sq-dtype",
                              "hierarchical-context-parallel-sizes", "main-grads-dtype", "main-params-dtype",
@@ -196,11 +222,7 @@ std::optional<schedule::PlanFile> read_megatron(const std::string& text, const s
 
     const std::string granularity =
         a.text("recompute-granularity", a.has("recompute-activations") ? "selective" : "none");
-    if (granularity == "selective" && a.text("recompute-modules", "core_attn") != "core_attn")
-        a.error(
-            "recompute-modules",
-            fmt::format("--recompute-modules {} has no counterpart in a plan", a.text("recompute-modules")),
-            "selective recomputation here is of attention alone, core_attn");
+    if (granularity == "selective") read_recompute_modules(a, plan);
     if (granularity == "full") plan.recompute = schedule::Recompute::full;
     else if (granularity == "selective") plan.recompute = schedule::Recompute::selective;
     const std::int64_t layers = a.positive("recompute-num-layers", 1);

@@ -95,6 +95,8 @@ std::optional<Export> write_nemo(const ExportSource& source, const ExportOptions
     model["megatron_amp_O2"] = p.has_master_parameters;
     if (plan.recompute != schedule::Recompute::none)
         model["activations_checkpoint_granularity"] = schedule::name_of(plan.recompute);
+    e.refuse_recompute_modules_but({schedule::RecomputeModule::core_attn},
+                                   "NeMo 1 has selective recomputation of attention alone");
     if (plan.recompute == schedule::Recompute::full) {
         const auto [method, layers] = megatron_full_recomputation(plan);
         model["activations_checkpoint_method"] = method;

@@ -38,6 +38,19 @@ void refuse_precision(Expression& e) {
     if (!is_mixed && p.compute != core::DataType::fp32) e.require_plain_precision();
 }
 
+// A norm that Transformer Engine fuses with the product behind it is not run again: it is a layer of its own
+// before latent attention and before experts (megatron/core/models/gpt/gpt_layer_specs.py, 0.20.0).
+void refuse_modules(Expression& e, const TransformerShape& shape) {
+    using schedule::RecomputeModule;
+    e.refuse_recompute_modules_but(
+        {RecomputeModule::core_attn, RecomputeModule::layernorm, RecomputeModule::mla_up_proj},
+        "activations run again in experts alone (moe_act), without their products");
+    if (!shape.is_latent() || shape.experts == 0)
+        e.refuse_recompute_modules_but(
+            {RecomputeModule::core_attn, RecomputeModule::activation, RecomputeModule::mla_up_proj},
+            "norms are fused with the products behind them, but before latent attention and experts");
+}
+
 // Megatron-core's TransformerConfig (0.20.0) on biases, Transformer Engine (d0067d0da6, 2026-08-22) on the
 // rest.
 void refuse_combinations(Expression& e, const TransformerShape& shape) {
@@ -50,6 +63,7 @@ void refuse_combinations(Expression& e, const TransformerShape& shape) {
         e.refuse_communication(Communication::all_gather, why, Communication::all_to_all);
         e.refuse_communication(Communication::ring, why, Communication::all_to_all);
     } else if (shape.window > 0) e.refuse_communication(Communication::ring, "a ring has no sliding windows");
+    refuse_modules(e, shape);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 // `smdistributed.dataparallel` replaces DistributedDataParallel, `torch_distributed` starts torchrun, whose
 // script asks for the backend "smddp" and its AllGather under FSDP.
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include "core/diagnostics.h"
 #include "core/document.h"
@@ -49,6 +50,9 @@ void leave_rest_to_script(Expression& e) {
         e.leave_to_script(fmt::format("recompute = \"{}\"", schedule::name_of(plan.recompute)));
     if (plan.recompute_layers > 0)
         e.leave_to_script(fmt::format("recompute_layers = {}", plan.recompute_layers));
+    if (plan.recompute == schedule::Recompute::selective && !plan.runs_cores_again_alone())
+        e.leave_to_script(fmt::format("recompute_modules = {}",
+                                      fmt::join(schedule::names_of(plan.recompute_modules), ", ")));
     if (plan.sharding == schedule::Sharding::parameters)
         e.leave_to_script(fmt::format(
             "sharding = \"parameters\" over {} (FSDP; import smdistributed.dataparallel.torch.torch_smddp, "
