@@ -55,6 +55,7 @@ def expected_facts(document):
         "zero_stage": ["none", "optimizer", "gradients", "parameters"].index(plan.get("sharding", "none")),
         "recompute_full": plan.get("recompute", "none") == "full",
         "recompute_layers": plan.get("recompute_layers", 0),
+        "recompute_modules": plan.get("recompute_modules", ["core_attn"]) if plan.get("recompute") == "selective" else [],
         "context_communication": plan.get("context_communication", "all_gather"),
         "gradient_clipping": document["training"]["gradient_clipping"],
         "nodes": document["cluster"]["nodes"], "instance": document["cluster"]["instance"],
@@ -169,6 +170,7 @@ def check_megatron(document, facts, folder):
             "zero_stage": 1 if args.use_distributed_optimizer else 0,
             "recompute_full": args.recompute_granularity == "full", "gradient_clipping": args.clip_grad,
             "recompute_layers": args.recompute_num_layers if args.recompute_method == "block" else 0,
+            "recompute_modules": args.recompute_modules or ["core_attn"] if args.recompute_granularity == "selective" else [],
             "context_communication": context_communication(args.cp_comm_type, args.context_parallel_size),
             "fp8": args.fp8 is not None}
     layout = args.pipeline_model_parallel_layout
@@ -240,6 +242,7 @@ def check_megatron_bridge(document, facts, folder):
             "zero_stage": 1 if config.optimizer.use_distributed_optimizer else 0,
             "recompute_full": m.recompute_granularity == "full",
             "recompute_layers": m.recompute_num_layers if m.recompute_method == "block" else 0,
+            "recompute_modules": m.recompute_modules or ["core_attn"] if m.recompute_granularity == "selective" else [],
             "context_communication": context_communication(m.cp_comm_type, m.context_parallel_size), "fp8": config.mixed_precision.fp8 == "hybrid",
             "gradient_clipping": config.optimizer.clip_grad}
     return versions, seen

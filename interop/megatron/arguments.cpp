@@ -327,10 +327,9 @@ std::string MegatronArguments::text(const std::string& name, const std::string& 
 }
 
 std::vector<std::string> MegatronArguments::words(const std::string& name) {
-    std::vector<std::string> all;
-    if (!has(name)) return all;
-    std::vector<std::string> tokens = {found_[name].value};
-    tokens.insert(tokens.end(), found_[name].more.begin(), found_[name].more.end());
+    std::vector<std::string> all, tokens;
+    if (has(name)) tokens = found_[name].more;
+    tokens.insert(tokens.begin(), text(name));
     for (const std::string& token : tokens)
         for (std::size_t begin = 0; begin <= token.size();) {
             const std::size_t end = std::min(token.find(',', begin), token.size());

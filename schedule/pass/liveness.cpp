@@ -241,8 +241,7 @@ void StageLiveness::run_unit_backward(std::size_t u, bool is_split) {
     const model::OperatorRange unit = units_[u];
     const bool again = unit_is_recomputed_[u];
     for (Index i = unit.end - 1; i >= unit.begin; --i) {
-        for (const Rerun& rerun : reruns_[u])
-            if (rerun.before == i) run_again(rerun.operators, rerun.readers(), is_split);
+        run_again_before(u, i, is_split);
         const model::Operator& current = op(i);
         const OperatorInfo& own = info(i);
         const std::size_t output = storage(current.output);
@@ -292,10 +291,7 @@ void StageLiveness::run_unit_backward(std::size_t u, bool is_split) {
         }
         for (const Index tensor : own.saved)
             if (lowest_saver_[tensor] == i && !is_overwritten_[tensor]) release(tensor);
-        for (const Rerun& rerun : reruns_[u])
-            if (rerun.operators.begin == i)
-                for (const Index tensor : inputs_of(rerun))
-                    if (lowest_saver_[tensor] == i && !is_overwritten_[tensor]) release(tensor);
+        release_inputs_of_rerun(u, i);
         if (runs) touch(exchanged_heads(i, current.inputs));
     }
 }
@@ -330,6 +326,18 @@ void StageLiveness::run_again(model::OperatorRange operators, model::OperatorRan
     run_forward(operators, kept, last_use, true, true);
     saved_held_ = saved_before;  // what is computed anew does not wait
     if (is_split) keep_for_weights(readers);
+}
+
+void StageLiveness::run_again_before(std::size_t u, Index i, bool is_split) {
+    for (const Rerun& rerun : reruns_[u])
+        if (rerun.before == i) run_again(rerun.operators, rerun.readers(), is_split);
+}
+
+void StageLiveness::release_inputs_of_rerun(std::size_t u, Index first) {
+    for (const Rerun& rerun : reruns_[u])
+        if (rerun.operators.begin == first)
+            for (const Index tensor : inputs_of(rerun))
+                if (lowest_saver_[tensor] == first && !is_overwritten_[tensor]) release(tensor);
 }
 
 // What an operator with parameters saved stays until backward_weight.

@@ -61,6 +61,10 @@ private:
                      const std::vector<Index>& last_use, bool keeps_saved_contexts, bool is_again);
     // Operators whose results backward needs and that are not kept; all that read them are in `readers`.
     void run_again(model::OperatorRange operators, model::OperatorRange readers, bool is_split);
+    // Around the backward of an operator of unit u: what runs again for it, and the inputs of a rerun that
+    // begins with it.
+    void run_again_before(std::size_t u, Index i, bool is_split);
+    void release_inputs_of_rerun(std::size_t u, Index first);
     void keep_for_weights(model::OperatorRange operators);
     std::vector<Index> inputs_of(const Rerun& rerun) const;  // storages from before it
     void run_backward(bool is_split);

@@ -375,12 +375,6 @@ private:
                             plan_.recompute_layers, name_of(plan_.recompute)),
                 "set recompute = \"full\", or leave recompute_layers out");
         if (plan_.recompute != Recompute::selective) return;
-        if (plan_.runs_again(RecomputeModule::mla_up_proj) && plan_.passes_per_micro_batch() > 1)
-            error("recompute_modules",
-                  fmt::format("recompute_modules with \"mla_up_proj\" and schedule = \"{}\" exclude each "
-                              "other: later parts of a sequence attend to keys that are not kept",
-                              plan_.schedule),
-                  "leave mla_up_proj out, or keep sequences whole");
         if (!plan_.runs_cores_again_alone()) return check_recompute_modules();
         if (std::none_of(graph_.operators.begin(), graph_.operators.end(),
                          [](const model::Operator& op) { return op.in_attention_core; }))

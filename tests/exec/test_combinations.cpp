@@ -128,6 +128,35 @@ TEST_CASE("a random sample of plans trains as the reference does") {
     CHECK(std::min({of_experts, of_parts, offloaded, rounded, by_lamb}) >= 3);
 }
 
+TEST_CASE("norms and activations that run again beside other axes train as the reference does") {
+    schedule::Plan plan = tiny::plan();
+    plan.recompute = schedule::Recompute::selective;
+    plan.recompute_modules = GENERATE(
+        schedule::RecomputeModules{schedule::RecomputeModule::layernorm},
+        schedule::RecomputeModules{schedule::RecomputeModule::activation},
+        schedule::RecomputeModules{schedule::RecomputeModule::core_attn, schedule::RecomputeModule::layernorm,
+                                   schedule::RecomputeModule::activation});
+    SECTION("a split backward") {
+        plan.layout.pipeline = 2;
+        plan.schedule = GENERATE(as<std::string>{}, "1f1b", "zb-h1");
+    }
+    SECTION("tokens over tensor ranks, products in pieces") {
+        plan.layout.tensor = 2;
+        plan.sequence_parallel = true;
+        plan.tensor_overlap = GENERATE(1, 2);
+    }
+    SECTION("sharded parameters") {
+        plan.layout.data = 2;
+        plan.sharding = schedule::Sharding::parameters;
+    }
+    SECTION("experts over ranks") { plan.layout.data = plan.layout.expert = 2; }
+    INFO(core::to_toml(schedule::to_value(plan)));
+    tiny::check_equal(tiny::compare(plan, tiny::mixtral(4)));
+    if (plan.layout.expert > 1) return;
+    tiny::check_equal(tiny::compare(plan, tiny::gpt(4, "dropout = 0.1")));
+    tiny::check_equal(tiny::compare(plan, tiny::llama(4)));
+}
+
 TEST_CASE(
     "evaluation in a pipeline has the reference's losses, drops nothing and leaves parameters as they are") {
     schedule::Plan plan = tiny::plan();

@@ -291,6 +291,46 @@ TEST_CASE("what a target can express comes back from its file as it was") {
         "deepspeed");
 }
 
+TEST_CASE("parts of layers that run again are Megatron-LM's modules where it has them") {
+    const auto source_of = [](const std::string& model, const std::string& modules) {
+        interop::ExportSource source = source_with(
+            "data_parallel = 16\nmicro_batches = 4\noverlaps_parameter_gathering = false\n"
+            "recompute = \"selective\"\nrecompute_modules = [" +
+            modules + "]\n");
+        source.file.model = core::Value::table();
+        source.file.model["name"] = model;
+        core::Diagnostics diagnostics;
+        source.graph = *model::load_model(source.file.model, {}, diagnostics);
+        return source;
+    };
+    core::Diagnostics diagnostics;
+    const interop::ExportSource source = source_of("deepseek-v3", "\"mla_up_proj\", \"layernorm\"");
+    const auto written = exported(source, "megatron", diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(written);
+    INFO(written->text);
+    CHECK(written->text.find("--recompute-modules layernorm mla_up_proj\n") != std::string::npos);
+    const auto read =
+        interop::find_exchange_target("megatron")
+            ->read(written->text, "file", {.instance = "p4d.24xlarge", .nodes = 2}, diagnostics);
+    REQUIRE(read);
+    CHECK(read->plan.recompute == schedule::Recompute::selective);
+    CHECK(read->plan.recompute_modules == source.file.plan.recompute_modules);
+    const auto bridged = exported(source, "megatron-bridge", diagnostics);
+    REQUIRE(bridged);
+    CHECK(bridged->text.find("recompute_modules=[\"layernorm\", \"mla_up_proj\"]") != std::string::npos);
+
+    // Its activations are inside experts; norms of a Llama are in one kernel with what follows.
+    for (const auto& [model, module, target] : {std::tuple{"deepseek-v3", "\"activation\"", "megatron"},
+                                                {"llama-3-8b", "\"layernorm\"", "megatron"},
+                                                {"llama-3-8b", "\"activation\"", "megatron-bridge"},
+                                                {"llama-3-8b", "\"layernorm\"", "nemo"}}) {
+        core::Diagnostics refusals;
+        CHECK(!exported(source_of(model, module), target, refusals));
+        CHECK(core::format(refusals).find("recompute_modules = ") != std::string::npos);
+    }
+}
+
 TEST_CASE("keys in a ring are what Megatron-LM calls p2p and PyTorch alltoall") {
     const std::string ring = "data_parallel = 4\ncontext_parallel = 4\ncontext_communication = \"ring\"\n";
     for (const auto& [plan, target, words] :

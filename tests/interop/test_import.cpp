@@ -127,6 +127,7 @@ TEST_CASE("every argument of Megatron-LM is honoured, harmless or refused") {
           "moe-layer-freq [1]*99999999999 --num-experts 4", "window-size x", "optimizer-cpu-offload",
           "expert-tensor-parallel-size 2", "cp-comm-type a2a+p2p",
           "recompute-granularity selective --recompute-modules mlp",
+          "recompute-granularity selective --recompute-modules core_attn moe_act",
           "recompute-method odd --recompute-granularity full",
           "recompute-num-layers 2 --recompute-granularity full", "softmax-type odd", "attention-backend odd",
           "account-for-embedding-in-pipeline-split"}) {
@@ -136,6 +137,21 @@ TEST_CASE("every argument of Megatron-LM is honoured, harmless or refused") {
         if (key == "recompute-granularity") key = "recompute-modules";
         refused(run + llama_like + "--" + text, "megatron", key);
     }
+    // All values of an argument that takes several; experts are divided as the rest of the model.
+    const std::string experts = run + llama_like + "--num-experts 8 --sequence-parallel ";
+    for (const char* modules : {"core_attn mla_up_proj layernorm", "core_attn,mla_up_proj,layernorm"}) {
+        const auto several =
+            imported(experts + "--recompute-granularity selective --recompute-modules " + modules + "\nrun",
+                     "megatron", diagnostics);
+        REQUIRE(several);
+        CHECK(several->plan.recompute_modules.are({schedule::RecomputeModule::core_attn,
+                                                   schedule::RecomputeModule::mla_up_proj,
+                                                   schedule::RecomputeModule::layernorm}));
+    }
+    CHECK(imported(experts + "--tensor-model-parallel-size 2 --expert-tensor-parallel-size 2", "megatron",
+                   diagnostics));
+    refused(experts + "--tensor-model-parallel-size 2 --expert-tensor-parallel-size 1", "megatron",
+            "expert-tensor-parallel-size");
     refused("pretrain_t5.py " + run + llama_like, "megatron", "pretrain_t5.py");
     refused(R"({"script": "/a/pretrain_bert.py", "arguments": ["--num-layers", "24"]})", "megatron",
             "pretrain_bert.py");

@@ -83,6 +83,60 @@ TEST_CASE("of a plan too large for memory as few layers run again as fit, where 
     CHECK(partly > 0);
 }
 
+TEST_CASE("of a plan too large for memory what costs little runs again of all layers, where that is best") {
+    using schedule::RecomputeModule;
+    const model::ModelGraph graph = small_llama();
+    planner::SearchRequest request;
+    request.global_batch = 8;
+    request.keep = 1;
+    request.most_virtual_stages = 1;
+    request.offload = schedule::Offload::none;
+    request.recomputes_some = true;
+    int parts = 0;
+    for (const double gibibytes : {2.4, 2.8, 3.0, 3.2, 3.5, 4.0}) {
+        INFO(gibibytes << " GiB");
+        planner::Target target = tight(gibibytes);
+        core::Diagnostics diagnostics;
+        const planner::SearchResult result = planner::search_plans(graph, {target}, request, diagnostics);
+        REQUIRE(result.plans.size() == 1);
+        const planner::RankedPlan& first = result.plans.front();
+        CHECK(sum_of(result.account) == result.account.space);
+        if (first.plan.runs_again(RecomputeModule::layernorm) ||
+            first.plan.runs_again(RecomputeModule::activation)) {
+            ++parts;
+            CHECK(result.account.partly_recomputed > 0);
+            schedule::Plan none = first.plan;
+            none.recompute = schedule::Recompute::none;
+            CHECK_FALSE(evaluated(graph, target, none)->fits);
+            // Where it is not taken there is another.
+            auto runnable = std::make_shared<planner::RunnablePlans>();
+            runnable->may_take = [](const schedule::Plan& plan) {
+                return plan.recompute != schedule::Recompute::selective || plan.runs_cores_again_alone();
+            };
+            target.runnable = runnable;
+            const planner::SearchResult other = planner::search_plans(graph, {target}, request, diagnostics);
+            CHECK(other.plans.front().value > first.value);
+            CHECK(runnable->may_take(other.plans.front().plan));
+        }
+        // None of all plans is better with them.
+        planner::StageCollection stages(graph, target.cluster.instance.device);
+        for (schedule::Plan plan : planner::legal_plans(
+                 graph, target.cluster, {.global_batch = 8, .base = target.base, .most_virtual_stages = 1})) {
+            if (plan.recompute != schedule::Recompute::none) continue;
+            plan.recompute = schedule::Recompute::selective;
+            plan.recompute_modules = {RecomputeModule::layernorm, RecomputeModule::activation};
+            const schedule::Partition* const partition = stages.partition(plan);
+            if (!partition) continue;
+            plan.partition = *partition;
+            const std::optional<sim::Evaluation> evaluation = evaluated(graph, target, plan);
+            REQUIRE(evaluation);
+            INFO(planner::describe(plan));
+            CHECK((!evaluation->fits || evaluation->step_time.value >= first.value * (1 - 1e-9)));
+        }
+    }
+    CHECK(parts > 0);
+}
+
 TEST_CASE("layers run again in part only where recomputation is free to choose") {
     const model::ModelGraph graph = small_llama();
     planner::SearchRequest request;
