@@ -45,10 +45,14 @@ void refuse_modules(Expression& e, const TransformerShape& shape) {
     e.refuse_recompute_modules_but(
         {RecomputeModule::core_attn, RecomputeModule::layernorm, RecomputeModule::mla_up_proj},
         "activations run again in experts alone (moe_act), without their products");
+    const schedule::RecomputeModules no_norms = {RecomputeModule::core_attn, RecomputeModule::activation,
+                                                 RecomputeModule::mla_up_proj};
     if (!shape.is_latent() || shape.experts == 0)
         e.refuse_recompute_modules_but(
-            {RecomputeModule::core_attn, RecomputeModule::activation, RecomputeModule::mla_up_proj},
+            no_norms,
             "norms are fused with the products behind them, but before latent attention and experts");
+    else if (e.plan.precision.compute == core::DataType::fp8)
+        e.refuse_recompute_modules_but(no_norms, "norms do not run again with delayed scales of fp8");
 }
 
 // Megatron-core's TransformerConfig (0.20.0) on biases, Transformer Engine (d0067d0da6, 2026-08-22) on the
