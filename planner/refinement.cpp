@@ -112,6 +112,12 @@ void add_schedules(const Plan& plan, std::vector<Plan>& plans) {
     }
 }
 
+// Parts of layers that run again were looked at with every schedule and sharding of the space.
+bool is_beside_space(const Plan& plan, bool was_refined) {
+    return was_refined || plan.recompute_layers > 0 ||
+           plan.context_communication == schedule::ContextCommunication::ring;
+}
+
 bool takes_groups_of(const Plan& plan, const Plan& refined) {
     const schedule::PipelineSchedule* order = schedule::find_pipeline_schedule(plan.schedule);
     const auto* groups = std::get_if<schedule::GroupParameters>(&refined.schedule_parameters);
@@ -160,12 +166,13 @@ std::vector<Plan> refinements(const Plan& plan, bool was_refined) {
     add_buckets(plan, plans);
     add_layers(plan, plans);
     add_modules(plan, plans);
-    const bool is_beside_space =
-        was_refined || plan.recompute_layers > 0 ||
-        (plan.recompute == schedule::Recompute::selective && !plan.runs_cores_again_alone()) ||
-        plan.context_communication == schedule::ContextCommunication::ring;
-    if (is_beside_space) add_shardings(plan, plans);
-    if (is_beside_space) add_schedules(plan, plans);
+    if (is_beside_space(plan, was_refined)) add_shardings(plan, plans);
+    return plans;
+}
+
+std::vector<Plan> schedules_instead(const Plan& plan, bool was_refined) {
+    std::vector<Plan> plans;
+    if (is_beside_space(plan, was_refined)) add_schedules(plan, plans);
     return plans;
 }
 

@@ -12,10 +12,12 @@ namespace planner {
 //   them); group_size, of schedules that take micro-batches in groups: the next smaller and larger one of
 //   half the ranks and their powers of two, up to all micro-batches; gradient_bucket, of gradients that are
 //   reduced in buckets: the next two smaller and larger ones of 1, 2, 5, 10, 25, 50, ... 1,000 MiB;
-//   recompute_layers, of a plan that has them: one less and one more; sharding and
-//   schedule, of a plan that is in no space, as it was refined, runs some layers again or passes keys on in a
+//   recompute_layers, of a plan that has them: one less and one more; recompute_modules: without one of them;
+//   sharding, of a plan that is in no space, as it was refined, runs some layers again or passes keys on in a
 //   ring: every other one.
 std::vector<schedule::Plan> refinements(const schedule::Plan& plan, bool was_refined);
+// Of a plan that is in no space, with every other schedule.
+std::vector<schedule::Plan> schedules_instead(const schedule::Plan& plan, bool was_refined);
 
 // The plan with what another was refined to, where it takes that and has it not: with all of it, and with
 // each alone of `shard_degree`, `group_size` and `gradient_bucket`.

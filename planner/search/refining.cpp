@@ -57,6 +57,12 @@ bool Search::refine_first(bool was_refined) {
         }
         std::optional<std::pair<std::size_t, RankedPlan>> best;
         if (!try_changed(tasks, best)) return false;
+        // Another schedule takes longer to simulate than anything else.
+        tasks.clear();
+        if (!best)
+            for (const schedule::Plan& plan : schedules_instead(first.plan, was_refined))
+                add_changed(tasks, task, plan, request_.limits);
+        if (!try_changed(tasks, best)) return false;
         if (!best) return true;
         first = std::move(best->second);
     }

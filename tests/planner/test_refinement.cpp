@@ -88,12 +88,16 @@ TEST_CASE("a plan is refined by divisors of its replicas, by group sizes and by 
     const auto count_of = [&](bool was_refined) {
         std::set<schedule::Sharding> shardings;
         std::set<std::string> schedules;
-        for (const schedule::Plan& other : planner::refinements(plan, was_refined)) {
+        std::vector<schedule::Plan> others = planner::refinements(plan, was_refined);
+        for (schedule::Plan& other : planner::schedules_instead(plan, was_refined))
+            others.push_back(std::move(other));
+        for (const schedule::Plan& other : others) {
             shardings.insert(other.sharding);
             schedules.insert(other.schedule);
             core::Diagnostics diagnostics;
             CHECK(schedule::make_schedule(other, diagnostics));
         }
+        schedules.insert(plan.schedule);
         return std::pair(shardings.size(), schedules.size());
     };
     CHECK(count_of(false) == std::pair<std::size_t, std::size_t>(1, 1));
@@ -109,6 +113,17 @@ TEST_CASE("a plan is refined by divisors of its replicas, by group sizes and by 
     plan.recompute = schedule::Recompute::full;
     plan.recompute_layers = 3;
     CHECK(count_of(false) == refined);
+    // Parts of layers were looked at with all of them, and one of several may be left out.
+    plan.recompute = schedule::Recompute::selective;
+    plan.recompute_layers = 0;
+    plan.recompute_modules = {schedule::RecomputeModule::layernorm, schedule::RecomputeModule::activation};
+    CHECK(count_of(false) == std::pair<std::size_t, std::size_t>(1, 1));
+    std::set<int> kept;
+    for (const schedule::Plan& other : planner::refinements(plan, false))
+        kept.insert(other.recompute_modules.bits());
+    CHECK(kept == std::set<int>{schedule::RecomputeModules{schedule::RecomputeModule::layernorm}.bits(),
+                                schedule::RecomputeModules{schedule::RecomputeModule::activation}.bits(),
+                                plan.recompute_modules.bits()});
 }
 
 TEST_CASE("a plan takes of what another was refined to what it can have") {
@@ -210,7 +225,10 @@ TEST_CASE("nothing that a first plan is refined by makes it better by a thousand
         CHECK(refined.account.is_proven_optimal);
         CHECK(refined.account.space == plain.account.space);
         CHECK(*refined.account.lower_bound <= refined.plans[0].value);
-        for (const schedule::Plan& other : planner::refinements(refined.plans[0].plan, true)) {
+        std::vector<schedule::Plan> others = planner::refinements(refined.plans[0].plan, true);
+        for (schedule::Plan& other : planner::schedules_instead(refined.plans[0].plan, true))
+            others.push_back(std::move(other));
+        for (const schedule::Plan& other : others) {
             const auto evaluation = sim::evaluate(graph, targets[0].cluster, other, diagnostics);
             REQUIRE(evaluation);
             INFO(other.effective_shard_degree() << ", " << other.gradient_bucket.value);
