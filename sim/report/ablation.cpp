@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include "core/diagnostics.h"
 #include "core/display/text_table.h"
@@ -173,8 +174,15 @@ std::vector<Optimisation> optimisations_of(const schedule::Plan& plan) {
         found.push_back({"recomputation",
                          shown(written, "recompute"),
                          "none",
-                         {{"plan.recompute", "none"}, {"plan.recompute_layers", Value()}}});
+                         {{"plan.recompute", "none"},
+                          {"plan.recompute_layers", Value()},
+                          {"plan.recompute_modules", Value()}}});
     add(plan.recompute_layers > 0, "recomputed layers", "recompute_layers", Value(), "all");
+    if (plan.recompute == schedule::Recompute::selective && !plan.runs_cores_again_alone())
+        found.push_back({"recomputed modules",
+                         fmt::format("{}", fmt::join(schedule::names_of(plan.recompute_modules), ", ")),
+                         "core_attn",
+                         {{"plan.recompute_modules", Value()}}});
     if (plan.offload != schedule::Offload::none)
         found.push_back({"offload",
                          shown(written, "offload"),

@@ -149,6 +149,26 @@ TEST_CASE("an ablation switches off what the plan has, and adding all of it give
     CHECK(ablation->added.back().result->step == ablation->full.step);
 }
 
+TEST_CASE("an ablation keeps attention's core alone of the modules that run again, or nothing") {
+    using schedule::RecomputeModule;
+    schedule::Plan plan;
+    plan.recompute = schedule::Recompute::selective;
+    plan.recompute_modules = {RecomputeModule::layernorm, RecomputeModule::activation};
+    bool is_found = false;
+    for (const sim::Optimisation& one : sim::optimisations_of(plan)) {
+        const bool is_of_modules = one.name == "recomputed modules";
+        is_found = is_found || is_of_modules;
+        if (is_of_modules) CHECK(one.from == "layernorm, activation");
+        // A plan that runs nothing again names no modules.
+        const auto names_modules = [](const auto& off) { return off.first == "plan.recompute_modules"; };
+        CHECK(std::any_of(one.off.begin(), one.off.end(), names_modules) ==
+              (is_of_modules || one.name == "recomputation"));
+    }
+    CHECK(is_found);
+    plan.recompute_modules = {RecomputeModule::core_attn};
+    for (const sim::Optimisation& one : sim::optimisations_of(plan)) CHECK(one.name != "recomputed modules");
+}
+
 TEST_CASE("parts of a comparison do not depend on the order of keys in the files") {
     const auto step = [](const core::Value& document, core::Diagnostics&) {
         const double x = number(document, "x"), y = number(document, "y"), z = number(document, "z");
