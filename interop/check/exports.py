@@ -141,6 +141,11 @@ def context_communication(kind, degree):
     return "all_gather" if degree == 1 else {"a2a": "all_to_all", "p2p": "ring"}.get(kind, kind)
 
 
+def recompute_modules(config):
+    """What Megatron-core runs again of every layer by these arguments, or this configuration."""
+    return config.recompute_modules or ["core_attn"] if config.recompute_granularity == "selective" else []
+
+
 def megatron_arguments(words):
     """What Megatron-LM's own parser and checks make of them, by the environment's ranks."""
     import torch
@@ -170,7 +175,7 @@ def check_megatron(document, facts, folder):
             "zero_stage": 1 if args.use_distributed_optimizer else 0,
             "recompute_full": args.recompute_granularity == "full", "gradient_clipping": args.clip_grad,
             "recompute_layers": args.recompute_num_layers if args.recompute_method == "block" else 0,
-            "recompute_modules": args.recompute_modules or ["core_attn"] if args.recompute_granularity == "selective" else [],
+            "recompute_modules": recompute_modules(args),
             "context_communication": context_communication(args.cp_comm_type, args.context_parallel_size),
             "fp8": args.fp8 is not None}
     layout = args.pipeline_model_parallel_layout
@@ -242,7 +247,7 @@ def check_megatron_bridge(document, facts, folder):
             "zero_stage": 1 if config.optimizer.use_distributed_optimizer else 0,
             "recompute_full": m.recompute_granularity == "full",
             "recompute_layers": m.recompute_num_layers if m.recompute_method == "block" else 0,
-            "recompute_modules": m.recompute_modules or ["core_attn"] if m.recompute_granularity == "selective" else [],
+            "recompute_modules": recompute_modules(m),
             "context_communication": context_communication(m.cp_comm_type, m.context_parallel_size), "fp8": config.mixed_precision.fp8 == "hybrid",
             "gradient_clipping": config.optimizer.clip_grad}
     return versions, seen

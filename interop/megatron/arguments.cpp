@@ -253,8 +253,7 @@ void MegatronArguments::add(const std::string& token, int line) {
     if (token.ends_with(".py") && !token.starts_with("-") && open_.empty())
         program_ = token.substr(token.find_last_of('/') + 1);
     if (token.empty() || token == "\\") return;
-    if (open_.empty() && !last_.empty() && !token.starts_with("--") &&
-        (last_line_ == 0 || line == last_line_))
+    if (open_.empty() && !last_.empty() && !token.starts_with("--") && (is_capture_ || line == last_line_))
         found_[last_].more.push_back(token);
     if (token.starts_with("--") && token.size() > 2) {
         const std::size_t equals = token.find('=');
@@ -265,7 +264,7 @@ void MegatronArguments::add(const std::string& token, int line) {
     } else if (!open_.empty()) {
         found_[open_].value = token;
         last_ = std::exchange(open_, {});
-        last_line_ = is_capture_ ? 0 : line;
+        last_line_ = line;
     }
 }
 
