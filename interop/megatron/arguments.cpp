@@ -253,11 +253,11 @@ void MegatronArguments::add(const std::string& token, int line) {
     if (token.ends_with(".py") && !token.starts_with("-") && open_.empty())
         program_ = token.substr(token.find_last_of('/') + 1);
     if (token.empty() || token == "\\") return;
-    if (open_.empty() && !last_.empty() && !token.starts_with("--") && (is_capture_ || line == last_line_))
-        found_[last_].more.push_back(token);
+    const bool may_be_more = is_capture_ || (line == last_line_ && token.find_first_of("$&|;<>") != 0);
+    if (!last_.empty() && may_be_more && !token.starts_with("--")) found_[last_].more.push_back(token);
+    else last_.clear();
     if (token.starts_with("--") && token.size() > 2) {
         const std::size_t equals = token.find('=');
-        last_.clear();
         open_ = token.substr(2, equals == std::string::npos ? equals : equals - 2);
         std::replace(open_.begin(), open_.end(), '_', '-');
         found_[open_] = {equals == std::string::npos ? std::string() : token.substr(equals + 1), line};

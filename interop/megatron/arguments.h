@@ -48,7 +48,8 @@ private:
     std::map<std::string, Entry> found_;
     std::string program_;
     std::string open_;  // the argument that waits for its value
-    std::string last_;  // the one that has its value and may take more: of a shell's, on the same line
+    std::string last_;  // the one that has its value and may take more: of a shell's, on the same line and
+                        // before its variables and operators
     int last_line_ = 0;
     bool is_capture_ = false;
     std::set<std::string> read_;

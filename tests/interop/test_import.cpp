@@ -139,7 +139,9 @@ TEST_CASE("every argument of Megatron-LM is honoured, harmless or refused") {
     }
     // All values of an argument that takes several; experts are divided as the rest of the model.
     const std::string experts = run + llama_like + "--num-experts 8 --sequence-parallel ";
-    for (const char* modules : {"core_attn mla_up_proj layernorm", "core_attn,mla_up_proj,layernorm"}) {
+    for (const char* modules : {"core_attn mla_up_proj layernorm", "core_attn,mla_up_proj,layernorm",
+                                "core_attn mla_up_proj layernorm ${MORE[@]} && echo done",
+                                "core_attn mla_up_proj layernorm | tee log"}) {
         const auto several =
             imported(experts + "--recompute-granularity selective --recompute-modules " + modules + "\nrun",
                      "megatron", diagnostics);
