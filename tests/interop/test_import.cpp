@@ -102,6 +102,26 @@ TEST_CASE("how Megatron-LM dispatches tokens is what is priced, or a warning say
     CHECK(said("--moe-grouped-gemm --moe-token-dispatcher-type ring").find("refused: ") == 0);
 }
 
+TEST_CASE("modules that run again are all read, and experts are divided as the rest of the model") {
+    core::Diagnostics diagnostics;
+    const std::string experts = run + llama_like + "--num-experts 8 --sequence-parallel ";
+    for (const char* modules : {"core_attn mla_up_proj layernorm", "core_attn,mla_up_proj,layernorm",
+                                "core_attn mla_up_proj layernorm ${MORE[@]} && echo done",
+                                "core_attn mla_up_proj layernorm | tee log"}) {
+        const auto several =
+            imported(experts + "--recompute-granularity selective --recompute-modules " + modules + "\nrun",
+                     "megatron", diagnostics);
+        REQUIRE(several);
+        CHECK(several->plan.recompute_modules.are({schedule::RecomputeModule::core_attn,
+                                                   schedule::RecomputeModule::mla_up_proj,
+                                                   schedule::RecomputeModule::layernorm}));
+    }
+    CHECK(imported(experts + "--tensor-model-parallel-size 2 --expert-tensor-parallel-size 2", "megatron",
+                   diagnostics));
+    refused(experts + "--tensor-model-parallel-size 2 --expert-tensor-parallel-size 1", "megatron",
+            "expert-tensor-parallel-size");
+}
+
 TEST_CASE("every argument of Megatron-LM is honoured, harmless or refused") {
     core::Diagnostics diagnostics;
     const auto file =
@@ -137,23 +157,6 @@ TEST_CASE("every argument of Megatron-LM is honoured, harmless or refused") {
         if (key == "recompute-granularity") key = "recompute-modules";
         refused(run + llama_like + "--" + text, "megatron", key);
     }
-    // All values of an argument that takes several; experts are divided as the rest of the model.
-    const std::string experts = run + llama_like + "--num-experts 8 --sequence-parallel ";
-    for (const char* modules : {"core_attn mla_up_proj layernorm", "core_attn,mla_up_proj,layernorm",
-                                "core_attn mla_up_proj layernorm ${MORE[@]} && echo done",
-                                "core_attn mla_up_proj layernorm | tee log"}) {
-        const auto several =
-            imported(experts + "--recompute-granularity selective --recompute-modules " + modules + "\nrun",
-                     "megatron", diagnostics);
-        REQUIRE(several);
-        CHECK(several->plan.recompute_modules.are({schedule::RecomputeModule::core_attn,
-                                                   schedule::RecomputeModule::mla_up_proj,
-                                                   schedule::RecomputeModule::layernorm}));
-    }
-    CHECK(imported(experts + "--tensor-model-parallel-size 2 --expert-tensor-parallel-size 2", "megatron",
-                   diagnostics));
-    refused(experts + "--tensor-model-parallel-size 2 --expert-tensor-parallel-size 1", "megatron",
-            "expert-tensor-parallel-size");
     refused("pretrain_t5.py " + run + llama_like, "megatron", "pretrain_t5.py");
     refused(R"({"script": "/a/pretrain_bert.py", "arguments": ["--num-layers", "24"]})", "megatron",
             "pretrain_bert.py");
