@@ -50,6 +50,26 @@ void add_schedule(const schedule::Plan& plan, std::vector<Optimisation>& found) 
     found.push_back(std::move(one));
 }
 
+void add_recomputation(const schedule::Plan& plan, std::vector<Optimisation>& found) {
+    if (plan.recompute != schedule::Recompute::none)
+        found.push_back({"recomputation",
+                         std::string(schedule::name_of(plan.recompute)),
+                         "none",
+                         {{"plan.recompute", "none"},
+                          {"plan.recompute_layers", Value()},
+                          {"plan.recompute_modules", Value()}}});
+    if (plan.recompute_layers > 0)
+        found.push_back({"recomputed layers",
+                         std::to_string(plan.recompute_layers),
+                         "all",
+                         {{"plan.recompute_layers", Value()}}});
+    if (plan.recompute == schedule::Recompute::selective && !plan.runs_cores_again_alone())
+        found.push_back({"recomputed modules",
+                         fmt::format("{}", fmt::join(schedule::names_of(plan.recompute_modules), ", ")),
+                         "core_attn",
+                         {{"plan.recompute_modules", Value()}}});
+}
+
 void set_key(Value& document, const std::string& key, const Value& value) {
     const std::size_t dot = key.find('.');
     Value& table = document[key.substr(0, dot)];
@@ -170,19 +190,7 @@ std::vector<Optimisation> optimisations_of(const schedule::Plan& plan) {
         Value(), "all_gather");
     add(plan.has_sequence_parallelism(), "sequence parallelism", "sequence_parallel", false, "false");
     add_schedule(plan, found);
-    if (plan.recompute != schedule::Recompute::none)
-        found.push_back({"recomputation",
-                         shown(written, "recompute"),
-                         "none",
-                         {{"plan.recompute", "none"},
-                          {"plan.recompute_layers", Value()},
-                          {"plan.recompute_modules", Value()}}});
-    add(plan.recompute_layers > 0, "recomputed layers", "recompute_layers", Value(), "all");
-    if (plan.recompute == schedule::Recompute::selective && !plan.runs_cores_again_alone())
-        found.push_back({"recomputed modules",
-                         fmt::format("{}", fmt::join(schedule::names_of(plan.recompute_modules), ", ")),
-                         "core_attn",
-                         {{"plan.recompute_modules", Value()}}});
+    add_recomputation(plan, found);
     if (plan.offload != schedule::Offload::none)
         found.push_back({"offload",
                          shown(written, "offload"),
