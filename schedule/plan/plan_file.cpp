@@ -66,6 +66,12 @@ void read_precision(core::TableReader& reader, Precision& precision) {
 
 void read_recompute_modules(core::TableReader& reader, Plan& plan) {
     constexpr std::string_view key = "recompute_modules";
+    if (reader.has(key) && plan.recompute != Recompute::selective)
+        reader.error(key,
+                     fmt::format("{} with recompute = \"{}\": single parts of layers run again where it is "
+                                 "\"selective\"",
+                                 reader.path_of(key), name_of(plan.recompute)),
+                     "set recompute = \"selective\", or leave recompute_modules out");
     const auto names = reader.optional_strings(key);
     if (!names) return;
     std::vector<std::string> known;
@@ -81,12 +87,6 @@ void read_recompute_modules(core::TableReader& reader, Plan& plan) {
     if (names->empty())
         reader.error(key, fmt::format("{} names nothing that runs again", reader.path_of(key)),
                      fmt::format("use {}, or recompute = \"none\"", fmt::join(known, ", ")));
-    if (plan.recompute != Recompute::selective)
-        reader.error(key,
-                     fmt::format("{} with recompute = \"{}\": single parts of layers run again where it is "
-                                 "\"selective\"",
-                                 reader.path_of(key), name_of(plan.recompute)),
-                     "set recompute = \"selective\", or leave recompute_modules out");
     plan.recompute_modules = chosen;
 }
 

@@ -224,6 +224,18 @@ TEST_CASE("the announcement's SageMaker block is read word for word, with Horovo
     says(core::format(diagnostics), "2 of the cluster's 4 devices stay idle (50 %)");
 }
 
+TEST_CASE("all that is wrong with modules that run again is said at once") {
+    const auto with = [](const std::string& plan) { return Reading(head + "[plan]\n" + plan).text(); };
+    const std::string both = with("recompute = 'full'\nrecompute_modules = ['layernrom', 'mla_up_proj']\n");
+    says(both, "'layernrom' is no module");
+    says(both, "core_attn, layernorm, activation, mla_up_proj");
+    says(both, "with recompute = \"full\"");
+    const std::string no_text = with("recompute_modules = [3]\n");
+    says(no_text, "recompute_modules[0] = 3");
+    says(no_text, "with recompute = \"none\"");
+    says(with("recompute = 'selective'\nrecompute_modules = []\n"), "names nothing");
+}
+
 TEST_CASE("SageMaker's own rules hold for its parameters") {
     const auto with = [](const std::string& parameters, const std::string& plan = "", int processes = 8) {
         return Reading(head + "[plan]\n" + plan + "[plan.sagemaker]\nprocesses_per_host = " +
