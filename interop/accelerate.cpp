@@ -68,8 +68,8 @@ std::optional<Export> write_accelerate(const ExportSource& source, const ExportO
     e.refuse_offload();
     e.refuse_recompute(schedule::Recompute::selective, "it checkpoints whole layers");
     e.refuse_recompute_layers("it checkpoints every layer");
-    if (plan.layout.expert > 1)
-        e.refuse("expert_parallel", std::to_string(plan.layout.expert), "its mesh has no such axis",
+    if (plan.layout.expert_ranks() > 1)
+        e.refuse("expert_parallel", std::to_string(plan.layout.expert_ranks()), "its mesh has no such axis",
                  "set expert_parallel = 1");
     const int axes = plan.layout.ranks() / plan.layout.replicas();
     if (!is_sharded && axes > 1)

@@ -85,9 +85,14 @@ void Expression::refuse_parts_of_data_axis() {
 }
 
 void Expression::refuse_expert_parallel() {
-    if (plan.layout.expert > 1)
-        refuse("expert_parallel", std::to_string(plan.layout.expert),
+    if (plan.layout.expert_ranks() > 1)
+        refuse("expert_parallel", std::to_string(plan.layout.expert_ranks()),
                "its export here knows no expert parallelism", "set expert_parallel = 1");
+}
+
+void Expression::refuse_whole_experts(const std::string& why) {
+    if (plan.layout.spreads_experts_over_tensor())
+        refuse("expert_tensor_parallel", "1", why, "leave it out, or set tensor_parallel = 1");
 }
 
 void Expression::refuse_offload() {

@@ -49,6 +49,7 @@ public:
                              const std::string& change);
     // What a target does not offer, or an export does not write.
     void refuse_parts_of_data_axis();
+    void refuse_whole_experts(const std::string& why);
     void refuse_expert_parallel();
     void refuse_offload();
     void warn(std::string_view key, const std::string& message, const std::string& hint = {});

@@ -39,13 +39,12 @@ TransformerShape known_shape(Expression& e, core::Diagnostics& diagnostics) {
     return shape;
 }
 
-// Experts take the ranks over which all else is sharded, consecutive ones.
+// Experts take the ranks over which all else is sharded, and tensor ranks, consecutive ones: whole then, each
+// rank routing its own tokens; divided over tensor ranks where they take none (moe_sharding.py, b5bcd76c6,
+// 2026-08-21).
 void experts(Expression& e, const TransformerShape& shape, core::Value& parallelism) {
     const schedule::Plan& plan = e.plan;
-    if (shape.experts > 0 && plan.layout.tensor > 1)
-        e.refuse("tensor_parallel", std::to_string(plan.layout.tensor),
-                 "its tensor parallelism divides no experts", "set tensor_parallel = 1");
-    if (plan.layout.expert == 1) return;
+    if (plan.layout.expert_ranks() == 1) return;
     if (shape.experts == 0) {
         e.refuse_expert_parallel();
         return;
@@ -53,7 +52,12 @@ void experts(Expression& e, const TransformerShape& shape, core::Value& parallel
     if (plan.effective_shard_degree() % plan.layout.expert != 0)
         e.refuse("expert_parallel", std::to_string(plan.layout.expert),
                  "its experts take ranks over which parameters are sharded", "set sharding = \"parameters\"");
-    parallelism["expert_parallel_degree"] = plan.layout.expert;
+    if (plan.layout.expert > 1 && plan.layout.expert_tensor() > 1)
+        e.refuse(
+            "expert_parallel", std::to_string(plan.layout.expert),
+            "experts that it spreads over ranks are not divided over tensor ranks",
+            "set expert_tensor_parallel = 1, with a multiple of tensor_parallel, or tensor_parallel = 1");
+    parallelism["expert_parallel_degree"] = plan.layout.expert_ranks();
 }
 
 void pipeline(Expression& e, core::Value& parallelism) {

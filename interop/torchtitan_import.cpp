@@ -33,16 +33,17 @@ void read_degrees(const core::Value& document, schedule::Plan& plan, core::Diagn
                         .cp = degree("cp"),
                         .tp = degree("tp")};
     plan.layout.pipeline = degree("pp");
-    plan.layout.expert = degree("ep");
+    const int experts = degree("ep");
     degrees.finish();
     const int shards = take_mesh(mesh, plan.layout);
-    if (plan.layout.expert > 1 && (plan.layout.tensor > 1 || shards % plan.layout.expert != 0))
-        degrees.error(
-            "ep",
-            fmt::format("ep = {} borrows ranks of tensor parallelism: a plan's experts are spread over "
-                        "the data axis",
-                        plan.layout.expert),
-            "set tp = 1 and dp_shard to a multiple of ep");
+    // Experts over ranks are whole on tensor ranks; on their own ranks they are divided over these.
+    const int tensor_ranks = experts > 1 ? 1 : plan.layout.tensor;
+    if (!schedule::spread_experts(plan.layout, experts, tensor_ranks) || shards % plan.layout.expert != 0)
+        degrees.error("ep",
+                      fmt::format("ep = {} takes a part of a tensor group, or of ranks that are not sharded: "
+                                  "a plan's experts are spread over whole tensor groups of sharded ranks",
+                                  experts),
+                      "set ep to a multiple of tp, and dp_shard to one of ep / tp");
     if (shards == 1) return;
     const core::Value* reshards = document.find("reshards_after_forward");
     const bool gives_back = reshards && reshards->kind() == core::Value::Kind::boolean && reshards->boolean();

@@ -8,6 +8,7 @@
 #include "core/diagnostics.h"
 #include "schedule/pass/lower.h"
 #include "schedule/plan/partition.h"
+#include "schedule/plan/planned_graph.h"
 #include "sim/cost/contention.h"
 #include "sim/cost/framework/framework_lookup.h"
 #include "sim/cost/pricing.h"
@@ -112,12 +113,13 @@ std::optional<StragglerEffect> straggler_effect(const sim::Scenario& scenario, c
         plan.partition = std::move(*partition);
     const std::optional<schedule::Schedule> order = schedule::make_schedule(plan, diagnostics);
     if (!order) return std::nullopt;
+    const schedule::PlannedGraph graph(plan, scenario.graph);
     const sim::CostConstants constants;
     std::optional<sim::CostModels> costs =
-        sim::make_cost_models(scenario.graph, scenario.cluster, plan, diagnostics, constants);
+        sim::make_cost_models(*graph, scenario.cluster, plan, diagnostics, constants);
     if (!costs) return std::nullopt;
     schedule::Program lowered =
-        schedule::lower(plan, scenario.graph, *order, {.has_optimizer = !order->is_forward_only});
+        schedule::lower(plan, *graph, *order, {.has_optimizer = !order->is_forward_only});
     double instructions = 0;
     for (std::int32_t c : lowered.class_of_rank)
         instructions += double(lowered.classes[std::size_t(c)].instructions.size());

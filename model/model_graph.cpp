@@ -245,6 +245,7 @@ std::optional<core::Unsupported> expert_parallel_unsupported(const ModelGraph& g
 }
 
 std::string hash_of(const ModelGraph& graph) {
+    if (graph.has_whole_experts()) return graph.whole_experts_of;
     Fingerprint print;
     print.add(graph.family);
     for (std::int64_t n :

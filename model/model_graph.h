@@ -52,12 +52,14 @@ struct ModelGraph {
     std::int64_t vocabulary = 0;
     std::int64_t image_size = 0;  // vision
     SequencePart part;
+    std::string whole_experts_of;  // hash of the graph that with_whole_experts made this of; empty: none
     // Kernels launched beside the operators without work worth counting (data-dependent matching, sampling,
     // suppression of detectors), forward and backward.
     std::int64_t launches_per_sample = 0, launches_per_step = 0;
     std::vector<std::string> assumptions;  // facts that the source did not state
 
     std::int64_t first_token() const { return part.index * tokens_per_sample; }  // in the sequence
+    bool has_whole_experts() const { return !whole_experts_of.empty(); }
     std::int64_t sequence_tokens() const { return part.count * tokens_per_sample; }
 
     const Tensor& tensor(TensorId id) const { return tensors[id]; }
@@ -96,7 +98,7 @@ std::optional<core::Unsupported> context_parallel_unsupported(const ModelGraph& 
 // Why the experts cannot be spread over this many ranks.
 std::optional<core::Unsupported> expert_parallel_unsupported(const ModelGraph& graph, int degree);
 // Stable structural hash (names, kinds, shapes, edges, attributes), 16 hexadecimal digits: plans carry it and
-// are refused for another graph.
+// are refused for another graph. The same for a graph with whole experts as for the one it was made of.
 std::string hash_of(const ModelGraph& graph);
 // Broken graph (cycle, dangling tensor, units that do not cover, shape that contradicts its operator) is a
 // broken promise of a builder: core::InternalError.

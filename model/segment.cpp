@@ -10,7 +10,7 @@ namespace model {
 namespace {
 
 // Why an operator cannot work on a segment of the sequence alone.
-std::optional<core::Unsupported> segment_unsupported(const Operator& op) {
+std::optional<core::Unsupported> segment_unsupported(const ModelGraph& graph, const Operator& op) {
     switch (op.kind) {
         case OperatorKind::input:
         case OperatorKind::embedding:
@@ -47,6 +47,9 @@ std::optional<core::Unsupported> segment_unsupported(const Operator& op) {
                     fmt::format("the attention of {} has scores of its own kind", op.name)};
             return std::nullopt;
         }
+        case OperatorKind::reshape:
+            if (graph.tensor(op.inputs[0]).shape == graph.tensor(op.output).shape) return std::nullopt;
+            break;
         case OperatorKind::prepend_token:
         case OperatorKind::batch_norm:
         case OperatorKind::conv2d:
@@ -64,17 +67,14 @@ std::optional<core::Unsupported> segment_unsupported(const Operator& op) {
         case OperatorKind::normalization:
         case OperatorKind::reduce:
         case OperatorKind::concat:
-        case OperatorKind::reshape:
         case OperatorKind::permute:
         case OperatorKind::slice:
         case OperatorKind::gather:
         case OperatorKind::pooling:
         case OperatorKind::convolution:
-        case OperatorKind::unknown:
-            return core::Unsupported{
-                fmt::format("{} ({}) does not work token by token", op.name, name_of(op.kind))};
+        case OperatorKind::unknown: break;
     }
-    throw core::InternalError("broken promise: every operator kind works on segments or refuses them");
+    return core::Unsupported{fmt::format("{} ({}) does not work token by token", op.name, name_of(op.kind))};
 }
 
 // Rows of a tensor per token: routed tokens have as many as the experts that a token chooses.
@@ -92,7 +92,7 @@ std::optional<core::Unsupported> segments_unsupported(const ModelGraph& graph, i
     if (graph.encoder_tokens_per_sample > 0)
         return core::Unsupported{"it has an encoder's sequence and a decoder's"};
     for (const Operator& op : graph.operators)
-        if (std::optional<core::Unsupported> unsupported = segment_unsupported(op)) return unsupported;
+        if (std::optional<core::Unsupported> unsupported = segment_unsupported(graph, op)) return unsupported;
     for (const Tensor& tensor : graph.tensors) {
         const Operator& producer = graph.op(tensor.producer);
         if (producer.kind != OperatorKind::cross_entropy &&

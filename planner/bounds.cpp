@@ -132,8 +132,16 @@ Bounds::Bounds(const cluster::Cluster& cluster, OrderCollection& orders, StageCo
 Bounds::~Bounds() = default;
 
 Bounds::LayoutKey Bounds::layout_key(const schedule::Plan& plan) {
-    return {plan.layout.tensor, plan.layout.pipeline, plan.layout.data,           plan.layout.context,
-            plan.layout.expert, plan.tensor_overlap,  plan.context_communication, plan.gradient_bucket.value};
+    const schedule::ParallelLayout& l = plan.layout;
+    return {l.tensor,
+            l.pipeline,
+            l.data,
+            l.context,
+            l.expert,
+            l.expert_tensor(),
+            plan.tensor_overlap,
+            plan.context_communication,
+            plan.gradient_bucket.value};
 }
 
 Bounds::Caches& Bounds::caches_of(const schedule::Plan& plan) {

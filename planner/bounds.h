@@ -255,7 +255,7 @@ private:
     std::unique_ptr<sim::KnownCandidates> own_known_;
     sim::KnownCandidates& known_;
     // Degrees, the pieces of products and the bytes of a bucket.
-    using LayoutKey = std::tuple<int, int, int, int, int, int, schedule::ContextCommunication, double>;
+    using LayoutKey = std::tuple<int, int, int, int, int, int, int, schedule::ContextCommunication, double>;
     static LayoutKey layout_key(const schedule::Plan& plan);
     std::map<LayoutKey, std::unique_ptr<Caches>> caches_;
     std::mutex outside_guard_;

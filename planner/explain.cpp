@@ -61,7 +61,8 @@ std::string describe(const schedule::Plan& plan) {
     std::string text =
         fmt::format("TP{} PP{} DP{}", plan.layout.tensor, plan.layout.pipeline, plan.layout.replicas());
     if (plan.layout.context > 1) text += " CP" + context_text(plan);
-    if (plan.layout.expert > 1) text += fmt::format(" EP{}", plan.layout.expert);
+    if (plan.layout.expert_ranks() > 1) text += fmt::format(" EP{}", plan.layout.expert_ranks());
+    if (plan.layout.spreads_experts_over_tensor()) text += " ETP1";
     if (plan.layout.pipeline > 1)
         text += fmt::format(" {}{}", schedule::schedule_label(plan.schedule),
                             plan.virtual_stages > 1 ? fmt::format(" x{}", plan.virtual_stages) : "");

@@ -10,7 +10,7 @@ int moving_parts(const schedule::Plan& plan) {
     const schedule::ParallelLayout& layout = plan.layout;
     int parts = 0;
     for (const bool is_used :
-         {layout.tensor > 1, layout.pipeline > 1, layout.context > 1, layout.expert > 1,
+         {layout.tensor > 1, layout.pipeline > 1, layout.context > 1, layout.expert_ranks() > 1,
           plan.virtual_stages > 1, plan.passes_per_micro_batch() > 1,
           plan.sharding != schedule::Sharding::none, plan.recompute != schedule::Recompute::none,
           plan.offload != schedule::Offload::none})

@@ -82,9 +82,7 @@ void add_modules(const Plan& plan, std::vector<Plan>& plans) {
     for (const schedule::RecomputeModule module : schedule::all_recompute_modules) {
         if (!plan.recompute_modules.has(module)) continue;
         Plan other = plan;
-        other.recompute_modules = {};
-        for (const schedule::RecomputeModule kept : schedule::all_recompute_modules)
-            if (kept != module && plan.recompute_modules.has(kept)) other.recompute_modules.add(kept);
+        other.recompute_modules = plan.recompute_modules.without(module);
         if (!other.recompute_modules.empty()) plans.push_back(std::move(other));
     }
 }

@@ -261,7 +261,7 @@ std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, 
             options.memory_only = !offloads;
             if (offloads) options.most_micro_batches = simulated_micro_batches(plan);
             const std::optional<sim::Evaluation> evaluation =
-                sim::evaluate(graph, target.cluster, plan, diagnostics, options);
+                sim::evaluate(stages.planned(plan), target.cluster, plan, diagnostics, options);
             if (evaluation && evaluation->fits && is_run(target, plan)) return plan;
         }
     }

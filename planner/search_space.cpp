@@ -5,6 +5,7 @@
 
 #include "core/index/integers.h"
 #include "model/segment.h"
+#include "model/whole_experts.h"
 #include "planner/context_communication.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/partition.h"
@@ -192,8 +193,8 @@ bool is_searched(const schedule::PipelineSchedule& schedule) {
 
 bool PlanLimits::allows(const schedule::ParallelLayout& layout) const {
     return takes(tensor, layout.tensor) && takes(pipeline, layout.pipeline) &&
-           takes(context, layout.context) && takes(expert, layout.expert) &&
-           takes(replicas, layout.replicas());
+           takes(context, layout.context) && takes(expert, layout.expert_ranks()) &&
+           takes(expert_tensor, layout.expert_tensor()) && takes(replicas, layout.replicas());
 }
 
 bool PlanLimits::allows(const schedule::Plan& plan) const {
@@ -207,7 +208,8 @@ void PlanLimits::keep_to_shape(const schedule::Plan& plan) {
     tensor = {plan.layout.tensor};
     pipeline = {plan.layout.pipeline};
     context = {plan.layout.context};
-    expert = {plan.layout.expert};
+    expert = {plan.layout.expert_ranks()};
+    expert_tensor = {plan.layout.expert_tensor()};
     micro_batch = {plan.micro_batch};
     tensor_overlap = {plan.tensor_overlap};
     context_communication = {plan.context_communication};
@@ -232,19 +234,27 @@ std::vector<schedule::Plan> plans_with_schedule(const model::ModelGraph& graph, 
 std::vector<schedule::ParallelLayout> legal_layouts(const model::ModelGraph& graph, int devices,
                                                     int global_batch) {
     std::vector<schedule::ParallelLayout> layouts;
+    std::optional<model::ModelGraph> whole;
+    if (!model::whole_experts_unsupported(graph)) whole = model::with_whole_experts(graph);
     for (int tensor : divisors(devices)) {
-        if (model::tensor_parallel_unsupported(graph, tensor)) continue;
+        const bool may_divide = !model::tensor_parallel_unsupported(graph, tensor);
+        const bool may_stay_whole =
+            tensor > 1 && whole && !model::tensor_parallel_unsupported(*whole, tensor);
+        if (!may_divide && !may_stay_whole) continue;
         for (int pipeline : divisors(devices / tensor)) {
             if (pipeline > core::count_of(graph.units)) continue;
-            const int data = devices / tensor / pipeline;
-            for (const int context : context_degrees(graph, data, global_batch))
-                for (const int expert : divisors(data))
-                    if (!model::expert_parallel_unsupported(graph, expert))
-                        layouts.push_back({.data = data,
-                                           .tensor = tensor,
-                                           .pipeline = pipeline,
-                                           .context = context,
-                                           .expert = expert});
+            schedule::ParallelLayout layout{
+                .data = devices / tensor / pipeline, .tensor = tensor, .pipeline = pipeline};
+            for (const int context : context_degrees(graph, layout.data, global_batch))
+                for (const int expert : divisors(layout.data))
+                    for (const bool is_whole : {false, true}) {
+                        if (!(is_whole ? may_stay_whole : may_divide)) continue;
+                        layout.context = context;
+                        layout.expert = expert;
+                        layout.has_whole_experts = is_whole;
+                        if (!model::expert_parallel_unsupported(graph, layout.expert_ranks()))
+                            layouts.push_back(layout);
+                    }
         }
     }
     return layouts;
@@ -290,6 +300,7 @@ void for_each_legal_plan(const model::ModelGraph& graph, const cluster::Cluster&
             plan.micro_batches = per_replica / micro_batch;
             plan.sequence_parallel = runnable.has_sequence_parallelism && layout.tensor > 1 &&
                                      divides_tokens(graph, layout, micro_batch);
+            if (layout.spreads_experts_over_tensor() && !plan.sequence_parallel) continue;
             const std::vector<int> segments =
                 layout.pipeline > 1 ? segment_counts(graph, plan, cuts) : std::vector<int>();
             for (const PassChoice& pass : passes) {
@@ -372,24 +383,12 @@ schedule::Plan as_framework_runs(schedule::Plan base) {
     return base;
 }
 
-std::span<const SearchStep> search_steps() {
-    using schedule::Plan;
-    static constexpr SearchStep steps[] = {
-        {"tensor_parallel", [](const Plan& plan) { return plan.layout.tensor; }, true},
-        {"pipeline_parallel", [](const Plan& plan) { return plan.layout.pipeline; }, true},
-        {"context_parallel", [](const Plan& plan) { return plan.layout.context; }},
-        {"expert_parallel", [](const Plan& plan) { return plan.layout.expert; }},
-        {"micro_batch", [](const Plan& plan) { return plan.micro_batch; }},
-        {"tensor_overlap", [](const Plan& plan) { return plan.tensor_overlap; }},
-    };
-    return steps;
-}
-
 std::vector<std::string> covered_axes(bool covers_partitions) {
     std::vector<std::string> axes = {
         "nodes",          "data_parallel",    "tensor_parallel", "pipeline_parallel",
-        "virtual_stages", "context_parallel", "expert_parallel", "schedule",
-        "segments",       "sharding",         "recompute",       "micro_batch"};
+        "virtual_stages", "context_parallel", "expert_parallel", "expert_tensor_parallel",
+        "schedule",       "segments",         "sharding",        "recompute",
+        "micro_batch"};
     if (covers_partitions) axes.push_back("partition");
     return axes;
 }

@@ -24,6 +24,7 @@ bool is_searched(const schedule::PipelineSchedule& schedule);
 // Values that plans are kept to, by axis; without any, an axis is free.
 struct PlanLimits {
     std::vector<int> tensor = {}, pipeline = {}, context = {}, expert = {}, micro_batch = {};
+    std::vector<int> expert_tensor = {};   // ranks that divide each expert
     std::vector<int> tensor_overlap = {};  // of plans with tensor parallelism; without any: that of the base
     std::vector<schedule::ContextCommunication> context_communication = {};  // with context parallelism
     std::vector<int> replicas = {};                                          // that work on different samples
@@ -67,7 +68,8 @@ struct SpaceRequest {
 //   or the batch is no multiple of data: parts of at least 1,024 tokens, whose keys and values are gathered,
 //   or whose heads are exchanged where they divide and that moves at most twice as much, or where it is
 //   asked for or all that is run (not with recompute selective); expert, a divisor of data that divides the
-//   experts of mixtures; schedules of the registry that train with one copy of the weights, with every number
+//   experts of mixtures, or with sequence parallelism the tensor degree times such a divisor: whole experts
+//   on tensor ranks; schedules of the registry that train with one copy of the weights, with every number
 //   of virtual stages they allow, those of segments of sequences with each number of `segment_counts`; one
 //   pipeline stage has one schedule; sharding none, optimizer, gradients and parameters over all replicas,
 //   and hybrid over the replicas of one node where these are fewer; recompute none, selective where attention
@@ -103,14 +105,6 @@ std::vector<schedule::Plan> plans_with_schedule(const model::ModelGraph& graph, 
 // and experts, that `legal_plans` visits.
 std::vector<schedule::ParallelLayout> legal_layouts(const model::ModelGraph& graph, int devices,
                                                     int global_batch);
-
-// An axis of numbers along which a search goes from plan to plan, and where a plan lies on it.
-struct SearchStep {
-    std::string_view name;  // in the words of the plan file
-    int (*of)(const schedule::Plan& plan);
-    bool trades = false;  // more of it for less of another of these, with as many replicas
-};
-std::span<const SearchStep> search_steps();
 
 // What a search varies, in the words of the plan file, and whether it looked at other partitions than the one
 // that balances stages.

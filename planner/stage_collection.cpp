@@ -6,6 +6,7 @@
 #include "core/diagnostics.h"
 #include "core/index/integers.h"
 #include "model/segment.h"
+#include "model/whole_experts.h"
 #include "schedule/pass/recompute.h"
 #include "schedule/pass/stage_recipes.h"
 
@@ -23,6 +24,7 @@ StageCollection::StageCollection(const model::ModelGraph& graph, const cluster::
       constants_(constants),
       repetition_(graph),
       tied_(model::tied_parameters(graph)) {
+    if (!model::whole_experts_unsupported(graph)) with_whole_experts_ = model::with_whole_experts(graph);
     for (const model::Unit& unit : graph.units) {
         const model::OperatorRange first = repetition_.first_like(unit.operators);
         unit_like_.push_back(first);
@@ -45,9 +47,10 @@ schedule::Plan with_recomputation(schedule::Plan plan, schedule::Recompute recom
 
 StageCollection::Shape& StageCollection::shape_of(const schedule::Plan& plan) {
     const std::lock_guard lock(guard_);
-    std::unique_ptr<Shape>& shape = shapes_[{
-        plan.layout.tensor, plan.layout.context, plan.layout.expert, plan.micro_batch,
-        recomputation_key(plan), plan.sequence_parallel, plan.tensor_overlap, plan.context_communication}];
+    std::unique_ptr<Shape>& shape =
+        shapes_[{plan.layout.tensor, plan.layout.context, plan.layout.expert, plan.layout.expert_tensor(),
+                 plan.micro_batch, recomputation_key(plan), plan.sequence_parallel, plan.tensor_overlap,
+                 plan.context_communication}];
     if (!shape) shape = std::make_unique<Shape>();
     return *shape;
 }
@@ -139,9 +142,10 @@ const std::vector<model::OperatorRange>* StageCollection::stages(const schedule:
 
 const model::ModelGraph& StageCollection::graph_of(const schedule::Plan& plan, int segment) {
     const int count = plan.passes_per_micro_batch();
-    if (count == 1) return graph_;
+    const model::ModelGraph& whole = planned(plan);
+    if (count == 1) return whole;
     const std::lock_guard lock(guard_);
-    return segment_graphs_.try_emplace(count, graph_, count).first->second[segment];
+    return segment_graphs_.try_emplace({&whole, count}, whole, count).first->second[segment];
 }
 
 StageCollection::Prices& StageCollection::prices_of(Shape& shape, const schedule::Plan& plan) {

@@ -110,6 +110,10 @@ public:
     // The first run of operators of the model that costs what this one does.
     model::OperatorRange first_like(model::OperatorRange stage) { return repetition_.first_like(stage); }
     model::Repetition& repetition() { return repetition_; }
+    // The model as the plan lays it out (schedule::PlannedGraph). It lives as long as the collection.
+    const model::ModelGraph& planned(const schedule::Plan& plan) const {
+        return plan.layout.spreads_experts_over_tensor() ? *with_whole_experts_ : graph_;
+    }
     // Of the device; null where it has none for the model. They live as long as the collection.
     const sim::ComputeCost* prices(const schedule::Plan& plan, int segment = 0);
     // Bytes of the tensors that cross a boundary between two units, the fewest of any; zero when there is
@@ -238,7 +242,7 @@ private:
     const std::vector<model::OperatorRange>* stages(Shape& shape, const schedule::Plan& plan);
     const sim::ComputeCost* compute_cost(Shape& shape, const schedule::Plan& plan, int segment);
     const Passes& passes(Shape& shape, const schedule::Plan& plan, model::OperatorRange unit, int segment);
-    // The model of one segment of a sequence.
+    // Of one segment of a sequence.
     const model::ModelGraph& graph_of(const schedule::Plan& plan, int segment);
     // It takes the lock of the shape, as those before do not.
     std::vector<RankActivations> activations(Shape& shape, const schedule::Plan& plan,
@@ -248,6 +252,7 @@ private:
                                                    model::OperatorRange stage, int segment);
 
     const model::ModelGraph& graph_;
+    std::optional<model::ModelGraph> with_whole_experts_;
     const cluster::DeviceSpec& device_;
     sim::CostConstants constants_;
     model::Repetition repetition_;
@@ -259,14 +264,15 @@ private:
         double all = 0, experts = 0;
     };
     std::map<std::pair<std::int32_t, std::int32_t>, ParameterCount> parameter_counts_;
-    std::map<int, model::SegmentGraphs> segment_graphs_;  // by their number
-    // By tensor and expert degree, sequence parallelism, whether parameters are sharded, the bytes of a
-    // bucket, and operators.
-    std::map<std::tuple<int, int, bool, bool, double, std::int32_t, std::int32_t>, std::vector<Bucket>>
+    std::map<std::pair<const model::ModelGraph*, int>, model::SegmentGraphs>
+        segment_graphs_;  // by their number
+    // By tensor degree, expert degree, and ranks that divide an expert, sequence parallelism, whether
+    // parameters are sharded, the bytes of a bucket, and operators.
+    std::map<std::tuple<int, int, int, bool, bool, double, std::int32_t, std::int32_t>, std::vector<Bucket>>
         buckets_;
-    // tensor, context, expert, micro_batch, recompute, sequence_parallel, tensor_overlap
+    // tensor, context, expert, expert tensor, micro_batch, recompute, sequence_parallel, tensor_overlap
     using ShapeKey =
-        std::tuple<int, int, int, int, RecomputationKey, bool, int, schedule::ContextCommunication>;
+        std::tuple<int, int, int, int, int, RecomputationKey, bool, int, schedule::ContextCommunication>;
     std::map<ShapeKey, std::unique_ptr<Shape>> shapes_;
 };
 

@@ -191,7 +191,7 @@ std::vector<schedule::StateElements> StageCollection::state_elements(
     for (int s = 0; s < order.stages; ++s) mine[schedule::rank_of_stage(order, s)].push_back(ranges[s]);
     std::vector<schedule::StateElements> elements;
     for (const std::vector<model::OperatorRange>& of_rank : mine)
-        elements.push_back(schedule::state_elements(graph_, of_rank, plan));
+        elements.push_back(schedule::state_elements(planned(plan), of_rank, plan));
     return elements;
 }
 
@@ -223,7 +223,7 @@ const std::vector<StageCollection::Bucket>& StageCollection::buckets(const sched
     const model::OperatorRange like = repetition_.first_like(stage);
     const std::lock_guard lock(guard_);
     const auto [entry, is_new] = buckets_.try_emplace(
-        {plan.layout.tensor, plan.layout.expert, plan.sequence_parallel,
+        {plan.layout.tensor, plan.layout.expert, plan.layout.expert_tensor(), plan.sequence_parallel,
          plan.shards(schedule::Sharding::parameters), plan.gradient_bucket.value, like.begin, like.end});
     if (!is_new) return entry->second;
     std::vector<schedule::StageInfo> stages;
@@ -237,7 +237,8 @@ const std::vector<StageCollection::Bucket>& StageCollection::buckets(const sched
     add(like.begin, like.end, 0);
     add(like.end, static_cast<std::int32_t>(graph_.operators.size()), 1);
     std::map<std::pair<std::int64_t, bool>, int> counts;
-    for (const schedule::ParameterBucket& bucket : schedule::buckets_of_rank(graph_, plan, stages, 0).buckets)
+    for (const schedule::ParameterBucket& bucket :
+         schedule::buckets_of_rank(planned(plan), plan, stages, 0).buckets)
         if (bucket.tied_ranks.empty()) ++counts[{bucket.elements, bucket.is_expert}];
     for (const auto& [what, count] : counts) entry->second.push_back({what.first, what.second, count});
     return entry->second;
@@ -247,7 +248,7 @@ double StageCollection::largest_parameter(const schedule::Plan& plan) const {
     const model::CostContext context = plan.cost_context();
     std::int64_t largest = 0;
     for (const std::int32_t i : core::indices(graph_.parameters))
-        largest = std::max(largest, model::parameter_elements(graph_, model::ParameterId(i), context));
+        largest = std::max(largest, model::parameter_elements(planned(plan), model::ParameterId(i), context));
     return double(largest);
 }
 

@@ -10,6 +10,7 @@
 #include "core/index/integers.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/partition.h"
+#include "schedule/plan/planned_graph.h"
 #include "sim/cost/collective/library.h"
 #include "sim/cost/contention.h"
 #include "sim/cost/framework/framework_catalogue.h"
@@ -201,10 +202,12 @@ std::vector<std::string> run_as_the_framework_does(schedule::Plan& plan, const F
 
 }  // namespace
 
-std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster::Cluster& cluster,
+std::optional<Evaluation> evaluate(const model::ModelGraph& model, const cluster::Cluster& cluster,
                                    const schedule::Plan& given_plan, core::Diagnostics& diagnostics,
                                    const EvaluateOptions& options) {
     schedule::Plan plan = given_plan;
+    const schedule::PlannedGraph planned(plan, model);
+    const model::ModelGraph& graph = *planned;
     const std::size_t errors_before = diagnostics.error_count();
     check_framework(plan.framework, diagnostics);
     if (diagnostics.error_count() > errors_before) return std::nullopt;
@@ -278,9 +281,10 @@ std::optional<schedule::Partition> complete_partition(const schedule::Plan& plan
                                                       const cluster::Cluster& cluster,
                                                       const CostConstants& constants) {
     if (!plan.partition.first_units.empty()) return plan.partition;
+    const schedule::PlannedGraph planned(plan, graph);
     core::Diagnostics unpriced;
-    std::optional<CostModels> costs = make_cost_models(graph, cluster, plan, unpriced, constants);
-    return complete_partition(plan, graph, cluster, costs ? &*costs : nullptr, constants);
+    std::optional<CostModels> costs = make_cost_models(*planned, cluster, plan, unpriced, constants);
+    return complete_partition(plan, *planned, cluster, costs ? &*costs : nullptr, constants);
 }
 
 core::Value to_value(const Evaluation& evaluation, const model::ModelGraph& graph,

@@ -36,7 +36,9 @@ core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const pl
     row["data_parallel"] = plan.layout.replicas();
     row["sharding"] = schedule::name_of(plan.sharding);
     row["shard_degree"] = plan.effective_shard_degree();
-    row["expert_parallel"] = plan.layout.expert;
+    row["expert_parallel"] = plan.layout.expert_ranks();
+    if (plan.layout.spreads_experts_over_tensor())
+        row["expert_tensor_parallel"] = plan.layout.expert_tensor();
     row["context_parallel"] = plan.layout.context;
     if (plan.layout.context > 1) row["context_communication"] = schedule::name_of(plan.context_communication);
     row["sequence_parallel"] = plan.has_sequence_parallelism();
@@ -51,7 +53,7 @@ core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const pl
     if (plan.passes_per_micro_batch() > 1) row["segments"] = plan.passes_per_micro_batch();
     row["recompute"] = schedule::name_of(plan.recompute);
     if (plan.recompute_layers > 0) row["recompute_layers"] = plan.recompute_layers;
-    if (plan.recompute == schedule::Recompute::selective && !plan.runs_cores_again_alone())
+    if (plan.runs_chosen_modules_again())
         row["recompute_modules"] = schedule::names_of(plan.recompute_modules);
     row["offload"] = schedule::name_of(plan.offload);
     if (plan.offload != schedule::Offload::none)
@@ -164,12 +166,16 @@ Shown shown_of(const std::vector<TableRow>& rows, const Request& request) {
     for (const TableRow& row : rows) {
         const schedule::Plan& plan = row.ranked->plan;
         shown.context = shown.context || plan.layout.context > 1;
-        shown.experts = shown.experts || plan.layout.expert > 1;
+        shown.experts = shown.experts || plan.layout.expert_ranks() > 1;
         shown.pieces = shown.pieces || plan.tensor_overlap > 1;
         shown.offload = shown.offload || plan.offload != schedule::Offload::none;
         shown.precision = shown.precision || plan.precision.compute != first.compute;
     }
     return shown;
+}
+
+std::string experts_text(const schedule::ParallelLayout& layout) {
+    return fmt::format("{}{}", layout.expert_ranks(), layout.spreads_experts_over_tensor() ? " whole" : "");
 }
 
 std::vector<std::string> cells_of(const TableRow& row, const Shown& shown) {
@@ -187,7 +193,7 @@ std::vector<std::string> cells_of(const TableRow& row, const Shown& shown) {
             fmt::format("{}", layout.pipeline),
             fmt::format("{}", layout.replicas()),
             when(shown.context, planner::context_text(plan)),
-            when(shown.experts, layout.expert),
+            when(shown.experts, experts_text(layout)),
             when(shown.pieces, plan.tensor_overlap),
             schedule_text(plan),
             fmt::format("{} x {}", plan.micro_batch, plan.micro_batches),

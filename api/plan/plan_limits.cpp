@@ -83,6 +83,7 @@ const std::vector<std::string>& limit_option_names() {
                                                    "--dp",
                                                    "--cp",
                                                    "--ep",
+                                                   "--etp",
                                                    "--schedule",
                                                    "--precision",
                                                    "--recompute",
@@ -116,6 +117,7 @@ LimitOptions read_limits(Options& options) {
     plans.replicas = numbers(options, "--dp");
     plans.context = numbers(options, "--cp");
     plans.expert = numbers(options, "--ep");
+    plans.expert_tensor = numbers(options, "--etp");
     plans.micro_batch = numbers(options, "--micro-batch");
     plans.tensor_overlap = numbers(options, "--tensor-overlap", schedule::most_pieces);
     plans.context_communication = words(options, "--context-communication", schedule::context_communications);

@@ -77,10 +77,10 @@ private:
     }
     bool takes_layout(const schedule::Plan& plan) {
         const schedule::ParallelLayout& l = plan.layout;
-        const auto [entry, is_new] =
-            layouts_.try_emplace({l.tensor, l.pipeline, l.context, l.expert, plan.effective_shard_degree(),
-                                  core::position_of(plan.sharding), plan.has_sequence_parallelism(),
-                                  plan.tensor_overlap > 1, core::position_of(plan.context_communication)});
+        const auto [entry, is_new] = layouts_.try_emplace(
+            {l.tensor, l.pipeline, l.context, l.expert, l.expert_tensor(), plan.effective_shard_degree(),
+             core::position_of(plan.sharding), plan.has_sequence_parallelism(), plan.tensor_overlap > 1,
+             core::position_of(plan.context_communication)});
         if (!is_new) return entry->second;
         schedule::Plan probe = plan;
         probe.schedule = schedule::Plan().schedule;
@@ -106,7 +106,7 @@ private:
              std::array{core::position_of(plan.recompute), int{plan.recompute_layers > 0},
                         plan.recompute_modules.bits()},
              core::position_of(plan.sharding), plan.virtual_stages > 1, l.tensor > 1, l.pipeline > 1,
-             l.data > 1, l.context > 1, l.expert > 1, plan.tensor_overlap > 1});
+             l.data > 1, l.context > 1, l.expert_ranks() > 1, plan.tensor_overlap > 1});
         if (!is_new) return entry->second;
         Keys keys = refused_keys(divided(plan));
         keys.erase("plan.partition");
@@ -117,7 +117,7 @@ private:
     Runner runner_;
     interop::ExportSource source_;
     std::map<int, std::optional<schedule::Partition>> only_;
-    std::map<std::tuple<int, int, int, int, int, std::size_t, bool, bool, bool>, bool> layouts_;
+    std::map<std::tuple<int, int, int, int, int, int, std::size_t, bool, bool, std::size_t>, bool> layouts_;
     std::map<schedule::Plan::OrderKey, bool> schedules_;
     std::map<
         std::tuple<std::string, std::array<int, 3>, std::size_t, bool, bool, bool, bool, bool, bool, bool>,

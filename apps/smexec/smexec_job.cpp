@@ -23,6 +23,7 @@
 #include "schedule/pass/lower.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/explicit_order.h"
+#include "schedule/plan/planned_graph.h"
 #include "schedule/program/exchange_signature.h"
 #include "schedule/verify.h"
 #include "sim/evaluate.h"
@@ -184,6 +185,8 @@ void emulate(ExecutionJob& job, core::DataType type) {
 bool lower_plan(sim::Scenario& scenario, const cluster::Cluster& here, schedule::Program& program,
                 std::vector<std::string>& remarks, core::Diagnostics& diagnostics) {
     schedule::Plan& plan = scenario.file.plan;
+    if (plan.layout.spreads_experts_over_tensor())
+        scenario.graph = *schedule::PlannedGraph(plan, scenario.graph);
     const model::ModelGraph& graph = scenario.graph;
     if (plan.partition.first_units.empty())
         if (std::optional<schedule::Partition> partition =

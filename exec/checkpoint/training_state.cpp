@@ -220,7 +220,7 @@ std::string degrees_in_words(const schedule::Plan& plan) {
     std::string text = fmt::format("pipeline {} x data {} x tensor {}", plan.layout.pipeline,
                                    plan.layout.replicas(), plan.layout.tensor);
     if (plan.layout.context > 1) text += fmt::format(" x context {}", plan.layout.context);
-    if (plan.layout.expert > 1) text += fmt::format(", experts over {}", plan.layout.expert);
+    if (plan.layout.expert_ranks() > 1) text += fmt::format(", experts over {}", plan.layout.expert_ranks());
     return text + fmt::format(", sharding {}", schedule::name_of(plan.sharding));
 }
 

@@ -66,6 +66,9 @@ public:
                                           const Operands& operands) const override {
         return of(*operands.place).expert_rows(dispatch, operands);
     }
+    void choices(model::OperatorId router, const Operands& operands, TensorView all) const override {
+        of(*operands.place).choices(router, operands, all);
+    }
     void pack_keys(model::OperatorId attention, ConstTensorView packed, TensorView piece) const override {
         by_segment_[0]->pack_keys(attention, packed, piece);
     }  // all are of one size

@@ -32,7 +32,7 @@ std::vector<float> logit_gradients(const MixtureTask& task, const Operands& x, c
             if (of_all) chosen = of_all[e];
             else chosen = routing.chosen[e];
             balance[e] = static_cast<float>(x.place->loss_weight * task.attributes.auxiliary_loss * experts *
-                                            chosen / copies / tokens);
+                                            chosen / copies / (task.ranks_of_loss * tokens));
         }
     }
     std::vector<float> gradients(tokens * experts);

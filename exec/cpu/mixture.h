@@ -28,6 +28,7 @@ struct MixtureTask {
     // Ranks that divide the tokens of a micro-batch. With more than one, the router's saved context holds the
     // choices of all of them, in fp32.
     int ranks = 1;
+    int ranks_of_loss = 1;  // of these, those that share its loss (model::parts_of_loss)
 };
 
 void router(const MixtureTask& task, const Operands& x);

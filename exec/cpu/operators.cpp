@@ -111,7 +111,8 @@ void Operators::choices(model::OperatorId id, const Operands& x, TensorView all)
 
 MixtureTask Operators::mixture_of(const model::Operator& o) const {
     return {o.attributes, model::mixture_shape(graph_, o, context_),
-            !o.in_parallel_region || tensor_rank_ == 0, context_.context_parallel};
+            !o.in_parallel_region || tensor_rank_ == 0, model::parts_of_tokens(o, context_),
+            model::parts_of_loss(o, context_)};
 }
 
 std::uint64_t Operators::random_key(model::OperatorId id, const MicroBatchPosition& place,
@@ -176,6 +177,7 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
     switch (o.kind) {
         case OperatorKind::input:
         case OperatorKind::flatten:
+        case OperatorKind::reshape:
         case OperatorKind::parallel_enter:
         case OperatorKind::parallel_exit: return;  // views, or performed by a collective
         case OperatorKind::embedding: embedding(o, x); return;
@@ -305,7 +307,6 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
         case OperatorKind::normalization:
         case OperatorKind::reduce:
         case OperatorKind::concat:
-        case OperatorKind::reshape:
         case OperatorKind::permute:
         case OperatorKind::slice:
         case OperatorKind::gather:
@@ -422,6 +423,7 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, ConstTen
         case OperatorKind::cross_entropy: cross_entropy_backward(o, x, *dy, dx[0].floats()); return;
         // Views, or performed by a collective.
         case OperatorKind::flatten:
+        case OperatorKind::reshape:
         case OperatorKind::parallel_enter:
         case OperatorKind::parallel_exit: return;
         // Both gradients are added above.
@@ -439,7 +441,6 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, ConstTen
         case OperatorKind::normalization:
         case OperatorKind::reduce:
         case OperatorKind::concat:
-        case OperatorKind::reshape:
         case OperatorKind::permute:
         case OperatorKind::slice:
         case OperatorKind::gather:
@@ -528,6 +529,7 @@ void Operators::backward_weight(model::OperatorId id, const Operands& x, ConstTe
         case OperatorKind::max_pool:
         case OperatorKind::average_pool:
         case OperatorKind::flatten:
+        case OperatorKind::reshape:
         case OperatorKind::transpose:
         case OperatorKind::merge_patches:
         case OperatorKind::average_tokens:
@@ -545,7 +547,6 @@ void Operators::backward_weight(model::OperatorId id, const Operands& x, ConstTe
         case OperatorKind::normalization:
         case OperatorKind::reduce:
         case OperatorKind::concat:
-        case OperatorKind::reshape:
         case OperatorKind::permute:
         case OperatorKind::slice:
         case OperatorKind::gather:

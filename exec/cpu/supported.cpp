@@ -42,6 +42,7 @@ bool has_kernel(OperatorKind kind) {
         case OperatorKind::max_pool:
         case OperatorKind::average_pool:
         case OperatorKind::flatten:
+        case OperatorKind::reshape:
         case OperatorKind::transpose:
         case OperatorKind::average_tokens:
         case OperatorKind::select_first_token:
@@ -62,7 +63,6 @@ bool has_kernel(OperatorKind kind) {
         case OperatorKind::normalization:
         case OperatorKind::reduce:
         case OperatorKind::concat:
-        case OperatorKind::reshape:
         case OperatorKind::permute:
         case OperatorKind::slice:
         case OperatorKind::gather:

@@ -110,7 +110,7 @@ std::vector<KernelChoice> CudaBackend::kernel_choices() const {
                                 program_.plan.schedule)});
     else if (settings_.captures_steps && plan_ && plan_->fetched > 0)
         all.insert({"captured step", "",
-                    program_.plan.layout.expert > 1
+                    program_.plan.layout.expert_ranks() > 1
                         ? "the step is not captured: how many routed tokens ranks exchange is asked of the "
                           "device in every step"
                         : "the step is not captured: how many routed tokens an expert gets is asked of the "

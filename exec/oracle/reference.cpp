@@ -147,6 +147,7 @@ double run_micro_batch(const model::ModelGraph& graph, const schedule::Plan& pla
     oracle::Context context{graph, plan.micro_batch, {}, {}, {}, &parameters, &gradients, {}, weight};
     context.router = router;
     context.parts = plan.layout.context;
+    if (plan.layout.spreads_experts_over_tensor()) context.row_parts = plan.layout.tensor;
     context.passes = schedule::passes_per_micro_batch(plan);
     context.values.resize(graph.tensors.size());
     context.gradients.resize(graph.tensors.size());

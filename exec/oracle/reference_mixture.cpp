@@ -34,6 +34,7 @@ public:
           hidden_(shape(op.inputs[0]).back()),
           passes_(context.passes),
           parts_(context.parts),
+          row_parts_(context.row_parts),
           a_sequence_(tokens_ / context.samples) {}
 
     void forward() {
@@ -113,12 +114,28 @@ private:
         const size_t half = token % a_sequence_ / (a_sequence_ / (2 * parts_));
         return std::min(half, 2 * parts_ - 1 - half);
     }
+    // Of the ranks that divide the rows of a pass and part, sample by sample, the one that has the token.
+    size_t row_part_of(size_t token) const {
+        if (row_parts_ == 1) return 0;
+        const size_t a_pass = a_sequence_ / passes_, rows = a_pass / parts_;
+        size_t row = token % a_pass;
+        if (parts_ > 1) {
+            const size_t a_half = a_sequence_ / (2 * parts_), half = token % a_sequence_ / a_half;
+            row = token % a_half + (half == part_of(token) ? 0 : a_half);
+        }
+        return (token / a_sequence_ * rows + row) / (tokens_ / a_sequence_ * rows / row_parts_);
+    }
+    // Tokens that are on one rank at once, and which of those a token is among.
+    size_t batches() const { return passes_ * parts_ * row_parts_; }
+    size_t batch_of(size_t token) const {
+        return (pass_of(token) * parts_ + part_of(token)) * row_parts_ + row_part_of(token);
+    }
 
     std::vector<Choice> choose(const Array& p) const {
         std::vector<Choice> choices(tokens_ * k_);
-        // [pass][part][expert]: capacity is of the tokens that a rank has at once, as Megatron-LM's is.
-        std::vector<double> all_places(passes_ * parts_ * experts_, 1e300);
-        const double even = static_cast<double>(tokens_ / (passes_ * parts_) * k_) / experts_;
+        // [batch][expert]: capacity is of the tokens that a rank has at once, as Megatron-LM's is.
+        std::vector<double> all_places(batches() * experts_, 1e300);
+        const double even = static_cast<double>(tokens_ / batches() * k_) / experts_;
         if (a_.capacity_factor > 0)
             std::fill(all_places.begin(), all_places.end(), std::ceil(a_.capacity_factor * even));
         for (size_t round = 0; round < k_; ++round)
@@ -133,7 +150,7 @@ private:
                         choice = {e, p[t * experts_ + e], false};
                 }
                 if (round + 1 == k_) weigh(choices, p, t, choice);
-                double& places = all_places[(pass_of(t) * parts_ + part_of(t)) * experts_ + choice.expert];
+                double& places = all_places[batch_of(t) * experts_ + choice.expert];
                 choice.is_kept = places >= 1;
                 places -= 1;
             }
@@ -284,7 +301,7 @@ private:
     const Operator& op_;
     const model::Attributes& a_;
     const size_t experts_, k_, tokens_, hidden_;
-    const size_t passes_, parts_, a_sequence_;
+    const size_t passes_, parts_, row_parts_, a_sequence_;
 };
 
 }  // namespace

@@ -447,6 +447,7 @@ void forward(Context& context, model::OperatorId id) {
     const size_t width = v.width();
     switch (op.kind) {
         case OperatorKind::flatten:
+        case OperatorKind::reshape:
         case OperatorKind::parallel_enter:
         case OperatorKind::parallel_exit: y = v.x(); return;
         case OperatorKind::embedding:
@@ -536,7 +537,6 @@ void forward(Context& context, model::OperatorId id) {
         case OperatorKind::normalization:
         case OperatorKind::reduce:
         case OperatorKind::concat:
-        case OperatorKind::reshape:
         case OperatorKind::permute:
         case OperatorKind::slice:
         case OperatorKind::gather:
@@ -577,6 +577,7 @@ void backward(Context& context, model::OperatorId id) {
         case OperatorKind::combine: mixture_backward(context, op); return;
         case OperatorKind::conv2d: convolution_backward(v, dy); return;
         case OperatorKind::flatten:
+        case OperatorKind::reshape:
         case OperatorKind::parallel_enter:
         case OperatorKind::parallel_exit:
         case OperatorKind::add:
@@ -635,7 +636,6 @@ void backward(Context& context, model::OperatorId id) {
         case OperatorKind::normalization:
         case OperatorKind::reduce:
         case OperatorKind::concat:
-        case OperatorKind::reshape:
         case OperatorKind::permute:
         case OperatorKind::slice:
         case OperatorKind::gather:

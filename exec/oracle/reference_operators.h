@@ -30,8 +30,8 @@ struct Context {
     bool is_training = true;  // false: nothing is dropped
     RouterMargins* router = nullptr;
     // How the plan divides sequences: over passes that follow each other, and over ranks in as many times two
-    // parts. Mixtures balance over what is together.
-    int passes = 1, parts = 1;
+    // parts, whose rows more ranks divide at mixtures. Mixtures balance over what is together.
+    int passes = 1, parts = 1, row_parts = 1;
 };
 
 void forward(Context& context, model::OperatorId op);

@@ -113,8 +113,7 @@ void RankExecutor::activation_collective(const Instruction& instruction) {
     if (instruction.collective == CollectiveKind::rotate) return rotate_keys(instruction, state, tag);
     if (instruction.collective == CollectiveKind::all_to_all)
         return exchange_routed_tokens(instruction, state, tag);
-    if (instruction.group == GroupKind::context && instruction.collective == CollectiveKind::all_reduce)
-        return sum_choices(instruction, state, tag);
+    if (instruction.group == GroupKind::tokens) return sum_choices(instruction, state, tag);
     if (model::gathers_keys(graph_.operators[instruction.operators.begin], context_))
         return instruction.collective == CollectiveKind::all_gather
                    ? gather_keys(instruction, state, tag)

@@ -91,7 +91,7 @@ void add_parallelism(Expression& e, PythonCall& model) {
     add_partition(e, model);
     if (plan.recompute != schedule::Recompute::none)
         model.with("recompute_granularity", schedule::name_of(plan.recompute));
-    if (plan.recompute == schedule::Recompute::selective && !plan.runs_cores_again_alone())
+    if (plan.runs_chosen_modules_again())
         model.with("recompute_modules", schedule::names_of(plan.recompute_modules));
     if (plan.recompute == schedule::Recompute::full) {
         const auto [method, layers] = megatron_full_recomputation(plan);

@@ -126,16 +126,22 @@ void read_recompute_modules(MegatronArguments& a, schedule::Plan& plan) {
     }
 }
 
+void read_experts(MegatronArguments& a, schedule::ParallelLayout& layout) {
+    const auto ranks = core::narrow<int>(a.positive("expert-model-parallel-size", 1));
+    // Megatron-LM's default is the degree of the rest of the model (megatron/training/arguments.py).
+    const auto of_an_expert = core::narrow<int>(a.positive("expert-tensor-parallel-size", layout.tensor));
+    if (schedule::spread_experts(layout, ranks, of_an_expert)) return;
+    a.error(
+        "expert-tensor-parallel-size",
+        fmt::format("--expert-tensor-parallel-size {} and --expert-model-parallel-size {} beside "
+                    "--tensor-model-parallel-size {}: a plan divides experts as the rest of the model, or "
+                    "spreads whole ones over all tensor ranks",
+                    of_an_expert, ranks, layout.tensor),
+        fmt::format("{}, or 1 with a multiple of {} for --expert-model-parallel-size", layout.tensor,
+                    layout.tensor));
+}
+
 void refuse_what_plans_lack(MegatronArguments& a) {
-    // Megatron-LM's default is the degree of the rest of the model too (megatron/training/arguments.py).
-    const std::int64_t tensor = a.positive("tensor-model-parallel-size", 1);
-    if (const std::int64_t of_experts = a.positive("expert-tensor-parallel-size", tensor);
-        of_experts != tensor)
-        a.error("expert-tensor-parallel-size",
-                fmt::format("--expert-tensor-parallel-size {} beside --tensor-model-parallel-size {}: a plan "
-                            "divides experts as the rest of the model",
-                            of_experts, tensor),
-                fmt::format("{}, or leave it out", tensor));
     for (const char* name : {"account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split",
                              "distribute-saved-activations", "exp-avg-dtype", "exp-avg-sq-dtype",
                              "hierarchical-context-parallel-sizes", "main-grads-dtype", "main-params-dtype",
@@ -195,7 +201,7 @@ std::optional<schedule::PlanFile> read_megatron(const std::string& text, const s
     plan.layout.data = static_cast<int>(place.processes() / replica);
     plan.micro_batch = static_cast<int>(options.micro_batch.value_or(a.positive("micro-batch-size", 1)));
     plan.layout.context = static_cast<int>(a.positive("context-parallel-size", 1));
-    plan.layout.expert = static_cast<int>(a.positive("expert-model-parallel-size", 1));
+    read_experts(a, plan.layout);
     if (plan.layout.data % plan.layout.context != 0) {
         a.error("context-parallel-size",
                 fmt::format("{} ranks of the data axis are no multiple of it", plan.layout.data),

@@ -97,7 +97,10 @@ std::vector<MegatronField> megatron_parallelism(const schedule::Plan& plan) {
         fields.emplace_back("context_parallel_size", plan.layout.context);
         fields.emplace_back("cp_comm_type", context_words_of_megatron(plan.context_communication));
     }
-    if (plan.layout.expert > 1) fields.emplace_back("expert_model_parallel_size", plan.layout.expert);
+    if (plan.layout.expert_ranks() > 1)
+        fields.emplace_back("expert_model_parallel_size", plan.layout.expert_ranks());
+    if (plan.layout.spreads_experts_over_tensor())
+        fields.emplace_back("expert_tensor_parallel_size", plan.layout.expert_tensor());
     return fields;
 }
 

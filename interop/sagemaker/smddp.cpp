@@ -50,7 +50,7 @@ void leave_rest_to_script(Expression& e) {
         e.leave_to_script(fmt::format("recompute = \"{}\"", schedule::name_of(plan.recompute)));
     if (plan.recompute_layers > 0)
         e.leave_to_script(fmt::format("recompute_layers = {}", plan.recompute_layers));
-    if (plan.recompute == schedule::Recompute::selective && !plan.runs_cores_again_alone())
+    if (plan.runs_chosen_modules_again())
         e.leave_to_script(fmt::format("recompute_modules = {}",
                                       fmt::join(schedule::names_of(plan.recompute_modules), ", ")));
     if (plan.sharding == schedule::Sharding::parameters)

@@ -114,6 +114,7 @@ std::optional<Export> write_smp_v2(const ExportSource& source, const ExportOptio
         e.refuse("offload", "\"disk\"", "it offloads to the memory of the host", "set offload = \"host\"");
     if (plan.offload == schedule::Offload::host)
         e.leave_to_script("offload (offload_wrapper of PyTorch around the layers)");
+    e.refuse_whole_experts("its experts take ranks of data parallelism alone");
     if (!e.finish()) return std::nullopt;
 
     core::Value parameters;

@@ -23,7 +23,7 @@ struct CostContext {
     std::int64_t micro_batch = 1;  // samples
     int tensor_parallel = 1;
     bool sequence_parallel = false;
-    int expert_parallel = 1;
+    int expert_parallel = 1;   // ranks over which the experts of a mixture are spread
     int context_parallel = 1;  // every sample's tokens are divided over this many ranks
     ContextCommunication context_communication = ContextCommunication::all_gather;  // of those
     core::DataType compute = core::DataType::bf16;  // of activations and matrix products

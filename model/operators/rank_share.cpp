@@ -179,8 +179,16 @@ std::optional<core::Unsupported> head_exchange_unsupported(const ModelGraph& gra
     return std::nullopt;
 }
 
+int parts_of_tokens(const Operator& op, const CostContext& context) {
+    return context.context_parallel * parts_of_loss(op, context);
+}
+
+int parts_of_loss(const Operator& op, const CostContext& context) {
+    return context.sequence_parallel && !op.in_parallel_region ? context.tensor_parallel : 1;
+}
+
 bool sums_choices(const Operator& op, const CostContext& context) {
-    return context.context_parallel > 1 && op.kind == OperatorKind::router &&
+    return parts_of_tokens(op, context) > 1 && op.kind == OperatorKind::router &&
            op.attributes.auxiliary_loss > 0;
 }
 

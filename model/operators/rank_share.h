@@ -70,6 +70,10 @@ int ring_pieces(const CostContext& context);
 core::Bytes passed_key_bytes(const ModelGraph& graph, const Operator& attention, const CostContext& context);
 // What of these graphs and contexts cannot be attended to in a ring.
 std::optional<core::Unsupported> ring_unsupported(const ModelGraph& graph, const CostContext& context);
+// Ranks that divide the tokens of a micro-batch at an operator; those of them that are of one tensor-parallel
+// group, and so share a loss: gradients of it are summed over them, and averaged over the others.
+int parts_of_tokens(const Operator& op, const CostContext& context);
+int parts_of_loss(const Operator& op, const CostContext& context);
 // The balance loss of a mixture is of all tokens of a micro-batch: ranks that divide them add up how many
 // went to each expert, in fp32.
 bool sums_choices(const Operator& op, const CostContext& context);

@@ -10,6 +10,7 @@
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/explicit_order.h"
 #include "schedule/plan/memory.h"
+#include "schedule/plan/planned_graph.h"
 #include "schedule/schedule_text.h"
 #include "sim/cost/framework/framework_lookup.h"
 #include "sim/cost/pricing.h"
@@ -134,7 +135,8 @@ std::optional<OrderProblem> order_problem(const model::ModelGraph& graph, const 
     if (!fixed) return std::nullopt;
     sim::keep_gathered(sim::framework_traits(plan.framework), plan);
     plan.micro_batches = 2;
-    std::optional<sim::CostModels> costs = sim::make_cost_models(graph, cluster, plan, diagnostics);
+    const schedule::PlannedGraph planned(plan, graph);
+    std::optional<sim::CostModels> costs = sim::make_cost_models(*planned, cluster, plan, diagnostics);
     if (!costs) return std::nullopt;
     OrderProblem problem;
     problem.ranks = plan.layout.pipeline;
@@ -142,7 +144,7 @@ std::optional<OrderProblem> order_problem(const model::ModelGraph& graph, const 
     problem.micro_batches = given.micro_batches;
     problem.stages.assign(plan.stages(),
                           sim::StageCost{core::Seconds(0), core::Seconds(0), core::Seconds(0)});
-    const schedule::Program program = schedule::lower(plan, graph, probe_order(plan));
+    const schedule::Program program = schedule::lower(plan, *planned, probe_order(plan));
     const sim::PricedProgram priced = sim::price(program, *costs);
     for (std::size_t c = 0; c < program.classes.size(); ++c)
         for (std::size_t i = 0; i < program.classes[c].instructions.size(); ++i)

@@ -297,7 +297,8 @@ Search::TimedAlone Search::time_alone(std::size_t target, schedule::Plan plan, b
         plan.activation_loading_horizon = base.activation_loading_horizon;
     }
     core::Diagnostics unpriced;
-    const std::optional<sim::Evaluation> evaluation = sim::evaluate(graph_, cluster, plan, unpriced, options);
+    const std::optional<sim::Evaluation> evaluation =
+        sim::evaluate(stages_[target]->planned(plan), cluster, plan, unpriced, options);
     work_.add(1, per_simulation_alone);
     work_.add(plan.layout.ranks(), per_timed_rank);
     if (!evaluation) return {};

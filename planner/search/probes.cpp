@@ -20,12 +20,33 @@ constexpr double patience_with_offload = 1.5;
 // Looks into a group for a plan that fits as it is, before another group is tried.
 constexpr int most_looks = 8;
 
+// An axis of numbers along which a search goes from plan to plan, and where a plan lies on it.
+struct SearchStep {
+    std::string_view name;  // in the words of the plan file
+    int (*of)(const schedule::Plan& plan);
+    bool trades = false;  // more of it for less of another of these, with as many replicas
+};
+std::span<const SearchStep> search_steps() {
+    using schedule::Plan;
+    static constexpr SearchStep steps[] = {
+        {"tensor_parallel", [](const Plan& plan) { return plan.layout.tensor; }, true},
+        {"pipeline_parallel", [](const Plan& plan) { return plan.layout.pipeline; }, true},
+        {"context_parallel", [](const Plan& plan) { return plan.layout.context; }},
+        {"expert_parallel", [](const Plan& plan) { return plan.layout.expert_ranks(); }},
+        {"expert_tensor_parallel",
+         [](const Plan& plan) { return int{plan.layout.spreads_experts_over_tensor()}; }},
+        {"micro_batch", [](const Plan& plan) { return plan.micro_batch; }},
+        {"tensor_overlap", [](const Plan& plan) { return plan.tensor_overlap; }},
+    };
+    return steps;
+}
+
 }  // namespace
 
 // Where people begin: tensor parallelism inside a node, no more pipeline than memory asks for, a micro-batch
 // of one sample, sharded optimizer state.
 std::vector<std::size_t> Search::usual_groups() {
-    std::map<std::tuple<std::size_t, int, int, int>, std::pair<int, std::size_t>>
+    std::map<std::tuple<std::size_t, int, int, int, int>, std::pair<int, std::size_t>>
         chosen;  // by pipeline degree
     for (std::size_t g = 0; g < groups_.size(); ++g) {
         Group& group = groups_[g];
@@ -33,8 +54,8 @@ std::vector<std::size_t> Search::usual_groups() {
         const schedule::ParallelLayout& layout = plan.layout;
         if (plan.micro_batch != 1 || layout.tensor > targets_[group.target].cluster.instance.devices)
             continue;
-        const auto key =
-            std::tuple(group.target, layout.tensor, layout.expert, core::position_of(plan.recompute));
+        const auto key = std::tuple(group.target, layout.tensor, layout.expert, layout.expert_tensor(),
+                                    core::position_of(plan.recompute));
         const auto known = chosen.find(key);
         if (known != chosen.end() && known->second.first <= layout.pipeline) continue;
         plan.schedule = "1f1b";

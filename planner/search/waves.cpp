@@ -87,7 +87,8 @@ std::optional<Rejection> Search::simulate_plan(RankedPlan& ranked, core::Diagnos
     sim::EvaluateOptions options = quickest_options(ranked.candidate, ranked.plan);
     options.lowered = lowered;
     std::optional<sim::Evaluation> evaluation =
-        sim::evaluate(graph_, targets_[ranked.candidate].cluster, ranked.plan, diagnostics, options);
+        sim::evaluate(stages_[ranked.candidate]->planned(ranked.plan), targets_[ranked.candidate].cluster,
+                      ranked.plan, diagnostics, options);
     count_work(ranked.plan, evaluation);
     if (!evaluation) return Rejection::no_figure;
     settle(ranked, std::move(*evaluation));

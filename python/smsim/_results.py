@@ -171,6 +171,7 @@ class Plan(Document):
     sharding: str = "none"
     shard_degree: int = 1
     expert_parallel: int = 1
+    expert_tensor_parallel: Optional[int] = None
     context_parallel: int = 1
     context_communication: str = "all_gather"
     micro_batch: int = 1

@@ -159,7 +159,7 @@ private:
 }  // namespace
 
 std::vector<Rerun> reruns(const model::ModelGraph& graph, model::OperatorRange unit, const Plan& plan) {
-    if (plan.recompute != Recompute::selective || plan.runs_cores_again_alone()) return {};
+    if (!plan.runs_chosen_modules_again()) return {};
     return RerunFinder(graph, unit, plan).find();
 }
 

@@ -8,6 +8,15 @@
 
 namespace schedule {
 
+bool spread_experts(ParallelLayout& layout, int ranks, int tensor_ranks_an_expert) {
+    const bool are_whole = tensor_ranks_an_expert == 1 && layout.tensor > 1;
+    if (!are_whole && tensor_ranks_an_expert != layout.tensor) return false;
+    if (are_whole && ranks % layout.tensor != 0) return false;
+    layout.has_whole_experts = are_whole;
+    layout.expert = are_whole ? ranks / layout.tensor : ranks;
+    return true;
+}
+
 std::string canonical_order(const std::string& text) {
     // SageMaker SMP's words (smd_model_parallel_general.rst, placement_strategy); Megatron-LM numbers tensor
     // fastest, then data, then pipeline (arguments.py, --use-tp-pp-dp-mapping), as do DeepSpeed's
@@ -60,6 +69,8 @@ std::string_view name_of(GroupKind kind) {
         case GroupKind::tied_stages: return "tied_stages";
         case GroupKind::context: return "context";
         case GroupKind::expert: return "expert";
+        case GroupKind::expert_data: return "expert_data";
+        case GroupKind::tokens: return "tokens";
         case GroupKind::expert_replica: return "expert_replica";
         case GroupKind::expert_shard: return "expert_shard";
     }
@@ -100,12 +111,18 @@ std::vector<int> process_group(const ParallelLayout& layout, GroupKind kind, int
             if (layout.pipeline > 1) add({own.data, own.tensor, layout.pipeline - 1});
             break;
         case GroupKind::context:
-        case GroupKind::expert: {
-            const int members = kind == GroupKind::context ? layout.context : layout.expert;
+        case GroupKind::expert:
+        case GroupKind::expert_data:
+        case GroupKind::tokens: {
+            const bool has_same_samples = kind == GroupKind::context || kind == GroupKind::tokens;
+            const int members = has_same_samples ? layout.context : layout.expert;
             core::require(layout.data % members == 0,
                           "context- and expert-parallel degrees divide the data axis");
+            const bool has_all_tensor_ranks = (kind == GroupKind::expert || kind == GroupKind::tokens) &&
+                                              layout.spreads_experts_over_tensor();
             for (int d = own.data / members * members, end = d + members; d < end; ++d)
-                add({d, own.tensor, own.pipeline});
+                for (int t = 0; t < layout.tensor; ++t)
+                    if (has_all_tensor_ranks || t == own.tensor) add({d, t, own.pipeline});
             break;
         }
         case GroupKind::expert_replica:

@@ -84,7 +84,7 @@ model::CostContext Plan::cost_context() const {
     model::CostContext context;
     context.micro_batch = micro_batch;
     context.tensor_parallel = layout.tensor;
-    context.expert_parallel = layout.expert;
+    context.expert_parallel = layout.expert_ranks();
     context.context_parallel = layout.context;
     context.context_communication = context_communication;
     context.sequence_parallel = sequence_parallel && layout.tensor > 1;
@@ -105,7 +105,7 @@ std::string context_words(const Plan& plan) {
 
 std::string recomputation_text(const Plan& plan) {
     const std::string_view name = name_of(plan.recompute);
-    if (plan.recompute == Recompute::selective && !plan.runs_cores_again_alone())
+    if (plan.runs_chosen_modules_again())
         return fmt::format("{} ({})", name, fmt::join(names_of(plan.recompute_modules), ", "));
     if (plan.recompute_layers == 0) return std::string(name);
     return fmt::format("{} ({} layer{})", name, plan.recompute_layers, plan.recompute_layers == 1 ? "" : "s");

@@ -38,6 +38,11 @@ public:
     constexpr void add(RecomputeModule module) { bits_ |= bit(module); }
     constexpr bool has(RecomputeModule module) const { return (bits_ & bit(module)) != 0; }
     // Nothing but these?
+    constexpr RecomputeModules without(RecomputeModule module) const {
+        RecomputeModules others = *this;
+        others.bits_ &= static_cast<std::uint8_t>(~bit(module));
+        return others;
+    }
     constexpr bool are(std::initializer_list<RecomputeModule> modules) const {
         return *this == RecomputeModules(modules);
     }
@@ -195,6 +200,10 @@ struct Plan {
         return recompute == Recompute::selective && recompute_modules.are({RecomputeModule::core_attn});
     }
     bool has_sequence_parallelism() const { return sequence_parallel && layout.tensor > 1; }
+    // Recomputation of chosen modules that such tools cannot say.
+    bool runs_chosen_modules_again() const {
+        return recompute == Recompute::selective && !runs_cores_again_alone();
+    }
     model::CostContext cost_context() const;
 };
 

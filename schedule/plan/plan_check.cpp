@@ -14,6 +14,7 @@
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/explicit_order.h"
 #include "schedule/plan/plan_file.h"
+#include "schedule/plan/planned_graph.h"
 #include "schedule/plan/sequence_cut.h"
 #include "schedule/program/pieces.h"
 
@@ -164,10 +165,15 @@ private:
 
     void check_tensor() {
         const int degree = plan_.layout.tensor;
-        if (const auto unsupported = model::tensor_parallel_unsupported(graph_, degree)) {
+        if (!check_experts(plan_, graph_, [&](std::string_view key, std::string message, std::string hint) {
+                error(key, std::move(message), std::move(hint));
+            }))
+            return;
+        const PlannedGraph planned(plan_, graph_);
+        if (const auto unsupported = model::tensor_parallel_unsupported(*planned, degree)) {
             std::vector<std::string> allowed;
             for (int t = 1; t <= 128; ++t)
-                if (!model::tensor_parallel_unsupported(graph_, t)) allowed.push_back(std::to_string(t));
+                if (!model::tensor_parallel_unsupported(*planned, t)) allowed.push_back(std::to_string(t));
             error("tensor_parallel",
                   unsupported->is_indivisible ? fmt::format("tensor_parallel = {} does not divide {} in {}",
                                                             degree, unsupported->reason, graph_.name)
@@ -322,24 +328,6 @@ private:
                               graph_.name, unsupported->reason),
                   "use 1");
         check_context_communication();
-        if (layout.expert == 1) return;
-        if (const auto unsupported = model::expert_parallel_unsupported(graph_, layout.expert))
-            error("expert_parallel",
-                  fmt::format("expert_parallel = {} cannot spread the experts of {}: {}", layout.expert,
-                              graph_.name, unsupported->reason),
-                  "use a divisor of experts");
-        if (layout.data % layout.expert != 0)
-            error("expert_parallel",
-                  fmt::format("expert_parallel = {} does not divide data_parallel x context_parallel = {}",
-                              layout.expert, layout.data),
-                  "experts are spread over ranks of the data axis: use a divisor of it");
-        const int shards = plan_.effective_shard_degree();
-        if (shards % layout.expert != 0 && layout.expert % shards != 0)
-            error("expert_parallel",
-                  fmt::format("expert_parallel = {} and shard_degree = {} divide the data axis into groups "
-                              "that overlap",
-                              layout.expert, shards),
-                  "one must divide the other");
     }
 
     void check_offload() {

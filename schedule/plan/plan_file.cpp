@@ -90,6 +90,28 @@ void read_recompute_modules(core::TableReader& reader, Plan& plan) {
     plan.recompute_modules = chosen;
 }
 
+void read_experts(core::TableReader& reader, ParallelLayout& layout) {
+    const auto ranks = core::narrow<int>(reader.integer("expert_parallel", 1, positive));
+    layout.expert = ranks;
+    const auto given = reader.optional_integer("expert_tensor_parallel", positive);
+    if (!given || spread_experts(layout, ranks, core::narrow<int>(*given))) return;
+    const std::string key = reader.path_of("expert_tensor_parallel");
+    if (*given != 1)
+        reader.error(
+            "expert_tensor_parallel",
+            fmt::format("{} = {}: experts are divided as the rest of a layer, by tensor_parallel = {}, "
+                        "or not at all",
+                        key, *given, layout.tensor),
+            fmt::format("use 1 or {}", layout.tensor));
+    else
+        reader.error(
+            "expert_tensor_parallel",
+            fmt::format("{} = 1: whole experts are spread over tensor ranks, too, and expert_parallel = "
+                        "{} is no multiple of tensor_parallel = {}",
+                        key, ranks, layout.tensor),
+            "use an expert_parallel that is one, or leave expert_tensor_parallel out");
+}
+
 void read_layout(core::TableReader& reader, Plan& plan) {
     plan.layout.tensor = core::narrow<int>(reader.integer("tensor_parallel", 1, positive));
     plan.layout.pipeline = core::narrow<int>(reader.integer("pipeline_parallel", 1, positive));
@@ -98,7 +120,7 @@ void read_layout(core::TableReader& reader, Plan& plan) {
         core::narrow<int>(reader.integer("context_parallel", 1, {.least = 1, .greatest = 1 << 12}));
     plan.context_communication = read_name(reader, "context_communication", context_communications)
                                      .value_or(plan.context_communication);
-    plan.layout.expert = core::narrow<int>(reader.integer("expert_parallel", 1, positive));
+    read_experts(reader, plan.layout);
     // Ranks that divide the tokens of one replica's samples stand beside the replicas on one axis.
     plan.layout.data =
         plan.layout.data > (1 << 22) / plan.layout.context ? 1 << 22 : plan.layout.data * plan.layout.context;
@@ -331,7 +353,9 @@ core::Value to_value(const Plan& plan) {
     if (plan.layout.context > 1) table["context_parallel"] = plan.layout.context;
     if (plan.context_communication != ContextCommunication::all_gather)
         table["context_communication"] = name_of(plan.context_communication);
-    if (plan.layout.expert > 1) table["expert_parallel"] = plan.layout.expert;
+    if (plan.layout.expert_ranks() > 1) table["expert_parallel"] = plan.layout.expert_ranks();
+    if (plan.layout.spreads_experts_over_tensor())
+        table["expert_tensor_parallel"] = plan.layout.expert_tensor();
     table["virtual_stages"] = plan.virtual_stages;
     table["order"] = plan.layout.order;
     table["schedule"] = plan.schedule;
@@ -347,8 +371,7 @@ core::Value to_value(const Plan& plan) {
     if (plan.tensor_overlap > 1) table["tensor_overlap"] = plan.tensor_overlap;
     table["recompute"] = name_of(plan.recompute);
     if (plan.recompute_layers > 0) table["recompute_layers"] = plan.recompute_layers;
-    if (plan.recompute == Recompute::selective && !plan.runs_cores_again_alone())
-        table["recompute_modules"] = names_of(plan.recompute_modules);
+    if (plan.runs_chosen_modules_again()) table["recompute_modules"] = names_of(plan.recompute_modules);
     if (plan.offload != Offload::none) {
         table["offload"] = name_of(plan.offload);
         table["activation_loading_horizon"] = plan.activation_loading_horizon;

@@ -110,7 +110,7 @@ std::vector<GroupKind> dividing_groups(const Plan& plan, const ParameterBucket& 
     // Shards of spread experts: a shard group holds each piece of every expert once (its degree is a multiple
     // of theirs, or the pieces are whole).
     if (bucket.pieces > 1) groups.push_back(GroupKind::shard);
-    else if (bucket.is_expert) groups.push_back(GroupKind::expert);
+    else if (bucket.is_expert) groups.push_back(GroupKind::expert_data);
     if (plan.layout.tensor > 1) groups.push_back(GroupKind::tensor);
     return groups;
 }
@@ -262,6 +262,7 @@ std::string hash_of(const Program& program) {
                              plan.layout.pipeline,
                              plan.layout.context,
                              plan.layout.expert,
+                             int{plan.layout.spreads_experts_over_tensor()},
                              core::position_of(plan.offload),
                              plan.activation_loading_horizon,
                              plan.virtual_stages,

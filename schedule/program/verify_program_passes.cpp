@@ -237,10 +237,11 @@ void ProgramChecker::step_backward(std::int32_t c, std::int32_t n) {
     // Gradients of routed tokens are exchanged before the operator that routed them, routers' choices
     // summed before the router; gradients of gathered keys are scattered after the attention, those of
     // exchanged heads exchanged before and after it.
-    if (i.kind == InstructionKind::collective && i.group == GroupKind::expert && i.operators.end == expected)
+    if (i.kind == InstructionKind::collective && i.operators.end == expected &&
+        (i.group == GroupKind::expert || i.group == GroupKind::tokens))
         return;
     if (i.kind == InstructionKind::collective && i.group == GroupKind::context &&
-        ((i.collective != CollectiveKind::all_reduce && i.operators.begin == expected) ||
+        (i.operators.begin == expected ||
          (i.collective != CollectiveKind::reduce_scatter && i.operators.end == expected)))
         return;
     if (i.kind == InstructionKind::collective && i.group == GroupKind::tensor &&

@@ -106,7 +106,7 @@ void ProgramChecker::check_clipping(std::int32_t c) {
     std::vector<GroupKind> wanted;
     if (plan.optimizer.gradient_clipping > 0) {
         if (plan.divides_gradients_by() > 1)
-            wanted.push_back(plan.divides_gradients_by() == plan.layout.expert ? GroupKind::expert
+            wanted.push_back(plan.divides_gradients_by() == plan.layout.expert ? GroupKind::expert_data
                                                                                : GroupKind::shard);
         if (plan.layout.tensor > 1) wanted.push_back(GroupKind::tensor);
         if (plan.layout.pipeline > 1) wanted.push_back(GroupKind::pipeline);
@@ -201,7 +201,8 @@ void ProgramChecker::check_update_norms(std::int32_t c) {
             const Plan& plan = program_.plan;
             std::vector<GroupKind> wanted;
             if (plan.pieces(bucket.is_expert) > 1) wanted.push_back(GroupKind::shard);
-            if (plan.pieces(bucket.is_expert) == 1 && bucket.is_expert) wanted.push_back(GroupKind::expert);
+            if (plan.pieces(bucket.is_expert) == 1 && bucket.is_expert)
+                wanted.push_back(GroupKind::expert_data);
             if (plan.layout.tensor > 1) wanted.push_back(GroupKind::tensor);
             if (own.groups != wanted)
                 report(

@@ -16,7 +16,8 @@ constexpr std::array<schedule::GroupKind, group_kind_count> group_kinds = {
     schedule::GroupKind::world,          schedule::GroupKind::tensor,       schedule::GroupKind::data,
     schedule::GroupKind::pipeline,       schedule::GroupKind::shard,        schedule::GroupKind::replica,
     schedule::GroupKind::tied_stages,    schedule::GroupKind::context,      schedule::GroupKind::expert,
-    schedule::GroupKind::expert_replica, schedule::GroupKind::expert_shard,
+    schedule::GroupKind::expert_replica, schedule::GroupKind::expert_shard, schedule::GroupKind::tokens,
+    schedule::GroupKind::expert_data,
 };
 
 }  // namespace

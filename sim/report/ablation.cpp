@@ -63,7 +63,7 @@ void add_recomputation(const schedule::Plan& plan, std::vector<Optimisation>& fo
                          std::to_string(plan.recompute_layers),
                          "all",
                          {{"plan.recompute_layers", Value()}}});
-    if (plan.recompute == schedule::Recompute::selective && !plan.runs_cores_again_alone())
+    if (plan.runs_chosen_modules_again())
         found.push_back({"recomputed modules",
                          fmt::format("{}", fmt::join(schedule::names_of(plan.recompute_modules), ", ")),
                          "core_attn",

@@ -31,7 +31,8 @@ Part part_of_collective(const Instruction& instruction) {
     if (instruction.group == schedule::GroupKind::expert &&
         instruction.collective == schedule::CollectiveKind::all_to_all)
         return expert;
-    if (instruction.group == schedule::GroupKind::tensor || instruction.group == schedule::GroupKind::context)
+    if (instruction.group == schedule::GroupKind::tensor ||
+        instruction.group == schedule::GroupKind::context || instruction.group == schedule::GroupKind::tokens)
         return tensor_parallel;
     if (instruction.group == schedule::GroupKind::tied_stages) return pipeline;
     if (instruction.payload == schedule::PayloadKind::parameter) return sharding;

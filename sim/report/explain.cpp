@@ -7,6 +7,7 @@
 
 #include "cluster/node.h"
 #include "core/diagnostics.h"
+#include "schedule/plan/planned_graph.h"
 #include "sim/cost/pricing.h"
 #include "sim/report/sensitivity.h"
 
@@ -147,9 +148,11 @@ private:
 
 }  // namespace
 
-Explanation explain(const Evaluation& evaluation, const model::ModelGraph& graph,
+Explanation explain(const Evaluation& evaluation, const model::ModelGraph& model,
                     const cluster::Cluster& cluster, const schedule::Plan& plan,
                     const ExplainOptions& options) {
+    const schedule::PlannedGraph planned(plan, model);
+    const model::ModelGraph& graph = *planned;
     core::require(evaluation.program && !evaluation.timeline.spans.empty(),
                   "an explanation needs the timeline");
     Explanation result;

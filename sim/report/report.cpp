@@ -23,7 +23,7 @@ std::string parallel_words(const schedule::Plan& plan) {
     std::string text =
         fmt::format("data {}{} x tensor {} x pipeline {} (order {})", layout.replicas(),
                     schedule::context_words(plan), layout.tensor, layout.pipeline, layout.order);
-    if (layout.expert > 1) text += fmt::format(", experts over {} ranks", layout.expert);
+    if (layout.expert_ranks() > 1) text += fmt::format(", experts over {} ranks", layout.expert_ranks());
     if (plan.virtual_stages > 1) text += fmt::format(", {} virtual stages a rank", plan.virtual_stages);
     if (plan.has_sequence_parallelism()) text += ", sequence parallel";
     return text;

@@ -17,6 +17,7 @@
 #include "core/errors.h"
 #include "core/index/integers.h"
 #include "model/model_graph.h"
+#include "schedule/plan/planned_graph.h"
 
 namespace sim {
 
@@ -331,7 +332,8 @@ std::string timeline_columns(const schedule::Program& program, const model::Mode
             (ranks.empty() ? "" : ",\n") + rank_json(program, timelines[place.source], place.performer,
                                                      core::narrow<std::int64_t>(place.source), operations);
     std::vector<std::string> operators;
-    for (const model::Operator& op : graph.operators) operators.push_back(op.name);
+    const schedule::PlannedGraph planned(program.plan, graph);
+    for (const model::Operator& op : planned->operators) operators.push_back(op.name);
     return fmt::format(
         "{{\"makespan_ns\":{},\"pipeline_parallel\":{},\"stages\":{},\"passes_per_micro_batch\":{},"
         "\"parts\":{{\"warm_up_ns\":{},\"drain_ns\":{}}},\n\"operators\":{},\n{},\n\"ranks\":["

@@ -11,6 +11,7 @@
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/index/integers.h"
+#include "schedule/plan/planned_graph.h"
 
 namespace sim {
 
@@ -188,7 +189,7 @@ private:
 class TraceWriter {
 public:
     TraceWriter(const schedule::Program& program, const model::ModelGraph& graph)
-        : program_(program), graph_(graph) {}
+        : program_(program), graph_(program.plan, graph) {}
 
     void add(std::size_t pid, const std::string& name, const schedule::Timeline& timeline, std::size_t p,
              const schedule::MemoryTimeline& memory) {
@@ -263,17 +264,17 @@ private:
         const auto [entry, is_new] =
             operators_.try_emplace(computes ? std::pair(range.begin, range.end) : std::pair(0, 0));
         if (is_new && computes) {
-            std::string text = graph_.operators[range.begin].name;
+            std::string text = graph_->operators[range.begin].name;
             if (range.end - range.begin > 1)
-                text +=
-                    fmt::format(" .. {} ({})", graph_.operators[range.end - 1].name, range.end - range.begin);
+                text += fmt::format(" .. {} ({})", graph_->operators[range.end - 1].name,
+                                    range.end - range.begin);
             entry->second = ",\"operators\":" + core::to_json(core::Value(text));
         }
         return entry->second;
     }
 
     const schedule::Program& program_;
-    const model::ModelGraph& graph_;
+    const schedule::PlannedGraph graph_;
     std::map<std::pair<std::int32_t, std::int32_t>, std::string> operators_;  // by their range
     std::int64_t arrows_ = 0;
     std::string text_ = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";

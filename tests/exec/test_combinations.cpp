@@ -70,6 +70,7 @@ schedule::Plan random_plan(core::Random& random) {
     plan.offload = one_of(random, {Offload::none, Offload::none, Offload::host, Offload::disk});
     plan.offload_bandwidth = core::gigabytes_per_second(1);
     plan.activation_loading_horizon = one_of(random, {1, 3, 8});
+    plan.layout.has_whole_experts = plan.sequence_parallel && plan.layout.expert < 4 && random.below(2) == 0;
     if (random.below(4) == 0) {
         const core::DataType low = one_of(random, {core::DataType::bf16, core::DataType::fp16});
         plan.precision = {low, low, one_of(random, {low, core::DataType::fp32}), true};
@@ -151,11 +152,16 @@ TEST_CASE("norms and activations that run again beside other axes train as the r
     }
     SECTION("experts over ranks") { plan.layout.data = plan.layout.expert = 2; }
     INFO(core::to_toml(schedule::to_value(plan)));
-    tiny::check_equal(tiny::compare(plan, tiny::mixtral(4)));
-    if (plan.layout.expert > 1) return;
+    tiny::check_equal(tiny::compare(
+        plan, tiny::mixtral(4, "experts_per_token = 2\nauxiliary_loss = 0.3\ncapacity_factor = 1.0")));
+    if (plan.layout.expert_ranks() > 1) return;
     tiny::check_equal(tiny::compare(plan, tiny::gpt(4, "dropout = 0.1")));
     tiny::check_equal(tiny::compare(plan, tiny::llama(4)));
 }
+    SECTION("whole experts on tensor ranks") {
+        plan.layout.tensor = 2;
+        plan.sequence_parallel = plan.layout.has_whole_experts = true;
+    }
 
 TEST_CASE(
     "evaluation in a pipeline has the reference's losses, drops nothing and leaves parameters as they are") {

@@ -79,6 +79,50 @@ TEST_CASE("clipping counts the gradients of every expert once, however experts a
     CHECK(comparison.parameters < 1e-5);
 }
 
+TEST_CASE("whole experts on tensor ranks train as on one") {
+    schedule::Plan plan = tiny::plan();
+    plan.layout.tensor = 2;
+    plan.layout.has_whole_experts = plan.sequence_parallel = true;
+    const std::string kind =
+        GENERATE(as<std::string>{}, "", "\nauxiliary_loss = 0.5", "\ncapacity_factor = 0.6",
+                 "\nauxiliary_loss = 0.3\ncapacity_factor = 1.0");
+    SECTION("over tensor ranks alone") { plan.tensor_overlap = GENERATE(1, 2); }
+    SECTION("over all ranks, recomputed, sharded, clipped") {
+        plan.layout.data = plan.layout.expert = 2;
+        plan.recompute = schedule::Recompute::full;
+        plan.sharding =
+            GENERATE(schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::parameters);
+        plan.optimizer.gradient_clipping = 0.02;
+    }
+    SECTION("in two copies, with LAMB") {
+        plan.layout.data = 4;
+        plan.layout.expert = GENERATE(1, 2);
+        plan.layout.order = GENERATE(as<std::string>{}, "PDT", "PTD");
+        plan.optimizer.kind = schedule::OptimizerKind::lamb;
+        plan.optimizer.epsilon = 1e-3;
+        plan.sharding = GENERATE(schedule::Sharding::none, schedule::Sharding::optimizer);
+    }
+    SECTION("with divided sequences") {
+        plan.layout.data = plan.layout.context = 2;
+        plan.layout.expert = GENERATE(1, 2);
+        plan.context_communication =
+            GENERATE(schedule::ContextCommunication::all_gather, schedule::ContextCommunication::ring);
+    }
+    SECTION("in a pipeline with split backward, offloaded") {
+        plan.layout.data = plan.layout.pipeline = plan.layout.expert = 2;
+        plan.schedule = "zb-h1";
+        plan.offload = GENERATE(schedule::Offload::none, schedule::Offload::host);
+        plan.activation_loading_horizon = 1;
+    }
+    SECTION("of segments of sequences") {
+        plan.layout.pipeline = 2;
+        plan.schedule = "seq1f1b";
+        plan.schedule_parameters = schedule::SegmentParameters{2};
+    }
+    INFO(kind << "\n" << core::to_toml(schedule::to_value(plan)));
+    tiny::check_equal(tiny::compare(plan, tiny::mixtral(2, "experts_per_token = 2" + kind)));
+}
+
 TEST_CASE("routed tokens cross to their experts and back, forward and backward") {
     // Two layers, 4 micro-batches of 2 samples x 8 tokens x 2 copies x 16 values x 4 bytes; two exchanges
     // forward, two backward.
@@ -87,6 +131,23 @@ TEST_CASE("routed tokens cross to their experts and back, forward and backward")
     const schedule::Program program = tiny::program_of(plan, tiny::mixtral(2));
     CHECK(bytes_of(program, schedule::CollectiveKind::all_to_all, schedule::GroupKind::expert) ==
           2 * 4 * 4 * (2 * 8 * 2 * 16 * 4));
+    // On tensor ranks experts are halves, of which each rank asks for the same tokens; or whole, and each
+    // asks for half of the tokens, which nothing gathers or sums: what is left of both is that of attention
+    // and of the logits.
+    plan.layout.tensor = 2;
+    plan.sequence_parallel = true;
+    const auto bytes = [&](bool are_whole, schedule::CollectiveKind kind, schedule::GroupKind group) {
+        plan.layout.has_whole_experts = are_whole;
+        return bytes_of(tiny::program_of(plan, tiny::mixtral(2)), kind, group);
+    };
+    using schedule::CollectiveKind, schedule::GroupKind;
+    CHECK(bytes(false, CollectiveKind::all_to_all, GroupKind::expert) == 2 * 4 * 4 * (2 * 8 * 2 * 16 * 4));
+    CHECK(bytes(true, CollectiveKind::all_to_all, GroupKind::expert) == 4 * 4 * (2 * 8 * 2 * 16 * 4));
+    const double tokens = 2 * 8 * 16 * 4;
+    for (const CollectiveKind kind : {CollectiveKind::all_gather, CollectiveKind::reduce_scatter})
+        CHECK(bytes(false, kind, GroupKind::tensor) - bytes(true, kind, GroupKind::tensor) ==
+              // forward and backward; gathered once more for what the router and the experts kept
+              2 * 4 * (kind == CollectiveKind::all_gather ? 3 : 2) * tokens);
 }
 
 TEST_CASE("ranks of a context-parallel group have as many scores each under a causal mask") {
@@ -306,9 +367,9 @@ TEST_CASE("the balance of sequences divided over ranks is that of whole ones, an
     CHECK(of_balance > 1e-4);
     // Two layers, 4 micro-batches, 4 experts x 4 bytes.
     CHECK(bytes_of(tiny::program_of(divided, balanced), schedule::CollectiveKind::all_reduce,
-                   schedule::GroupKind::context) == 2 * 4 * 4 * 4);
+                   schedule::GroupKind::tokens) == 2 * 4 * 4 * 4);
     CHECK(bytes_of(tiny::program_of(divided, free), schedule::CollectiveKind::all_reduce,
-                   schedule::GroupKind::context) == 0);
+                   schedule::GroupKind::tokens) == 0);
 }
 
 TEST_CASE("experts take tokens of segments of sequences") {

@@ -15,6 +15,7 @@
 #include "schedule/pass/lower.h"
 #include "schedule/plan/partition.h"
 #include "schedule/plan/plan_file.h"
+#include "schedule/plan/planned_graph.h"
 #include "schedule/verify.h"
 
 namespace tiny {
@@ -58,8 +59,10 @@ inline schedule::Plan plan() {
     return plan;
 }
 
-inline schedule::Program program_of(schedule::Plan plan, const model::ModelGraph& graph) {
+inline schedule::Program program_of(schedule::Plan plan, const model::ModelGraph& model) {
     core::Diagnostics diagnostics;
+    const schedule::PlannedGraph planned(plan, model);
+    const model::ModelGraph& graph = *planned;
     exec::check_runnable(plan, graph, diagnostics);
     if (plan.partition.first_units.empty()) {
         const auto partition = schedule::complete_partition(plan, graph);
@@ -101,8 +104,10 @@ struct Comparison {
 };
 
 // Runs both; differences are relative to the largest value of the loss, of each gradient, of each parameter.
-inline Comparison compare(const schedule::Plan& plan, const model::ModelGraph& graph, int steps = 2,
+inline Comparison compare(const schedule::Plan& plan, const model::ModelGraph& model, int steps = 2,
                           const exec::BackendMaker& make_backend = {}) {
+    const schedule::PlannedGraph planned(plan, model);
+    const model::ModelGraph& graph = *planned;
     const schedule::Program program = program_of(plan, graph);
     const auto data = data_of(graph);
     exec::RunOptions options;

@@ -369,6 +369,14 @@ TEST_CASE("experts of emulated GPUs train as the reference does, whichever rank 
         plan.sequence_parallel = true;
         tiny::check_equal(tiny::compare(plan, tiny::mixtral(2, kind), 1, emulated::backend(roomy)));
     }
+    SECTION("whole on tensor ranks, with divided sequences") {
+        plan.layout.tensor = 2;
+        plan.layout.has_whole_experts = plan.sequence_parallel = true;
+        plan.layout.data = plan.layout.context = GENERATE(1, 2);
+        plan.layout.expert = GENERATE(1, 2);
+        if (plan.layout.expert > plan.layout.data) return;
+        tiny::check_equal(tiny::compare(plan, tiny::mixtral(2, kind), 1, emulated::backend(roomy)));
+    }
     SECTION("sequences divided over the same ranks") {
         plan.layout.data = plan.layout.context = 2;
         plan.layout.expert = GENERATE(1, 2);

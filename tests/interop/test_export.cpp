@@ -151,7 +151,14 @@ TEST_CASE("what Megatron-core does not combine with a model is refused by its ke
     const std::string tensor = "data_parallel = 8\ntensor_parallel = 2\nsequence_parallel = true\n";
     says(tensor, experts, "tensor_parallel = 2 cannot be expressed by Megatron-LM");
     says("data_parallel = 16\n", experts, "");
-    says(tensor, "experts = 4\nexperts_per_token = 2\n", "");
+    const std::string plain = "experts = 4\nexperts_per_token = 2\n";
+    says(tensor, plain, "");
+    const std::string whole =
+        said_of(tensor + "expert_parallel = 4\nexpert_tensor_parallel = 1\n", plain, "megatron", "");
+    CHECK(whole.find("--expert-model-parallel-size 4") != std::string::npos);
+    CHECK(whole.find("--expert-tensor-parallel-size 1") != std::string::npos);
+    CHECK(said_of(tensor + "expert_parallel = 4\n", plain, "megatron", "").find("expert-tensor") ==
+          std::string::npos);
     const auto with = [](const char* communication) {
         return "data_parallel = 8\ncontext_parallel = 2\ncontext_communication = \"" +
                std::string(communication) + "\"\n";
@@ -177,8 +184,12 @@ TEST_CASE("torchtitan's Qwen3 has experts over ranks that shard parameters") {
         CHECK(text.find(part) != std::string::npos);
     says("data_parallel = 16\nexpert_parallel = 8\nshard_degree = 4\n" + sharded, "",
          "expert_parallel = 8 cannot be expressed by torchtitan");
-    says("data_parallel = 8\ntensor_parallel = 2\nsequence_parallel = true\n" + sharded, "",
-         "tensor_parallel = 2 cannot be expressed by torchtitan");
+    // Beside tensor ranks experts are divided where each rank has all of them, and whole where not.
+    const std::string tensor = "data_parallel = 8\ntensor_parallel = 2\nsequence_parallel = true\n" + sharded;
+    says(tensor, "", "");
+    says(tensor + "expert_parallel = 4\n", "", "expert_parallel = 4 cannot be expressed by torchtitan");
+    CHECK(says(tensor + "expert_parallel = 4\nexpert_tensor_parallel = 1\n", "", "")
+              .find("expert_parallel_degree=4") != std::string::npos);
     says("data_parallel = 16\n" + sharded, "auxiliary_loss = 0.01\n", "an auxiliary loss");
 }
 

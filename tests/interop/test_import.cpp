@@ -102,7 +102,7 @@ TEST_CASE("how Megatron-LM dispatches tokens is what is priced, or a warning say
     CHECK(said("--moe-grouped-gemm --moe-token-dispatcher-type ring").find("refused: ") == 0);
 }
 
-TEST_CASE("modules that run again are all read, and experts are divided as the rest of the model") {
+TEST_CASE("modules that run again are all read, and experts are divided as the rest of the model or whole") {
     core::Diagnostics diagnostics;
     const std::string experts = run + llama_like + "--num-experts 8 --sequence-parallel ";
     for (const char* modules : {"core_attn mla_up_proj layernorm", "core_attn,mla_up_proj,layernorm",
@@ -120,6 +120,14 @@ TEST_CASE("modules that run again are all read, and experts are divided as the r
                    diagnostics));
     refused(experts + "--tensor-model-parallel-size 2 --expert-tensor-parallel-size 1", "megatron",
             "expert-tensor-parallel-size");
+    const auto whole = imported(experts +
+                                    "--tensor-model-parallel-size 2 --expert-model-parallel-size 4 "
+                                    "--expert-tensor-parallel-size 1",
+                                "megatron", diagnostics);
+    REQUIRE(whole);
+    CHECK(whole->plan.layout.expert_ranks() == 4);
+    CHECK(whole->plan.layout.expert_tensor() == 1);
+    CHECK(whole->plan.layout.expert == 2);  // of the data axis
 }
 
 TEST_CASE("every argument of Megatron-LM is honoured, harmless or refused") {
@@ -280,6 +288,16 @@ TEST_CASE("a resolved torchtitan configuration is a plan, and what it has beyond
     CHECK(plan.global_batch() == 2 * 8 * 8);
     CHECK(plan.recompute == schedule::Recompute::full);
     CHECK(model::load_model(file->model, {}, diagnostics));
+    // Experts over ranks are whole on tensor ranks.
+    const auto with_experts = [&](const char* ranks) {
+        std::string text = begin + R"("activation_checkpoint": "FullAC", "accumulation": 1})";
+        return text.replace(text.find("\"ep\": 1"), 7, "\"ep\": " + std::string(ranks));
+    };
+    core::Diagnostics without_experts;
+    imported(with_experts("16"), "torchtitan", without_experts);
+    CHECK(core::format(without_experts).find("ep = 16 takes a part") == std::string::npos);
+    refused(with_experts("2"), "torchtitan", "ep");   // of four tensor ranks
+    refused(with_experts("64"), "torchtitan", "ep");  // of 32 that share parameters
     refused(begin + R"("activation_checkpoint": "MemoryBudgetAC", "accumulation": 1})", "torchtitan",
             "activation_checkpoint");
     refused(begin + R"("activation_checkpoint": "none", "accumulation": 2})", "torchtitan", "accumulation");

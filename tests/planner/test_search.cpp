@@ -69,7 +69,7 @@ TEST_CASE("a mixture too large for whole copies is spread over the ranks of the 
     core::Diagnostics diagnostics;
     const auto result = planner::search_plans(graph, {target_of("p4d.24xlarge", 8)}, request, diagnostics);
     REQUIRE_FALSE(result.plans.empty());
-    CHECK(result.plans.front().plan.layout.expert > 1);
+    CHECK(result.plans.front().plan.layout.expert_ranks() > 1);
 }
 
 TEST_CASE("every plan of a space uses all devices, makes the global batch and is named once") {

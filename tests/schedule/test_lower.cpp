@@ -261,8 +261,8 @@ TEST_CASE("LAMB adds norms up over the groups that divide a bucket, and over no 
         Sharding sharding;
         Lines of_dense, of_experts;
     };
-    const Lines alone{"norm", "step"}, shards{"norm", "shard", "step"}, experts{"norm", "expert", "step"},
-        tensor{"norm", "tensor", "step"};
+    const Lines alone{"norm", "step"}, shards{"norm", "shard", "step"},
+        experts{"norm", "expert_data", "step"}, tensor{"norm", "tensor", "step"};
     const std::vector<Case> cases = {
         {1, 1, 1, 0, Sharding::none, alone, {}},
         {4, 1, 1, 0, Sharding::none, alone, {}},
@@ -275,7 +275,7 @@ TEST_CASE("LAMB adds norms up over the groups that divide a bucket, and over no 
          experts},  // as many experts as shards: a rank has its own whole
         {4, 1, 2, 0, Sharding::optimizer, shards, shards},   // every expert in two pieces
         {4, 1, 4, 2, Sharding::optimizer, shards, experts},  // spread wider than shards
-        {2, 2, 2, 0, Sharding::none, tensor, {"norm", "expert", "tensor", "step"}},
+        {2, 2, 2, 0, Sharding::none, tensor, {"norm", "expert_data", "tensor", "step"}},
     };
     for (const Case& c : cases) {
         INFO("data " << c.data << ", tensor " << c.tensor << ", experts over " << c.expert << ", shards "

@@ -326,6 +326,36 @@ TEST_CASE("ranks that divide tokens or experts stand on the data axis, and a bat
     CHECK(again.file->plan == plan);
 }
 
+TEST_CASE("whole experts are spread over tensor ranks and then over the data axis") {
+    const std::string start = head +
+                              "[plan]\ndata_parallel = 4\ntensor_parallel = 2\nsequence_parallel = true\n"
+                              "micro_batches = 1\n";
+    const Reading reading(start + "expert_parallel = 4\nexpert_tensor_parallel = 1\n");
+    INFO(reading.text());
+    REQUIRE(reading.file);
+    const ParallelLayout layout = reading.file->plan.layout;
+    CHECK(layout == ParallelLayout{.data = 4, .tensor = 2, .expert = 2, .has_whole_experts = true});
+    CHECK(layout.expert_ranks() == 4);
+    CHECK(layout.expert_tensor() == 1);
+    const Reading again(write_plan_file(*reading.file));
+    REQUIRE(again.file);
+    CHECK(again.file->plan == reading.file->plan);
+    // Ranks 0 to 7: tensor ranks fastest.
+    CHECK(process_group(layout, GroupKind::expert, 5) == std::vector<int>{4, 5, 6, 7});
+    CHECK(process_group(layout, GroupKind::expert_data, 5) == std::vector<int>{5, 7});
+    CHECK(process_group(layout, GroupKind::expert_replica, 5) == std::vector<int>{1, 5});
+    CHECK(process_group(layout, GroupKind::tokens, 5) == std::vector<int>{4, 5});
+    // The usual degree, and none without tensor ranks.
+    const Reading usual(start + "expert_parallel = 4\nexpert_tensor_parallel = 2\n");
+    REQUIRE(usual.file);
+    CHECK(usual.file->plan.layout == ParallelLayout{.data = 4, .tensor = 2, .expert = 4});
+    CHECK(process_group(usual.file->plan.layout, GroupKind::expert, 5) == std::vector<int>{1, 3, 5, 7});
+    says(Reading(start + "expert_parallel = 4\nexpert_tensor_parallel = 4\n").text(),
+         "by tensor_parallel = 2, or not at all");
+    says(Reading(start + "expert_parallel = 3\nexpert_tensor_parallel = 1\n").text(),
+         "no multiple of tensor_parallel = 2");
+}
+
 TEST_CASE(
     "groups on the data axis are consecutive, and shards of experts are among ranks with the same ones") {
     const ParallelLayout layout{.data = 8, .context = 2, .expert = 4};

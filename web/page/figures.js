@@ -25,6 +25,7 @@ export function layout(row) {
   const parts = [`TP${row.tensor_parallel}`, `PP${row.pipeline_parallel}`, `DP${row.data_parallel}`];
   if (row.context_parallel > 1) parts.push(`CP${context_degree(row)}`);
   if (row.expert_parallel > 1) parts.push(`EP${row.expert_parallel}`);
+  if (row.expert_tensor_parallel === 1) parts.push("ETP1");
   return parts.join(" ");
 }
 

@@ -80,7 +80,7 @@ std::int64_t DeviceExchange::room_for_routed_tokens(model::OperatorId dispatch, 
     const model::MixtureShape shape = model::mixture_shape(graph_, op, program_.plan.cost_context());
     // From each rank: a token goes to an expert once, and an expert takes what its capacity says.
     const std::int64_t most =
-        program_.plan.layout.expert *
+        program_.plan.layout.expert_ranks() *
         std::min(shape.tokens * std::min<std::int64_t>(op.attributes.experts_per_token, shape.experts),
                  shape.experts * model::expert_capacity(op.attributes, shape.tokens));
     const auto even = static_cast<double>(shape.routed_tokens);

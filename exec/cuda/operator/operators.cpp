@@ -78,6 +78,7 @@ std::optional<core::Unsupported> Operators::unsupported(const model::ModelGraph&
         case OperatorKind::max_pool:
         case OperatorKind::average_pool:
         case OperatorKind::flatten:
+        case OperatorKind::reshape:
         case OperatorKind::transpose:
         case OperatorKind::average_tokens:
         case OperatorKind::select_first_token:
@@ -116,7 +117,6 @@ std::optional<core::Unsupported> Operators::unsupported(const model::ModelGraph&
         case OperatorKind::normalization:
         case OperatorKind::reduce:
         case OperatorKind::concat:
-        case OperatorKind::reshape:
         case OperatorKind::permute:
         case OperatorKind::slice:
         case OperatorKind::gather:
@@ -360,6 +360,7 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
             return;
         case OperatorKind::input:
         case OperatorKind::flatten:
+        case OperatorKind::reshape:
         case OperatorKind::parallel_enter:
         case OperatorKind::parallel_exit: return;  // views, and what a collective performs
         case OperatorKind::add:                    // returned above, before the flush
@@ -373,7 +374,6 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
         case OperatorKind::normalization:
         case OperatorKind::reduce:
         case OperatorKind::concat:
-        case OperatorKind::reshape:
         case OperatorKind::permute:
         case OperatorKind::slice:
         case OperatorKind::gather:
@@ -489,6 +489,7 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, ConstTen
         case OperatorKind::input:
         case OperatorKind::embedding:
         case OperatorKind::flatten:
+        case OperatorKind::reshape:
         case OperatorKind::parallel_enter:
         case OperatorKind::parallel_exit:
         case OperatorKind::loss_statistics:
@@ -500,7 +501,6 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, ConstTen
         case OperatorKind::normalization:
         case OperatorKind::reduce:
         case OperatorKind::concat:
-        case OperatorKind::reshape:
         case OperatorKind::permute:
         case OperatorKind::slice:
         case OperatorKind::gather:
@@ -578,6 +578,7 @@ void Operators::backward_weight(model::OperatorId id, const Operands& x, ConstTe
         case OperatorKind::max_pool:
         case OperatorKind::average_pool:
         case OperatorKind::flatten:
+        case OperatorKind::reshape:
         case OperatorKind::transpose:
         case OperatorKind::merge_patches:
         case OperatorKind::average_tokens:
@@ -595,7 +596,6 @@ void Operators::backward_weight(model::OperatorId id, const Operands& x, ConstTe
         case OperatorKind::normalization:
         case OperatorKind::reduce:
         case OperatorKind::concat:
-        case OperatorKind::reshape:
         case OperatorKind::permute:
         case OperatorKind::slice:
         case OperatorKind::gather:

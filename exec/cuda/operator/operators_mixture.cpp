@@ -65,15 +65,15 @@ const void* Operators::router_gradient(const model::Operator& o, const Operands&
     const float* chosen = nullptr;
     float balance = 0;
     if (a.auxiliary_loss > 0 && (!o.in_parallel_region || tensor_rank_ == 0)) {
-        if (context_.context_parallel > 1) {
+        if (model::parts_of_tokens(o, context_) > 1) {
             chosen = x.saved_context.as<float>();  // by all ranks that divide these tokens
         } else {
             auto* counts = static_cast<float*>(execution_.scratch(counts_slot, a.experts * sizeof(float)));
             kernels_.expert_counts(s, shape, routing(o, x.output.data()), false, counts);
             chosen = counts;
         }
-        const double tokens = shape.tokens,
-                     routed_tokens = context_.context_parallel * shape.tokens * shape.chosen;
+        const double tokens = model::parts_of_loss(o, context_) * shape.tokens,
+                     routed_tokens = model::parts_of_tokens(o, context_) * shape.tokens * shape.chosen;
         balance =
             static_cast<float>(x.place->loss_weight * a.auxiliary_loss * a.experts / routed_tokens / tokens);
     }

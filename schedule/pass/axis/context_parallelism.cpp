@@ -1,8 +1,7 @@
 // Context parallelism. Keys and values are gathered before an attention, forward and again before its
 // backward, and the gradients of what was gathered are scattered after it; or tokens of all heads are
 // exchanged for all tokens of some heads before it, what it makes of them back after it, and gradients the
-// same ways; or an attention is in pieces, and keys and values pass on in a ring beside them. A router's
-// balance loss is of all tokens: how many chose each expert is added up before its backward.
+// same ways; or an attention is in pieces, and keys and values pass on in a ring beside them.
 #include "core/index/integers.h"
 #include "model/operators/cost.h"
 #include "model/operators/rank_share.h"
@@ -50,9 +49,6 @@ public:
                     cut_ring(cuts, i, ComputePhase::recompute);
                 cut_ring(cuts, i, cuts.phase());
             }
-            if (!cuts.is_forward() && model::sums_choices(op, context_))
-                cuts.before(i, step(CollectiveKind::all_reduce, PayloadKind::activation_gradient,
-                                    cuts.phase(), model::choices_bytes(op)));
         }
     }
 

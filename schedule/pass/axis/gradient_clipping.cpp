@@ -23,7 +23,8 @@ public:
         };
         const Plan& plan = draft_.plan;
         if (plan.divides_gradients_by() > 1)
-            add_up(plan.divides_gradients_by() == plan.layout.expert ? GroupKind::expert : GroupKind::shard);
+            add_up(plan.divides_gradients_by() == plan.layout.expert ? GroupKind::expert_data
+                                                                     : GroupKind::shard);
         if (plan.layout.tensor > 1) add_up(GroupKind::tensor);
         if (plan.layout.pipeline > 1) add_up(GroupKind::pipeline);
     }

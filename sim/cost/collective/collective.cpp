@@ -23,7 +23,8 @@ namespace {
 // Do the groups exchange what belongs to a pass through the model?
 bool is_inside_model(schedule::GroupKind group) {
     return group == schedule::GroupKind::tensor || group == schedule::GroupKind::tied_stages ||
-           group == schedule::GroupKind::context || group == schedule::GroupKind::expert;
+           group == schedule::GroupKind::context || group == schedule::GroupKind::expert ||
+           group == schedule::GroupKind::tokens;
 }
 
 // The time of an exchange that ranks of the plan were seen to take; nothing where none was measured. Its name
