@@ -120,9 +120,9 @@ void read_recompute_modules(MegatronArguments& a, schedule::Plan& plan) {
             });
         if (module != std::end(schedule::all_recompute_modules)) plan.recompute_modules.add(*module);
         else
-            a.error(
-                key, fmt::format("--{} {} has no counterpart in a plan", key, name),
-                "core_attn, layernorm and mla_up_proj have; whole layers are --recompute-granularity full");
+            a.error(key, fmt::format("--{} {} has no counterpart in a plan", key, name),
+                    "core_attn, layernorm, mla_up_proj, mlp and moe have; whole layers are "
+                    "--recompute-granularity full");
     }
 }
 

@@ -59,6 +59,7 @@ public:
     std::vector<Rerun> find() {
         for (std::int32_t i = unit_.begin; i < unit_.end; ++i)
             if (plan_.runs_again(RecomputeModule::mla_up_proj)) add_projections_of(i);
+        for (std::int32_t i = unit_.begin; i < unit_.end; ++i) add_layer_of(i);
         for (std::int32_t i = unit_.begin; i < unit_.end; ++i)
             if (is_chosen(i)) add({i, i + 1});
         std::sort(found_.begin(), found_.end(),
@@ -77,12 +78,15 @@ private:
 
     bool is_chosen(std::int32_t i) const {
         const OperatorKind kind = op(i).kind;
-        if (kind == OperatorKind::layer_norm || kind == OperatorKind::rms_norm)
-            return plan_.runs_again(RecomputeModule::layernorm) &&
+        if (is_norm(kind))
+            return plan_.runs_again(RecomputeModule::layernorm) && !saves_own_output(i) &&
                    graph_.tensor(op(i).inputs[0]).consumers.size() > 1;
-        const bool is_activation = kind == OperatorKind::gelu || kind == OperatorKind::silu ||
-                                   kind == OperatorKind::gated_silu || kind == OperatorKind::gated_gelu;
-        return is_activation && plan_.runs_again(RecomputeModule::activation);
+        return is_activation(kind) && plan_.runs_again(RecomputeModule::activation) && !saves_own_output(i);
+    }
+    static bool is_activation(OperatorKind kind) {
+        return kind == OperatorKind::gelu || kind == OperatorKind::silu || kind == OperatorKind::relu ||
+               kind == OperatorKind::tanh || kind == OperatorKind::gated_silu ||
+               kind == OperatorKind::gated_gelu;
     }
 
     // Of attention over latent queries, keys and values: from what enters the first projection to what is
@@ -109,6 +113,52 @@ private:
         for (std::int32_t i = begin; i < join; ++i)
             if (i < unit_.begin || !is_projection(i)) return;
         if (reads_norms) add({begin, join + 1});
+    }
+
+    // A dense feed-forward layer, or a mixture, that begins with this operator.
+    void add_layer_of(std::int32_t begin) {
+        if (op(begin).kind != OperatorKind::parallel_enter && !model::is_view(op(begin).kind)) return;
+        bool has_activation = false, has_router = false;
+        // All that was made so far is read up to here, and by no operator beyond its `end`.
+        std::int32_t last_read = begin, end = begin;
+        for (std::int32_t i = begin; i < unit_.end && i <= last_read; ++i) {
+            if (op(i).kind == OperatorKind::attention) return;
+            if (i > begin && reads_others_than(op(begin).inputs[0], begin, i)) break;
+            has_activation = has_activation || is_activation(op(i).kind);
+            has_router = has_router || op(i).kind == OperatorKind::router;
+            if (i > begin && i == last_read) {
+                end = i + 1;
+                const bool is_border = !op(i).in_parallel_region && passes_on(i);
+                if (is_border || (has_router && (end == unit_.end || !passes_on(end)))) break;
+            }
+            for (const model::OperatorId reader : graph_.tensor(op(i).output).consumers)
+                last_read = std::max(last_read, reader.index);
+        }
+        const bool runs_again = has_router ? plan_.runs_again(RecomputeModule::moe)
+                                           : has_activation && plan_.runs_again(RecomputeModule::mlp);
+        if (!runs_again) return;
+        const bool has_norm = !has_router || plan_.runs_again(RecomputeModule::layernorm);
+        add({has_norm && is_norm_of({begin, end}) ? begin - 1 : begin, end});
+    }
+    // Is the operator before these a norm of what they alone read?
+    bool is_norm_of(model::OperatorRange operators) const {
+        const std::int32_t before = operators.begin - 1;
+        if (before < unit_.begin || !is_norm(op(before).kind)) return false;
+        const std::vector<model::OperatorId>& readers = graph_.tensor(op(before).output).consumers;
+        return !readers.empty() && readers.front().index >= operators.begin &&
+               std::all_of(readers.begin(), readers.end(),
+                           [&](model::OperatorId reader) { return reader.index < operators.end; });
+    }
+    static bool is_norm(OperatorKind kind) {
+        return kind == OperatorKind::layer_norm || kind == OperatorKind::rms_norm;
+    }
+    bool passes_on(std::int32_t i) const {
+        return op(i).kind == OperatorKind::parallel_exit || model::is_view(op(i).kind);
+    }
+    // Than a tensor, and what is made from `begin` on.
+    bool reads_others_than(model::TensorId known, std::int32_t begin, std::int32_t i) const {
+        return std::any_of(op(i).inputs.begin(), op(i).inputs.end(),
+                           [&](model::TensorId input) { return input != known && index_of(input) < begin; });
     }
 
     // The last operator that reads a tensor, or what is stored in its place; nothing where that is beyond the
@@ -140,7 +190,7 @@ private:
         Rerun rerun{operators, operators.begin};
         for (std::int32_t i = operators.begin; i < operators.end; ++i) {
             const std::optional<std::int32_t> last = last_reader(op(i).output);
-            if (!last || saves_own_output(i)) return;
+            if (!last) return;
             rerun.before = std::max(rerun.before, *last);
         }
         if (rerun.before < operators.end) return;  // nothing reads it

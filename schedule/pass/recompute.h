@@ -31,8 +31,10 @@ struct Rerun {
     // Everything that reads what they make, they themselves included.
     model::OperatorRange readers() const { return {operators.begin, before + 1}; }
 };
-// In order, none reading what another one makes. A norm is one that a residual connection leads around; what
-// saves its own output (relu) is not run again, as nothing would be gained.
+// In order, none reading what another one makes: a dense feed-forward layer runs again with the norm before
+// it (Transformer Engine fuses the two), a mixture with its where norms do. A norm is one that a residual
+// connection leads around; what saves its own output alone (relu) is not run
+// again, as nothing would be gained.
 std::vector<Rerun> reruns(const model::ModelGraph& graph, model::OperatorRange unit, const Plan& plan);
 // The modules of which a model has any, that plans of this kind could run again.
 RecomputeModules modules_of(const model::ModelGraph& graph, const Plan& plan);

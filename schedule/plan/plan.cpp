@@ -30,6 +30,8 @@ std::string_view name_of(RecomputeModule module) {
         case RecomputeModule::layernorm: return "layernorm";
         case RecomputeModule::activation: return "activation";
         case RecomputeModule::mla_up_proj: return "mla_up_proj";
+        case RecomputeModule::mlp: return "mlp";
+        case RecomputeModule::moe: return "moe";
     }
     return "";
 }

@@ -28,8 +28,9 @@ enum class Recompute { none, selective, full };
 // What runs again of every layer with Recompute::selective (Megatron-LM's --recompute-modules, but for
 // `activation`): the cores of attention; the norms that layers begin with; the functions between the products
 // of feed-forward layers; the projections up from latent queries, keys and values (arXiv 2412.19437, section
-// 3.2.3). What they make is not kept, but for the output of attention.
-enum class RecomputeModule : std::uint8_t { core_attn, layernorm, activation, mla_up_proj };
+// 3.2.3); whole dense feed-forward layers, each with its norm; whole mixtures, an expert of all tokens and
+// exchanges of routed ones included. What they make is not kept, but for the output of attention.
+enum class RecomputeModule : std::uint8_t { core_attn, layernorm, activation, mla_up_proj, mlp, moe };
 class RecomputeModules {
 public:
     constexpr RecomputeModules(std::initializer_list<RecomputeModule> modules) {
@@ -37,12 +38,12 @@ public:
     }
     constexpr void add(RecomputeModule module) { bits_ |= bit(module); }
     constexpr bool has(RecomputeModule module) const { return (bits_ & bit(module)) != 0; }
-    // Nothing but these?
     constexpr RecomputeModules without(RecomputeModule module) const {
         RecomputeModules others = *this;
         others.bits_ &= static_cast<std::uint8_t>(~bit(module));
         return others;
     }
+    // Nothing but these?
     constexpr bool are(std::initializer_list<RecomputeModule> modules) const {
         return *this == RecomputeModules(modules);
     }
@@ -62,8 +63,8 @@ enum class OptimizerKind { sgd, adam, adamw, lamb };
 std::string_view name_of(Sharding sharding);
 std::string_view name_of(Recompute recompute);
 inline constexpr RecomputeModule all_recompute_modules[] = {
-    RecomputeModule::core_attn, RecomputeModule::layernorm, RecomputeModule::activation,
-    RecomputeModule::mla_up_proj};
+    RecomputeModule::core_attn,   RecomputeModule::layernorm, RecomputeModule::activation,
+    RecomputeModule::mla_up_proj, RecomputeModule::mlp,       RecomputeModule::moe};
 std::string_view name_of(RecomputeModule module);
 std::vector<std::string> names_of(RecomputeModules modules);
 std::string_view name_of(Offload offload);
@@ -199,11 +200,11 @@ struct Plan {
     bool runs_cores_again_alone() const {
         return recompute == Recompute::selective && recompute_modules.are({RecomputeModule::core_attn});
     }
-    bool has_sequence_parallelism() const { return sequence_parallel && layout.tensor > 1; }
     // Recomputation of chosen modules that such tools cannot say.
     bool runs_chosen_modules_again() const {
         return recompute == Recompute::selective && !runs_cores_again_alone();
     }
+    bool has_sequence_parallelism() const { return sequence_parallel && layout.tensor > 1; }
     model::CostContext cost_context() const;
 };
 

@@ -43,6 +43,9 @@ schedule::Plan random_plan(core::Random& random) {
             random, {{RecomputeModule::core_attn},
                      {RecomputeModule::layernorm},
                      {RecomputeModule::activation},
+                     {RecomputeModule::mlp},
+                     {RecomputeModule::moe, RecomputeModule::layernorm},
+                     {RecomputeModule::moe, RecomputeModule::mlp, RecomputeModule::core_attn},
                      {RecomputeModule::core_attn, RecomputeModule::layernorm, RecomputeModule::activation}});
     plan.attention =
         one_of(random, {model::AttentionImplementation::flash, model::AttentionImplementation::unfused});
@@ -67,10 +70,10 @@ schedule::Plan random_plan(core::Random& random) {
         random,
         {ContextCommunication::all_gather, ContextCommunication::all_to_all, ContextCommunication::ring});
     plan.layout.expert = one_of(random, {1, 1, 2, 4});
+    plan.layout.has_whole_experts = plan.sequence_parallel && plan.layout.expert < 4 && random.below(2) == 0;
     plan.offload = one_of(random, {Offload::none, Offload::none, Offload::host, Offload::disk});
     plan.offload_bandwidth = core::gigabytes_per_second(1);
     plan.activation_loading_horizon = one_of(random, {1, 3, 8});
-    plan.layout.has_whole_experts = plan.sequence_parallel && plan.layout.expert < 4 && random.below(2) == 0;
     if (random.below(4) == 0) {
         const core::DataType low = one_of(random, {core::DataType::bf16, core::DataType::fp16});
         plan.precision = {low, low, one_of(random, {low, core::DataType::fp32}), true};
@@ -129,14 +132,17 @@ TEST_CASE("a random sample of plans trains as the reference does") {
     CHECK(std::min({of_experts, of_parts, offloaded, rounded, by_lamb}) >= 3);
 }
 
-TEST_CASE("norms and activations that run again beside other axes train as the reference does") {
+TEST_CASE("parts of layers that run again beside other axes train as the reference does") {
     schedule::Plan plan = tiny::plan();
     plan.recompute = schedule::Recompute::selective;
     plan.recompute_modules = GENERATE(
         schedule::RecomputeModules{schedule::RecomputeModule::layernorm},
         schedule::RecomputeModules{schedule::RecomputeModule::activation},
         schedule::RecomputeModules{schedule::RecomputeModule::core_attn, schedule::RecomputeModule::layernorm,
-                                   schedule::RecomputeModule::activation});
+                                   schedule::RecomputeModule::activation},
+        schedule::RecomputeModules{schedule::RecomputeModule::mlp, schedule::RecomputeModule::moe},
+        schedule::RecomputeModules{schedule::RecomputeModule::layernorm, schedule::RecomputeModule::mlp,
+                                   schedule::RecomputeModule::moe});
     SECTION("a split backward") {
         plan.layout.pipeline = 2;
         plan.schedule = GENERATE(as<std::string>{}, "1f1b", "zb-h1");
@@ -151,6 +157,10 @@ TEST_CASE("norms and activations that run again beside other axes train as the r
         plan.sharding = schedule::Sharding::parameters;
     }
     SECTION("experts over ranks") { plan.layout.data = plan.layout.expert = 2; }
+    SECTION("whole experts on tensor ranks") {
+        plan.layout.tensor = 2;
+        plan.sequence_parallel = plan.layout.has_whole_experts = true;
+    }
     INFO(core::to_toml(schedule::to_value(plan)));
     tiny::check_equal(tiny::compare(
         plan, tiny::mixtral(4, "experts_per_token = 2\nauxiliary_loss = 0.3\ncapacity_factor = 1.0")));
@@ -158,10 +168,6 @@ TEST_CASE("norms and activations that run again beside other axes train as the r
     tiny::check_equal(tiny::compare(plan, tiny::gpt(4, "dropout = 0.1")));
     tiny::check_equal(tiny::compare(plan, tiny::llama(4)));
 }
-    SECTION("whole experts on tensor ranks") {
-        plan.layout.tensor = 2;
-        plan.sequence_parallel = plan.layout.has_whole_experts = true;
-    }
 
 TEST_CASE(
     "evaluation in a pipeline has the reference's losses, drops nothing and leaves parameters as they are") {

@@ -315,6 +315,9 @@ TEST_CASE("parts of layers that run again are Megatron-LM's modules where it has
         return source;
     };
     core::Diagnostics diagnostics;
+    // As NVIDIA's recipe has it.
+    CHECK(exported(source_of("deepseek-v3", "\"mla_up_proj\", \"mlp\""), "megatron", diagnostics)
+              ->text.find("--recompute-modules mla_up_proj mlp\n") != std::string::npos);
     const interop::ExportSource source = source_of("deepseek-v3", "\"mla_up_proj\", \"layernorm\"");
     const auto written = exported(source, "megatron", diagnostics);
     INFO(core::format(diagnostics));

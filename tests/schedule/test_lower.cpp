@@ -445,6 +445,27 @@ TEST_CASE("what runs again of a layer is not kept, nor anything else less") {
     CHECK(all - saved(llama, plan, {RecomputeModule::activation}) == Approx(activation));
     CHECK(all - saved(llama, plan, {RecomputeModule::layernorm, RecomputeModule::activation}) ==
           Approx(norms + activation));
+    // A dense feed-forward layer: its norm, gate and up, and their product.
+    const double layer = norms / 2 + 3 * activation;
+    CHECK(all - saved(llama, plan, {RecomputeModule::mlp}) == Approx(layer));
+    // Norm and activation of the layer run again with it; the norm of attention is another one.
+    CHECK(all - saved(llama, plan,
+                      {RecomputeModule::layernorm, RecomputeModule::activation, RecomputeModule::mlp}) ==
+          Approx(layer + norms / 2));
+
+    // Mixtral 8x7B: probabilities of 8 experts, routed tokens there and back, gate and up of both experts of
+    // a token, and their products; its norm with the others.
+    Plan plain = plan;
+    plain.layout.tensor = 1;
+    plain.sequence_parallel = false;
+    const model::ModelGraph mixtral = load_graph("mixtral-8x7b");
+    const double mixtral_tokens = 3.0 * double(mixtral.tokens_per_sample), hidden = 4096, ffn = 14336;
+    const double mixture = mixtral_tokens * bf16 * (8 + 2 * (2 * hidden + 3 * ffn)),
+                 norm = mixtral_tokens * (bf16 * hidden + fp32);
+    const double whole = saved(mixtral, plain, {RecomputeModule::mlp});  // it has none
+    CHECK(whole - saved(mixtral, plain, {RecomputeModule::moe}) == Approx(mixture));
+    CHECK(whole - saved(mixtral, plain, {RecomputeModule::moe, RecomputeModule::layernorm}) ==
+          Approx(mixture + 2 * norm));
 
     // DeepSeek-V3 (arXiv 2412.19437, section 4.2): 128 heads of queries and keys of 192 and values of 128.
     // The latents that they are made of are kept anyhow, but for the 64 of the keys that all heads share.

@@ -110,8 +110,8 @@ TEST_CASE("writing a plan file and reading it again changes nothing") {
         plan.recompute = static_cast<Recompute>(any(3));
         plan.recompute_layers = any(3);
         if (plan.recompute == Recompute::selective) {
-            plan.recompute_modules = {all_recompute_modules[any(4)]};
-            if (any(2)) plan.recompute_modules.add(all_recompute_modules[any(4)]);
+            plan.recompute_modules = {all_recompute_modules[any(6)]};
+            if (any(2)) plan.recompute_modules.add(all_recompute_modules[any(6)]);
         }
         plan.precision = {types[any(5)], types[any(2) * 2], types[any(2) * 3], any(2) == 1};
         plan.attention = static_cast<model::AttentionImplementation>(any(3));
@@ -228,7 +228,7 @@ TEST_CASE("all that is wrong with modules that run again is said at once") {
     const auto with = [](const std::string& plan) { return Reading(head + "[plan]\n" + plan).text(); };
     const std::string both = with("recompute = 'full'\nrecompute_modules = ['layernrom', 'mla_up_proj']\n");
     says(both, "'layernrom' is no module");
-    says(both, "core_attn, layernorm, activation, mla_up_proj");
+    says(both, "core_attn, layernorm, activation, mla_up_proj, mlp, moe");
     says(both, "with recompute = \"full\"");
     const std::string no_text = with("recompute_modules = [3]\n");
     says(no_text, "recompute_modules[0] = 3");
