@@ -44,12 +44,13 @@ def read_plans():
 
 def expected_facts(document):
     """What a plan says, in the words of this check. Degrees multiply to the ranks: data x context x tensor x
-    pipeline; expert is a part of data x context."""
+    pipeline; expert is a part of data x context, or of it and tensor where expert_tensor, the ranks that divide an expert, is one."""
     plan = document["plan"]
     facts = {
         "tensor": plan.get("tensor_parallel", 1), "pipeline": plan.get("pipeline_parallel", 1),
         "data": plan.get("data_parallel", 1), "context": plan.get("context_parallel", 1),
-        "expert": plan.get("expert_parallel", 1), "virtual_stages": plan.get("virtual_stages", 1),
+        "expert": plan.get("expert_parallel", 1), "expert_tensor": plan.get("expert_tensor_parallel", plan.get("tensor_parallel", 1)),
+        "virtual_stages": plan.get("virtual_stages", 1),
         "sequence_parallel": plan.get("sequence_parallel", False) and plan.get("tensor_parallel", 1) > 1,
         "micro_batch": plan["micro_batch"], "micro_batches": plan.get("micro_batches", 1),
         "zero_stage": ["none", "optimizer", "gradients", "parameters"].index(plan.get("sharding", "none")),
@@ -167,7 +168,7 @@ def check_megatron(document, facts, folder):
     with environment(RANK=0, LOCAL_RANK=0, WORLD_SIZE=facts["ranks"], CUDA_DEVICE_MAX_CONNECTIONS=1):
         args = megatron_arguments(shlex.split(document["text"]))
     seen = {"tensor": args.tensor_model_parallel_size, "pipeline": args.pipeline_model_parallel_size,
-            "context": args.context_parallel_size, "expert": args.expert_model_parallel_size,
+            "context": args.context_parallel_size, "expert": args.expert_model_parallel_size, "expert_tensor": args.expert_tensor_parallel_size,
             "data": args.data_parallel_size, "ranks": args.world_size,
             "virtual_stages": args.virtual_pipeline_model_parallel_size or 1,
             "sequence_parallel": args.sequence_parallel, "micro_batch": args.micro_batch_size,
@@ -240,7 +241,7 @@ def check_megatron_bridge(document, facts, folder):
         config.validate()
     m = config.model
     seen = {"tensor": m.tensor_model_parallel_size, "pipeline": m.pipeline_model_parallel_size,
-            "context": m.context_parallel_size, "expert": m.expert_model_parallel_size,
+            "context": m.context_parallel_size, "expert": m.expert_model_parallel_size, "expert_tensor": m.expert_tensor_parallel_size or m.tensor_model_parallel_size,
             "data": config.data_parallel_size, "virtual_stages": m.virtual_pipeline_model_parallel_size or 1,
             "sequence_parallel": m.sequence_parallel, "micro_batch": config.train.micro_batch_size,
             "global_batch": config.train.global_batch_size, "sequence_length": m.seq_length,
