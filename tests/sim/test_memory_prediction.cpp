@@ -2,9 +2,11 @@
 // explanation adds up to.
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <tuple>
 
 #include "core/diagnostics.h"
 #include "model/load.h"
+#include "model/model_graph.h"
 #include "schedule/plan/memory.h"
 #include "schedule/plan/plan_file.h"
 #include "sim/cost/framework/device_memory.h"
@@ -70,6 +72,33 @@ TEST_CASE(
                 CHECK(peak(4, 1024, 4) > base);
                 CHECK(peak(8, 512, 4) > base);
             }
+}
+
+TEST_CASE("sums of gradients are as wide whatever the plan calls them, and a share where they are divided") {
+    const model::ModelGraph graph = gpt(8, 512);
+    const auto parameters = static_cast<double>(model::trained_parameter_count(graph));
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
+    const auto gradients = [&](const char* framework, core::DataType type, schedule::Sharding sharding) {
+        schedule::Plan plan = plan_of(8, 4);
+        plan.framework = framework;
+        plan.sharding = sharding;
+        plan.precision.gradients = type;
+        return memory_of(graph, plan, cluster).memory.front().gradients.value;
+    };
+    using core::DataType, schedule::Sharding;
+    // Bytes a parameter: PyTorch has what the plan says; Megatron-LM sums in fp32, in the place of the
+    // products' own; DeepSpeed's BF16_Optimizer beside these.
+    for (const auto& [framework, in_bf16, in_fp32] :
+         {std::tuple{"", 2, 4}, {"megatron-lm", 4, 4}, {"megatron-lm-2021", 4, 4}, {"deepspeed", 6, 6}}) {
+        INFO(framework);
+        CHECK(gradients(framework, DataType::bf16, Sharding::none) ==
+              Approx(in_bf16 * parameters).epsilon(0.01));
+        CHECK(gradients(framework, DataType::fp32, Sharding::none) ==
+              Approx(in_fp32 * parameters).epsilon(0.01));
+        const double beside = gradients(framework, DataType::bf16, Sharding::parameters) -
+                              gradients("", DataType::bf16, Sharding::parameters);
+        CHECK(beside == Approx((in_bf16 - 2) * parameters / 8).epsilon(0.02).margin(1));
+    }
 }
 
 TEST_CASE("a shard degree divides the state that it shards, and recomputation never saves more") {

@@ -200,9 +200,7 @@ private:
             hold(MemoryKind::parameters,
                  std::max(0.0, live - gathered) * core::size_of(plan_.precision.parameters).value);
         }
-        if (plan_.precision.compute == core::DataType::bf16)
-            hold(MemoryKind::gradients, elements_ * framework_.bf16_accumulator_bytes);
-        hold(MemoryKind::gradients, elements_ * framework_.accumulator_bytes);
+        add_accumulators();
         if (reduces && plan_.layout.pipeline == 1 && plan_.sharding == Sharding::optimizer)
             hold(MemoryKind::communication, elements_ * framework_.flattened_bytes);
         // Casts of every weight, kept by autograd from forward to backward.
@@ -220,6 +218,21 @@ private:
         if (plan_.precision.has_master_parameters)
             add(MemoryKind::optimizer,
                 core::Bytes(elements_ / (plan_.shards(Sharding::optimizer) ? pieces : 1) * bytes), update);
+    }
+
+    // Sums of gradients of half-precision products, of a rank's share where they are divided. The Program's
+    // are these sums where they are as wide; what comes beside is counted with the gradients that they are
+    // made of.
+    void add_accumulators() {
+        const double products = core::size_of(plan_.precision.activations()).value,
+                     gradients = core::size_of(plan_.precision.gradients).value;
+        if (products >= core::size_of(core::DataType::fp32).value) return;
+        const bool is_bf16 = plan_.precision.activations() == core::DataType::bf16;
+        const double sums = framework_.accumulator_bytes + (is_bf16 ? framework_.bf16_accumulator_bytes : 0);
+        const double pieces =
+            plan_.shards(schedule::Sharding::gradients) ? plan_.effective_shard_degree() : 1;
+        if (sums > 0)
+            hold(MemoryKind::gradients, elements_ / pieces * std::max(0.0, products + sums - gradients));
     }
 
     const schedule::Program& program_;
