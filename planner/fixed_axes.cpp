@@ -41,6 +41,9 @@ std::vector<std::pair<std::string, std::string>> fixed_axes(const SearchAccount&
                                     "nothing run again also the others that the model has, where they suffice"
                                   : "core_attn, of recompute selective"},
         {"sequence_parallel", "wherever tokens divide"},
+        {"expert_tensor_parallel",
+         "experts of several ranks of data are whole on tensor ranks wherever their number and tokens divide "
+         "and what runs the plans takes it, else divided over these; of one rank of data both"},
         {"context_communication",
          refined(account.tries_rings
                      ? "all_gather; all_to_all too where heads divide and it moves at most twice as much, "

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 
 #include "core/index/integers.h"
 #include "model/segment.h"
@@ -47,9 +48,8 @@ std::vector<ScheduleChoice> schedule_choices(const model::ModelGraph& graph, int
             {candidate.greatest_chunks, most_virtual_stages, core::count_of(graph.units) / pipeline});
         for (int chunks = candidate.least_chunks; chunks <= most; ++chunks) {
             schedule::PipelineShape shape;
-            shape.ranks = pipeline;
-            shape.chunks = chunks;
-            shape.micro_batches = micro_batches;
+            std::tie(shape.ranks, shape.chunks, shape.micro_batches) =
+                std::tie(pipeline, chunks, micro_batches);
             if (schedule::unsupported(candidate, shape)) continue;
             if (!candidate.cuts_sequences()) choices.push_back({candidate.name, chunks, 0});
             else
@@ -151,6 +151,17 @@ bool wants_all_communication(const SpaceRequest& request, schedule::Plan plan) {
     return !request.runnable->may_take(plan);
 }
 
+// Then they are not divided: whole ones move a share of the routed tokens and nothing else, in as much
+// memory.
+bool may_keep_experts_whole(const SpaceRequest& request, const model::ModelGraph& graph,
+                            schedule::Plan plan) {
+    if (plan.layout.tensor == 1 || plan.layout.expert == 1 || !plan.sequence_parallel) return false;
+    plan.layout.has_whole_experts = true;
+    const bool is_run = !request.runnable || !request.runnable->may_take || request.runnable->may_take(plan);
+    return is_run && request.limits.allows(plan.layout) && !model::whole_experts_unsupported(graph) &&
+           !model::expert_parallel_unsupported(graph, plan.layout.expert_ranks());
+}
+
 // Of every micro-batch of a layout.
 std::vector<PassChoice> pass_choices(const SpaceRequest& request, const model::ModelGraph& graph,
                                      const schedule::ParallelLayout& layout,
@@ -182,14 +193,6 @@ bool give_only_partition(const RunnablePlans& runnable, const schedule::Plan& ba
 }
 
 }  // namespace
-
-bool nests_with_experts(const schedule::ParallelLayout& layout, int shards) {
-    return shards % layout.expert == 0 || layout.expert % shards == 0;
-}
-
-bool is_searched(const schedule::PipelineSchedule& schedule) {
-    return !schedule.is_forward_only && !schedule.is_asynchronous && !schedule.is_bidirectional;
-}
 
 bool PlanLimits::allows(const schedule::ParallelLayout& layout) const {
     return takes(tensor, layout.tensor) && takes(pipeline, layout.pipeline) &&
@@ -240,7 +243,6 @@ std::vector<schedule::ParallelLayout> legal_layouts(const model::ModelGraph& gra
         const bool may_divide = !model::tensor_parallel_unsupported(graph, tensor);
         const bool may_stay_whole =
             tensor > 1 && whole && !model::tensor_parallel_unsupported(*whole, tensor);
-        if (!may_divide && !may_stay_whole) continue;
         for (int pipeline : divisors(devices / tensor)) {
             if (pipeline > core::count_of(graph.units)) continue;
             schedule::ParallelLayout layout{
@@ -285,7 +287,8 @@ void for_each_legal_plan(const model::ModelGraph& graph, const cluster::Cluster&
         if (op.kind == model::OperatorKind::attention && op.in_parallel_region)
             least_key_heads = std::min(least_key_heads, static_cast<int>(op.attributes.kv_heads));
     for (const schedule::ParallelLayout& layout :
-         legal_layouts(graph, cluster.device_count(), request.global_batch)) {
+         request.layout ? std::vector{*request.layout}
+                        : legal_layouts(graph, cluster.device_count(), request.global_batch)) {
         if (!request.limits.allows(layout)) continue;
         if (layout.tensor > cluster.instance.devices && layout.tensor > least_key_heads) continue;
         const std::vector<PassChoice> passes =
@@ -300,7 +303,9 @@ void for_each_legal_plan(const model::ModelGraph& graph, const cluster::Cluster&
             plan.micro_batches = per_replica / micro_batch;
             plan.sequence_parallel = runnable.has_sequence_parallelism && layout.tensor > 1 &&
                                      divides_tokens(graph, layout, micro_batch);
-            if (layout.spreads_experts_over_tensor() && !plan.sequence_parallel) continue;
+            if (layout.spreads_experts_over_tensor() ? !plan.sequence_parallel
+                                                     : may_keep_experts_whole(request, graph, plan))
+                continue;
             const std::vector<int> segments =
                 layout.pipeline > 1 ? segment_counts(graph, plan, cuts) : std::vector<int>();
             for (const PassChoice& pass : passes) {
@@ -362,11 +367,7 @@ schedule::Plan default_plan(const cluster::DeviceSpec& device) {
     };
     if (device.peak.count(core::DataType::bf16)) low(core::DataType::bf16);
     else if (device.peak.count(core::DataType::fp16)) low(core::DataType::fp16);
-    else
-        plan.precision = {.compute = core::DataType::fp32,
-                          .parameters = core::DataType::fp32,
-                          .gradients = core::DataType::fp32,
-                          .has_master_parameters = false};
+    else plan.precision = {core::DataType::fp32, core::DataType::fp32, core::DataType::fp32, false};
     plan.attention = sim::flash_attention_source(device) == sim::FlashAttentionSource::products
                          ? model::AttentionImplementation::fused_softmax
                          : model::AttentionImplementation::flash;
@@ -386,9 +387,8 @@ schedule::Plan as_framework_runs(schedule::Plan base) {
 std::vector<std::string> covered_axes(bool covers_partitions) {
     std::vector<std::string> axes = {
         "nodes",          "data_parallel",    "tensor_parallel", "pipeline_parallel",
-        "virtual_stages", "context_parallel", "expert_parallel", "expert_tensor_parallel",
-        "schedule",       "segments",         "sharding",        "recompute",
-        "micro_batch"};
+        "virtual_stages", "context_parallel", "expert_parallel", "schedule",
+        "segments",       "sharding",         "recompute",       "micro_batch"};
     if (covers_partitions) axes.push_back("partition");
     return axes;
 }

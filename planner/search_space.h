@@ -19,7 +19,9 @@
 namespace planner {
 
 // Does the space have it? Of the schedules those that train with one copy of the weights.
-bool is_searched(const schedule::PipelineSchedule& schedule);
+inline bool is_searched(const schedule::PipelineSchedule& schedule) {
+    return !schedule.is_forward_only && !schedule.is_asynchronous && !schedule.is_bidirectional;
+}
 
 // Values that plans are kept to, by axis; without any, an axis is free.
 struct PlanLimits {
@@ -40,7 +42,9 @@ struct PlanLimits {
 };
 
 // Do groups of so many ranks along the data axis, shards, lie in groups of experts or hold whole ones?
-bool nests_with_experts(const schedule::ParallelLayout& layout, int shards);
+inline bool nests_with_experts(const schedule::ParallelLayout& layout, int shards) {
+    return shards % layout.expert == 0 || layout.expert % shards == 0;
+}
 
 // The plans that whatever is to run them takes. Functions are called by several threads at once; empty ones
 // take everything.
@@ -59,6 +63,8 @@ struct SpaceRequest {
     schedule::Offload offload = schedule::Offload::none;  // where activations may go; none: they stay
     PlanLimits limits = {};
     std::shared_ptr<const RunnablePlans> runnable = {};  // none: everything runs
+    // Of the space the plans of this one of its layouts; none: of all.
+    std::optional<schedule::ParallelLayout> layout = {};
 };
 
 // In a fixed order: tensor, pipeline, context, expert, micro-batch, context communication, pieces of
@@ -69,7 +75,8 @@ struct SpaceRequest {
 //   or whose heads are exchanged where they divide and that moves at most twice as much, or where it is
 //   asked for or all that is run (not with recompute selective); expert, a divisor of data that divides the
 //   experts of mixtures, or with sequence parallelism the tensor degree times such a divisor: whole experts
-//   on tensor ranks; schedules of the registry that train with one copy of the weights, with every number
+//   on tensor ranks, and where these may be (and what runs the plans takes them) no divided ones of several
+//   ranks of data; schedules of the registry that train with one copy of the weights, with every number
 //   of virtual stages they allow, those of segments of sequences with each number of `segment_counts`; one
 //   pipeline stage has one schedule; sharding none, optimizer, gradients and parameters over all replicas,
 //   and hybrid over the replicas of one node where these are fewer; recompute none, selective where attention

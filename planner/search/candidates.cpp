@@ -83,6 +83,7 @@ void Search::make_members(std::size_t g) {
     const schedule::Plan& first = families_[group.families.front()].first;
     SpaceRequest space = space_of(group.target);
     space.limits.keep_to_shape(first);
+    space.layout = first.layout;
     std::size_t ordinal = group.first_ordinal;
     for_each_legal_plan(graph_, targets_[group.target].cluster, space, [&](const schedule::Plan& plan) {
         Family& family = families_[families.at(family_key(plan))];

@@ -6,6 +6,8 @@
 #include <bit>
 #include <cmath>
 
+#include "schedule/plan/planned_graph.h"
+
 namespace sim {
 
 namespace {
@@ -38,7 +40,7 @@ class Probe {
 public:
     Probe(const Evaluation& evaluation, const model::ModelGraph& graph, const cluster::Cluster& cluster,
           const schedule::Plan& plan, const Posterior& posterior)
-        : graph_(graph), cluster_(cluster), plan_(plan), posterior_(posterior) {
+        : graph_(plan, graph), cluster_(cluster), plan_(plan), posterior_(posterior) {
         // The same extrapolation on both sides of a difference.
         lowered_.takes_a_line = true;
         if (const std::optional<LogFigures> here = predict(posterior.cost_constants())) base_ = *here;
@@ -60,11 +62,11 @@ public:
 
 private:
     std::optional<LogFigures> predict(const CostConstants& constants) const {
-        return predict_logarithms(graph_, cluster_, plan_, constants,
+        return predict_logarithms(*graph_, cluster_, plan_, constants,
                                   simulated_rounds * plan_.layout.pipeline, {}, &lowered_);
     }
 
-    const model::ModelGraph& graph_;
+    const schedule::PlannedGraph graph_;
     const cluster::Cluster& cluster_;
     const schedule::Plan& plan_;
     const Posterior& posterior_;

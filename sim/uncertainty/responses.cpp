@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "core/diagnostics.h"
+#include "schedule/plan/planned_graph.h"
 
 namespace sim {
 
@@ -19,10 +20,10 @@ class Trials {
 public:
     Trials(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan,
            const ResponseOptions& options)
-        : graph_(graph), cluster_(cluster), plan_(plan), options_(options) {}
+        : graph_(plan, graph), cluster_(cluster), plan_(plan), options_(options) {}
 
     std::optional<LogFigures> predict(const CostConstants& constants) const {
-        return predict_logarithms(graph_, cluster_, plan_, constants, simulated_rounds * plan_.stages(),
+        return predict_logarithms(*graph_, cluster_, plan_, constants, simulated_rounds * plan_.stages(),
                                   options_.peak, &lowered_);
     }
 
@@ -44,7 +45,7 @@ private:
         return options_.constants.*constant.value > 0.5 * (constant.least + constant.greatest) ? -step : step;
     }
 
-    const model::ModelGraph& graph_;
+    const schedule::PlannedGraph graph_;
     const cluster::Cluster& cluster_;
     const schedule::Plan& plan_;
     const ResponseOptions& options_;
