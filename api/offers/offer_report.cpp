@@ -104,7 +104,7 @@ std::string text_of(const Question& question, const OfferRequest& request, const
     for (const std::string& line : offers.not_offered) text += fmt::format("  not offered: {}\n", line);
     core::TextTable table({"#", "cluster", "step", "hours", "hours p10 to p90", "USD", "USD p10 to p90",
                            "goodput", "risk", "MWh", "t CO2", "plan"});
-    const std::size_t most = question.request.search.keep;
+    const std::size_t most = question.request.rows;
     std::size_t shown = 0, misses = 0, more = 0;
     for (const OfferRow& row : offers.rows) {
         if (!row.meets) ++misses;

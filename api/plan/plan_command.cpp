@@ -73,6 +73,8 @@ std::vector<OutputFile> files_of(const Answer& answer, const std::vector<std::st
 Answer solve(Question question) {
     Answer answer{.question = std::move(question)};
     auto& [request, graph, targets] = answer.question;
+    // What is found first hangs on how many are kept: not on how many are shown.
+    request.search.keep = std::max(request.rows, planner::SearchRequest().keep);
     answer.result = planner::search_plans(graph, targets, request.search, answer.diagnostics);
     planner::SearchResult& result = answer.result;
     if (result.plans.empty()) {
@@ -80,6 +82,7 @@ Answer solve(Question question) {
         answer.diagnostics = why_no_plan(request, graph, targets, result, answer.diagnostics);
         return answer;
     }
+    if (result.plans.size() > request.rows) result.plans.resize(request.rows);
     answer.limits = cost_of_limits(request, graph, targets, result.plans.front());
     answer.fewer = fewer_nodes(request, graph, targets, result.plans.front());
     answer.intervals = judge(result, graph, targets, request.posterior(), request.search.threads);

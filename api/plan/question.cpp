@@ -242,7 +242,7 @@ std::optional<Request> read_request(Options& options, core::Diagnostics& diagnos
     request.search.searches_orders = request.limits.searches_orders;
     request.search.refines_first = request.search.recomputes_some = request.search.tries_rings = true;
     read_offload(request, options);
-    request.search.keep = static_cast<std::size_t>(options.integer("--top", 1, 1000).value_or(5));
+    request.rows = static_cast<std::size_t>(options.integer("--top", 1, 1000).value_or(5));
     request.search.threads = core::narrow<int>(
         options.integer("--threads", 1, 1024).value_or(std::max(1u, std::thread::hardware_concurrency())));
     request.search.time_limit = core::Seconds(options.real("--time-limit", 0, 1e7).value_or(15));

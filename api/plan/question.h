@@ -26,6 +26,7 @@ struct Request {
     std::optional<std::int64_t> sequence_length;
     std::optional<std::int64_t> nodes, most_nodes;
     planner::SearchRequest search;
+    std::size_t rows = 5;  // plans to show
     LimitOptions limits;
     std::optional<Runner> runner;            // what plans are for; nothing: plans of any kind
     core::BytesPerSecond offload_bandwidth;  // of a node's disks
