@@ -12,6 +12,7 @@
 #include "core/random.h"
 #include "model/model_graph.h"
 #include "planner/search_space.h"
+#include "schedule/plan/planned_graph.h"
 #include "sim/cost/compute.h"
 #include "sim/evaluate.h"
 
@@ -141,7 +142,8 @@ core::Seconds Checker::least_step(std::size_t target, const schedule::Plan& plan
     whole.keep_sequences_whole();
     whole.schedule = "1f1b";
     core::Diagnostics unpriced;
-    const auto compute = sim::ComputeCost::make(graph_, device, whole, unpriced, request_.constants);
+    const schedule::PlannedGraph planned(whole, graph_);
+    const auto compute = sim::ComputeCost::make(*planned, device, whole, unpriced, request_.constants);
     if (!compute) return core::Seconds(0);
     const model::OperatorRange all{0, core::count_of(graph_.operators)};
     const core::Seconds forward = compute->price(all, schedule::ComputePhase::forward).device,

@@ -36,10 +36,11 @@ std::vector<std::pair<std::string, std::string>> fixed_axes(const SearchAccount&
              ? "all or none; of a plan too large for memory with none, or for the hosts' to which it "
                "offloads, also the fewest layers of each stage with which it fits"
              : "all or none"},
-        {"recompute_modules", account.recomputes_some
-                                  ? "core_attn, of recompute selective; of a plan too large for memory with "
-                                    "nothing run again also the others that the model has, where they suffice"
-                                  : "core_attn, of recompute selective"},
+        {"recompute_modules",
+         account.recomputes_some
+             ? "core_attn, of recompute selective; of a plan too large for memory with "
+               "nothing run again also layernorm, activation and mla_up_proj, where they suffice"
+             : "core_attn, of recompute selective"},
         {"sequence_parallel", "wherever tokens divide"},
         {"expert_tensor_parallel",
          "experts of several ranks of data are whole on tensor ranks wherever their number and tokens divide "

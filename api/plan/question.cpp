@@ -44,7 +44,6 @@ planner::SearchRequest search_beside(const Request& request) {
     planner::SearchRequest search = request.search;
     search.progress = {};  // the caller's is of its own question
     search.searches_orders = false;
-    search.keep = 1;
     return search;
 }
 

@@ -16,8 +16,10 @@ namespace exec {
 schedule::Program profiled_program(const schedule::Plan& plan, int data, int tensor,
                                    const model::ModelGraph& graph) {
     schedule::Plan single = plan;
+    // On fewer ranks nothing divides samples or holds other experts.
+    if (data != plan.layout.data) single.layout = {.data = data, .order = plan.layout.order};
+    single.layout.has_whole_experts = plan.layout.has_whole_experts;
     single.layout.pipeline = 1;
-    single.layout.data = data;
     single.layout.tensor = tensor;
     if (tensor == 1) single.sequence_parallel = false;
     single.tensor_overlap = 1;  // operators are timed whole

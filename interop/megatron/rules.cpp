@@ -61,9 +61,11 @@ void refuse_modules(Expression& e, const TransformerShape& shape) {
 // rest.
 void refuse_combinations(Expression& e, const TransformerShape& shape) {
     using Communication = schedule::ContextCommunication;
-    if (shape.experts > 0 && shape.has_linear_bias && e.plan.layout.tensor > 1)
+    if (shape.experts > 0 && shape.has_linear_bias && e.plan.layout.expert_tensor() > 1)
         e.refuse("tensor_parallel", std::to_string(e.plan.layout.tensor),
-                 "it divides no experts that have biases", "set tensor_parallel = 1");
+                 "it divides no experts that have biases",
+                 "set expert_tensor_parallel = 1, with an expert_parallel that is a multiple, or "
+                 "tensor_parallel = 1");
     if (shape.has_sinks) {
         const char* const why = "attention sinks go with exchanged heads alone";
         e.refuse_communication(Communication::all_gather, why, Communication::all_to_all);

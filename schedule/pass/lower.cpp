@@ -10,6 +10,7 @@
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/explicit_order.h"
 #include "schedule/plan/memory.h"
+#include "schedule/plan/planned_graph.h"
 
 namespace schedule {
 
@@ -137,8 +138,7 @@ Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& 
                   "the schedule has the plan's pipeline shape");
     core::require(core::count_of(plan.partition.first_units) == given.stages,
                   "the plan's partition is complete");
-    core::require(graph.has_whole_experts() == plan.layout.spreads_experts_over_tensor(),
-                  "the graph is the plan's (planned_graph.h)");
+    core::require(is_laid_out(graph, plan), "the graph is the plan's (planned_graph.h)");
     const Schedule order = unroll_directions(unroll_sequences(given));
     Program program = skeleton(plan, order, given);
     core::require(options.micro_batches == 0 || options.micro_batches == program.whole_micro_batches(),

@@ -136,7 +136,7 @@ private:
         }
         const bool runs_again = has_router ? plan_.runs_again(RecomputeModule::moe)
                                            : has_activation && plan_.runs_again(RecomputeModule::mlp);
-        if (!runs_again) return;
+        if (!runs_again || end == begin) return;
         const bool has_norm = !has_router || plan_.runs_again(RecomputeModule::layernorm);
         add({has_norm && is_norm_of({begin, end}) ? begin - 1 : begin, end});
     }

@@ -7,6 +7,7 @@
 #include "core/index/integers.h"
 #include "schedule/pass/recompute.h"
 #include "schedule/plan/memory.h"
+#include "schedule/plan/planned_graph.h"
 
 namespace schedule {
 
@@ -163,8 +164,10 @@ std::vector<core::Seconds> recomputed_loads(const Plan& plan, const model::Model
     return load;
 }
 
-std::optional<Partition> complete_partition(const Plan& plan, const model::ModelGraph& graph) {
+std::optional<Partition> complete_partition(const Plan& plan, const model::ModelGraph& model) {
     if (!plan.partition.first_units.empty()) return plan.partition;
+    const PlannedGraph planned(plan, model);
+    const model::ModelGraph& graph = *planned;
     PartitionProblem problem;
     problem.stages = plan.stages();
     problem.load = partition_loads(plan, graph);

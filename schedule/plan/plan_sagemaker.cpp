@@ -221,9 +221,9 @@ private:
 
 void read_sagemaker(const core::Value& table, core::TableReader& plan_reader, int instances, Plan& plan) {
     core::TableReader reader(table, plan_reader.path_of("sagemaker"), plan_reader.diagnostics());
-    for (const char* key : {"tensor_parallel", "pipeline_parallel", "data_parallel", "virtual_stages",
-                            "micro_batches", "global_batch", "schedule", "order", "placement",
-                            "active_micro_batches", "strict_order", "sharding", "shard_degree"})
+    for (const char* key : {"tensor_parallel", "expert_tensor_parallel", "pipeline_parallel", "data_parallel",
+                            "virtual_stages", "micro_batches", "global_batch", "schedule", "order",
+                            "placement", "active_micro_batches", "strict_order", "sharding", "shard_degree"})
         if (plan_reader.has(key))
             plan_reader.error(key,
                               fmt::format("{} and {} cannot be given together", plan_reader.path_of(key),

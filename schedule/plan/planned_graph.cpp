@@ -8,10 +8,9 @@
 namespace schedule {
 
 PlannedGraph::PlannedGraph(const Plan& plan, const model::ModelGraph& graph) : given_(graph) {
-    const bool is_asked = plan.layout.spreads_experts_over_tensor();
-    core::require(is_asked || !graph.has_whole_experts(),
-                  "a graph is laid out for the plan that it is used with");
-    if (is_asked && !graph.has_whole_experts()) made_ = model::with_whole_experts(graph);
+    if (plan.layout.spreads_experts_over_tensor() && !graph.has_whole_experts())
+        made_ = model::with_whole_experts(graph);
+    core::require(is_laid_out(**this, plan), "a graph is laid out for the plan that it is used with");
 }
 
 bool check_experts(const Plan& plan, const model::ModelGraph& model, const ReportError& error) {

@@ -24,6 +24,12 @@ private:
     std::optional<model::ModelGraph> made_;
 };
 
+// Is the graph what a PlannedGraph of the plan and its model is? With one tensor rank both forms are the
+// same.
+inline bool is_laid_out(const model::ModelGraph& graph, const Plan& plan) {
+    return plan.layout.tensor == 1 || graph.has_whole_experts() == plan.layout.spreads_experts_over_tensor();
+}
+
 // Reports at the key that can mend it what keeps a plan from spreading the experts of this model. False where
 // they cannot stay whole, and so nothing can be laid out.
 bool check_experts(const Plan& plan, const model::ModelGraph& model, const ReportError& error);

@@ -6,6 +6,7 @@
 #include "cluster/node.h"
 #include "core/diagnostics.h"
 #include "model/segment.h"
+#include "schedule/plan/planned_graph.h"
 #include "schedule/plan/sequence_cut.h"
 #include "schedule/program/exchange_signature.h"
 
@@ -66,8 +67,7 @@ private:
 std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster,
                                            const schedule::Plan& plan, core::Diagnostics& diagnostics,
                                            const CostConstants& constants, KnownCandidates* known) {
-    core::require(graph.has_whole_experts() == plan.layout.spreads_experts_over_tensor(),
-                  "the graph is the plan's (planned_graph.h)");
+    core::require(schedule::is_laid_out(graph, plan), "the graph is the plan's (planned_graph.h)");
     const int ranks_a_node = cluster::most_ranks_of_a_node(cluster, plan.layout.ranks());
     std::optional<ComputeCost> compute =
         ComputeCost::make(graph, cluster.instance.device, plan, diagnostics, constants, ranks_a_node);

@@ -50,6 +50,20 @@ void add_schedule(const schedule::Plan& plan, std::vector<Optimisation>& found) 
     found.push_back(std::move(one));
 }
 
+// Whole experts on tensor ranks go with it: every one of these routes its own tokens.
+void add_sequence_parallelism(const schedule::Plan& plan, std::vector<Optimisation>& found) {
+    if (!plan.has_sequence_parallelism()) return;
+    const bool is_of_experts = plan.layout.spreads_experts_over_tensor();
+    found.push_back({is_of_experts ? "sequence parallelism, whole experts" : "sequence parallelism",
+                     "true",
+                     "false",
+                     {{"plan.sequence_parallel", false}}});
+    if (is_of_experts) {
+        found.back().off.emplace_back("plan.expert_tensor_parallel", Value());
+        found.back().off.emplace_back("plan.expert_parallel", plan.layout.expert);
+    }
+}
+
 void add_recomputation(const schedule::Plan& plan, std::vector<Optimisation>& found) {
     if (plan.recompute != schedule::Recompute::none)
         found.push_back({"recomputation",
@@ -188,7 +202,7 @@ std::vector<Optimisation> optimisations_of(const schedule::Plan& plan) {
         Value(), "all_gather");
     add(communicates(schedule::ContextCommunication::ring), "keys in a ring", "context_communication",
         Value(), "all_gather");
-    add(plan.has_sequence_parallelism(), "sequence parallelism", "sequence_parallel", false, "false");
+    add_sequence_parallelism(plan, found);
     add_schedule(plan, found);
     add_recomputation(plan, found);
     if (plan.offload != schedule::Offload::none)

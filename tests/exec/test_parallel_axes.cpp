@@ -84,8 +84,8 @@ TEST_CASE("whole experts on tensor ranks train as on one") {
     plan.layout.tensor = 2;
     plan.layout.has_whole_experts = plan.sequence_parallel = true;
     const std::string kind =
-        GENERATE(as<std::string>{}, "", "\nauxiliary_loss = 0.5", "\ncapacity_factor = 0.6",
-                 "\nauxiliary_loss = 0.3\ncapacity_factor = 1.0");
+        GENERATE(as<std::string>{}, "\nshared_expert_ffn = 12", "\nauxiliary_loss = 0.5",
+                 "\ncapacity_factor = 0.6", "\nauxiliary_loss = 0.3\ncapacity_factor = 1.0");
     SECTION("over tensor ranks alone") { plan.tensor_overlap = GENERATE(1, 2); }
     SECTION("over all ranks, recomputed, sharded, clipped") {
         plan.layout.data = plan.layout.expert = 2;

@@ -163,7 +163,6 @@ planner::SearchResult search(const WhyNotRequest& request, const sim::Scenario& 
                              const std::vector<planner::Target>& targets, core::Diagnostics& diagnostics) {
     planner::SearchRequest question;
     question.global_batch = core::narrow<int>(batch_of(scenario.file.plan));
-    question.keep = 1;
     question.threads = request.threads;
     question.time_limit = request.time_limit;
     question.constants = request.posterior().cost_constants();

@@ -229,10 +229,12 @@ private:
         if (products >= core::size_of(core::DataType::fp32).value) return;
         const bool is_bf16 = plan_.precision.activations() == core::DataType::bf16;
         const double sums = framework_.accumulator_bytes + (is_bf16 ? framework_.bf16_accumulator_bytes : 0);
-        const double pieces =
-            plan_.shards(schedule::Sharding::gradients) ? plan_.effective_shard_degree() : 1;
-        if (sums > 0)
-            hold(MemoryKind::gradients, elements_ / pieces * std::max(0.0, products + sums - gradients));
+        if (sums <= 0) return;
+        double elements = 0;
+        for (const schedule::ParameterBucket& bucket : list_.buckets)
+            elements += static_cast<double>(bucket.padded_elements) /
+                        (plan_.shards(schedule::Sharding::gradients) ? bucket.pieces : 1);
+        hold(MemoryKind::gradients, elements * std::max(0.0, products + sums - gradients));
     }
 
     const schedule::Program& program_;
