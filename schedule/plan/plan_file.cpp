@@ -109,7 +109,7 @@ void read_experts(core::TableReader& reader, ParallelLayout& layout) {
             fmt::format("{} = 1: whole experts are spread over tensor ranks, too, and expert_parallel = "
                         "{} is no multiple of tensor_parallel = {}",
                         key, ranks, layout.tensor),
-            "use an expert_parallel that is one, or leave expert_tensor_parallel out");
+            "make expert_parallel a multiple, or leave expert_tensor_parallel out");
 }
 
 void read_layout(core::TableReader& reader, Plan& plan) {
