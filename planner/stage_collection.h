@@ -242,7 +242,7 @@ private:
     const std::vector<model::OperatorRange>* stages(Shape& shape, const schedule::Plan& plan);
     const sim::ComputeCost* compute_cost(Shape& shape, const schedule::Plan& plan, int segment);
     const Passes& passes(Shape& shape, const schedule::Plan& plan, model::OperatorRange unit, int segment);
-    // Of one segment of a sequence.
+    // The planned model, of one segment of a sequence.
     const model::ModelGraph& graph_of(const schedule::Plan& plan, int segment);
     // It takes the lock of the shape, as those before do not.
     std::vector<RankActivations> activations(Shape& shape, const schedule::Plan& plan,
