@@ -70,6 +70,11 @@ Repetition::Repetition(const ModelGraph& graph)
     for (const Unit& unit : graph.units)
         crossing_[unit.operators.begin] = tensors_crossing(graph, unit.operators.begin);
     crossing_[graph.units.back().operators.end] = {};
+    for (const Unit& unit : graph.units) {
+        const std::int32_t moved = unit.operators.begin - first_like(unit.operators).begin;
+        for (std::int32_t i = unit.operators.begin; i < unit.operators.end; ++i)
+            first_operators_.push_back(i - moved);
+    }
 }
 
 Repetition::Signature Repetition::signature(OperatorRange range) const {

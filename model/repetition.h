@@ -24,6 +24,11 @@ public:
     // under any plan; where the range lies decides only who its neighbours are. The range must begin and end
     // at unit boundaries.
     OperatorRange first_like(OperatorRange range);
+    // Of each operator the one at its place in the first unit that is like its own. Null where units do not
+    // hold every operator.
+    const std::vector<std::int32_t>* first_operators() const {
+        return first_operators_.size() == graph_.operators.size() ? &first_operators_ : nullptr;
+    }
 
 private:
     using Signature = std::vector<std::int32_t>;
@@ -35,6 +40,7 @@ private:
     std::vector<std::int32_t> operator_class_, tensor_class_,
         parameter_class_;                                     // equal numbers: equal but for names and places
     std::map<std::int32_t, std::vector<TensorId>> crossing_;  // by boundary between units
+    std::vector<std::int32_t> first_operators_;
     std::vector<std::int32_t> unit_from_;  // by operator: the unit that begins there, or -1
     // Answers by the unit that a range begins with and the one it ends before; zero: none yet. All threads of
     // a search ask millions of times, so they take no lock for what is known. Empty where units are so many

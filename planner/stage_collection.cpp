@@ -25,13 +25,7 @@ StageCollection::StageCollection(const model::ModelGraph& graph, const cluster::
       repetition_(graph),
       tied_(model::tied_parameters(graph)) {
     if (!model::whole_experts_unsupported(graph)) with_whole_experts_ = model::with_whole_experts(graph);
-    for (const model::Unit& unit : graph.units) {
-        const model::OperatorRange first = repetition_.first_like(unit.operators);
-        unit_like_.push_back(first);
-        const std::int32_t moved = unit.operators.begin - first.begin;
-        for (std::int32_t i = unit.operators.begin; i < unit.operators.end; ++i)
-            first_like_.push_back(i - moved);
-    }
+    for (const model::Unit& unit : graph.units) unit_like_.push_back(repetition_.first_like(unit.operators));
 }
 StageCollection::~StageCollection() = default;
 
@@ -165,7 +159,7 @@ const sim::ComputeCost* StageCollection::compute_cost(Shape& shape, const schedu
         core::Diagnostics diagnostics;
         entry->second =
             sim::ComputeCost::make(graph_of(plan, segment), device_, prices.plan, diagnostics, constants_, 1,
-                                   first_like_.size() == graph_.operators.size() ? &first_like_ : nullptr);
+                                   repetition_.first_operators(), sim::PriceSums::few);
     }
     return entry->second ? &*entry->second : nullptr;
 }

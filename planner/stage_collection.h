@@ -256,7 +256,6 @@ private:
     const cluster::DeviceSpec& device_;
     sim::CostConstants constants_;
     model::Repetition repetition_;
-    std::vector<std::int32_t> first_like_;         // of each operator
     std::vector<model::OperatorRange> unit_like_;  // of each unit
     std::vector<model::TiedParameter> tied_;
     std::mutex guard_;  // of the maps below; each shape has its own

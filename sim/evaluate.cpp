@@ -8,6 +8,7 @@
 #include "cluster/node.h"
 #include "core/diagnostics.h"
 #include "core/index/integers.h"
+#include "model/repetition.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/partition.h"
 #include "schedule/plan/planned_graph.h"
@@ -219,7 +220,8 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& model, const cluster
         options.memory_only && !plan.partition.first_units.empty()
             ? std::nullopt
             : make_cost_models(graph, cluster, plan, options.memory_only ? unpriced : diagnostics,
-                               options.constants, options.shares_links ? nullptr : options.known_candidates);
+                               options.constants, options.shares_links ? nullptr : options.known_candidates,
+                               options.repetition ? options.repetition->first_operators() : nullptr);
     if (!costs && !options.memory_only) return std::nullopt;
     if (costs) costs->counts_hosts = options.counts_hosts;
     if (!complete(plan, graph, cluster, costs ? &*costs : nullptr, options.constants, diagnostics))

@@ -19,6 +19,8 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
         if (std::find(saved.tensors.begin(), saved.tensors.end(), storage) == saved.tensors.end())
             saved.tensors.push_back(storage);
     };
+    constexpr std::size_t usually_saved = 4;
+    saved.tensors.reserve(usually_saved);
     const RankMatrix y = rank_matrix(graph, op.output, context);
     switch (op.kind) {
         case OperatorKind::input:

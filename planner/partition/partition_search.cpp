@@ -201,8 +201,9 @@ void PartitionSearch::count_work(const PartitionSpace& space) const {
 }
 
 // Nothing where no partition of the task can be better.
-std::optional<core::Seconds> PartitionSearch::least_of(StageTable& table, const PartitionTask& task,
-                                                       double best) const {
+std::optional<PartitionSearch::OpenTask> PartitionSearch::least_of(StageTable& table,
+                                                                   const PartitionTask& task,
+                                                                   double best) const {
     const core::Seconds limit = means_.limit(task.target, best);
     means_.work->add(1, per_opened_plan);
     if (task.work_bound >= limit || table.bounds().time_of_any_partition(task.plan) >= limit ||
@@ -212,7 +213,8 @@ std::optional<core::Seconds> PartitionSearch::least_of(StageTable& table, const 
     const core::Seconds least =
         std::max({task.work_bound, space.least(limit), table.bounds().time_of_any_partition(task.plan)});
     count_work(space);
-    return least < limit ? std::optional(least) : std::nullopt;
+    if (least >= limit) return std::nullopt;
+    return OpenTask{.least = least, .division = space.division_of_least()};
 }
 
 // Where there are too many partitions below the limit, those below as much of it as a few halvings find.
@@ -274,18 +276,24 @@ std::vector<PartitionSearch::OpenTask> PartitionSearch::find_open(const Tasks& t
         const std::vector<std::size_t> wave(
             order.begin() + std::ptrdiff_t(begin),
             order.begin() + std::ptrdiff_t(std::min(order.size(), begin + looked_at_at_once)));
-        std::vector<std::optional<core::Seconds>> least(wave.size());
+        std::vector<std::optional<OpenTask>> found(wave.size());
+        const auto leave = [&](std::size_t i) {
+            if (const auto bound = bound_unless_beaten(tasks[wave[i]], best)) found[i] = {.least = *bound};
+        };
         if (means_.is_late())
-            for (std::size_t i = 0; i < wave.size(); ++i)
-                least[i] = bound_unless_beaten(tasks[wave[i]], best);
+            for (std::size_t i = 0; i < wave.size(); ++i) leave(i);
         else
             for_each_of(tasks, wave, [&](StageTable& table, std::size_t i) {
-                least[i] = means_.is_stopped() ? bound_unless_beaten(tasks[wave[i]], best)
-                                               : least_of(table, tasks[wave[i]], best);
+                if (means_.is_stopped()) leave(i);
+                else found[i] = least_of(table, tasks[wave[i]], best);
             });
         for (std::size_t i = 0; i < wave.size(); ++i) {
-            if (least[i]) open.push_back({wave[i], *least[i]});
-            else ++account_.excluded;
+            if (!found[i]) {
+                ++account_.excluded;
+                continue;
+            }
+            found[i]->task = wave[i];
+            open.push_back(std::move(*found[i]));
         }
     }
     // Families by the least bound of their tasks, and those of one family together: they share a table.
@@ -318,13 +326,16 @@ std::optional<RankedPlan> PartitionSearch::find_likely(const std::vector<Partiti
     std::optional<RankedPlan> better;
     const std::vector<OpenTask> open = find_open(tasks, best);
     for (std::size_t begin = 0; begin < open.size() && !means_.is_late(); begin += walked_at_once) {
-        std::vector<std::size_t> wave;
-        for (std::size_t i = begin; i < std::min(open.size(), begin + walked_at_once); ++i)
-            if (open[i].least < means_.limit(tasks[open[i].task].target, best)) wave.push_back(open[i].task);
+        std::vector<std::size_t> wave, looked_at;
+        for (std::size_t i = begin; i < std::min(open.size(), begin + walked_at_once); ++i) {
+            if (open[i].least >= means_.limit(tasks[open[i].task].target, best)) continue;
+            wave.push_back(open[i].task);
+            looked_at.push_back(i);
+        }
         std::vector<std::optional<PartitionOption>> found(wave.size());
         for_each_of(tasks, wave, [&](StageTable& table, std::size_t i) {
             PartitionSpace space(table, tasks[wave[i]].plan);
-            found[i] = space.descend(means_.limit(tasks[wave[i]].target, best));
+            found[i] = space.descend(means_.limit(tasks[wave[i]].target, best), open[looked_at[i]].division);
             count_work(space);
         });
         std::vector<Option> options;
@@ -364,8 +375,9 @@ std::vector<PartitionSearch::OpenTask> PartitionSearch::walk_all(const Tasks& ta
         std::vector<Option> options;
         for (std::size_t i = 0; i < wave.size(); ++i) {
             if (found[i].complete_below < means_.limit(tasks[wave[i]].target, best))
-                left.push_back(
-                    {wave[i], found[i].complete_below, looked_at[i].is_simulated_below || found[i].is_done});
+                left.push_back({.task = wave[i],
+                                .least = found[i].complete_below,
+                                .is_simulated_below = looked_at[i].is_simulated_below || found[i].is_done});
             else ++account_.walked;
             for (PartitionOption& option : found[i].options)
                 if (!looked_at[i].is_simulated_below || option.bound >= looked_at[i].least)

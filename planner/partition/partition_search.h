@@ -86,6 +86,7 @@ private:
         std::size_t task = 0;
         core::Seconds least;
         bool is_simulated_below = false;
+        std::vector<std::int32_t> division{};  // that the bound is of, where it is known
     };
     // A plan whose cuts are moved.
     struct Improvement {
@@ -105,7 +106,7 @@ private:
     using Tasks = std::vector<PartitionTask>;
     std::optional<core::Seconds> bound_unless_beaten(const PartitionTask& task, double best) const;
     void count_work(const PartitionSpace& space) const;
-    std::optional<core::Seconds> least_of(StageTable& table, const PartitionTask& task, double best) const;
+    std::optional<OpenTask> least_of(StageTable& table, const PartitionTask& task, double best) const;
     std::vector<OpenTask> find_open(const Tasks& tasks, double best);
     // All partitions whose bound is below this, where there are not too many.
     struct Walk {

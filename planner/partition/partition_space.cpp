@@ -205,7 +205,7 @@ void PartitionSpace::tabulate_runs(double limit) {
 // divisions is more. The greatest mean that was met is kept.
 double PartitionSpace::mean_path(double limit) {
     if (!whole_order()) return 0;
-    PathBound mean(std::move(runs_), units_);
+    PathBound mean(runs_, units_);
     const double looked_at = double(mean.runs()) + double(whole_order()->actions());
     const int usual_paths = std::clamp(int(most_looked_at / looked_at), fewest_paths, most_paths);
     double least = 0, greatest = infinity;
@@ -288,9 +288,13 @@ void PartitionSpace::visit(int stage, std::size_t begin, const Before& before) {
     first_units_.pop_back();
 }
 
-std::optional<PartitionOption> PartitionSpace::descend(core::Seconds limit) {
-    if (!order_ || order_->directions > 1 || std::cmp_less(units_, order_->stages) || least(limit) >= limit)
-        return std::nullopt;
+std::vector<std::int32_t> PartitionSpace::division_of_least() const {
+    return paths_ ? paths_->first_units() : std::vector<std::int32_t>();
+}
+
+std::optional<PartitionOption> PartitionSpace::descend(core::Seconds limit,
+                                                       const std::vector<std::int32_t>& division) {
+    if (!order_ || order_->directions > 1 || std::cmp_less(units_, order_->stages)) return std::nullopt;
     PartitionOption best{core::Seconds(infinity), table_.bounds().first_units(plan_)};
     if (best.first_units.empty()) return std::nullopt;
     const auto step = [&](std::vector<Cuts> all) {
@@ -304,7 +308,7 @@ std::optional<PartitionOption> PartitionSpace::descend(core::Seconds limit) {
         return is_better;
     };
     std::vector<Cuts> starts = {best.first_units};
-    if (paths_) starts.push_back(paths_->first_units());
+    if (!division.empty()) starts.push_back(division);
     step(std::move(starts));
     while (step(near_moves(best.first_units, units_)) ||
            (order_->stages <= most_stages_for_far_moves && step(far_moves(best.first_units, units_)))) {

@@ -30,6 +30,8 @@ public:
     // No partition's step is shorter; of one stage a rank none that fits the device's memory. A part of that
     // bound that is no less than the limit, or infinity, where none is below it.
     core::Seconds least(core::Seconds limit);
+    // The division that this bound is of; empty where paths play no part in it.
+    std::vector<std::int32_t> division_of_least() const;
     // Partitions whose bound is below `limit`, by their bounds, then as they come; nothing where they, as far
     // as a table tells, are more than `most_found`, or the partial ones behind them more than `most`. Each
     // bound is that of the plan's own order.
@@ -38,9 +40,9 @@ public:
         std::size_t most_found = std::numeric_limits<std::size_t>::max());
     // The same bound of one partition, or a part of it that is no less than the limit.
     core::Seconds bound_of(const std::vector<std::int32_t>& first_units, core::Seconds limit);
-    // Where some partition may have a bound below the limit, one that has: found by moves of one unit at a
-    // time from the usual partition and from the one that the least bound comes from, if they come so far.
-    std::optional<PartitionOption> descend(core::Seconds limit);
+    // A partition with a bound below the limit: found by moves of one unit at a time from the usual partition
+    // and from `division`, that of the least bound, if they come so far.
+    std::optional<PartitionOption> descend(core::Seconds limit, const std::vector<std::int32_t>& division);
     // So far: runs of units looked at as stages, and passes of orders replayed.
     double divisions() const { return double(divisions_); }
     double replayed_passes() const { return replayed_passes_; }

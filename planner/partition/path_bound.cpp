@@ -2,19 +2,48 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
+#include <unordered_map>
 #include <utility>
 
 #include "core/errors.h"
+#include "core/index/integers.h"
 
 namespace planner {
 
-PathBound::PathBound(std::vector<std::vector<Run>> runs, std::size_t units)
-    : runs_(std::make_shared<const std::vector<std::vector<Run>>>(std::move(runs))),
-      to_go_(runs_->size() + 1, std::vector<double>(units + 1, std::numeric_limits<double>::infinity())) {}
+namespace {
+constexpr double infinity = std::numeric_limits<double>::infinity();
+}  // namespace
+
+PathBound::StageRuns PathBound::grouped(const std::vector<Run>& runs, std::size_t units) {
+    StageRuns stage;
+    stage.first.assign(units + 2, 0);
+    stage.ends.reserve(runs.size());
+    std::unordered_map<const Bounds::StagePasses*, std::uint32_t> known;
+    for (const Run& run : runs) {
+        const auto [index, is_new] = known.try_emplace(run.passes, core::count_of(stage.passes));
+        if (is_new) stage.passes.push_back(run.passes);
+        stage.ends.push_back({static_cast<std::uint32_t>(run.end), index->second});
+        ++stage.first[std::size_t(run.begin) + 1];
+    }
+    core::require(std::is_sorted(runs.begin(), runs.end(),
+                                 [](const Run& a, const Run& b) { return a.begin < b.begin; }),
+                  "runs are by where they begin");
+    std::partial_sum(stage.first.begin(), stage.first.end(), stage.first.begin());
+    return stage;
+}
+
+PathBound::PathBound(const std::vector<std::vector<Run>>& runs, std::size_t units)
+    : units_(units), to_go_((runs.size() + 1) * (units + 1), infinity) {
+    std::vector<StageRuns> stages;
+    for (const std::vector<Run>& of_stage : runs) stages.push_back(grouped(of_stage, units));
+    stages_ = std::make_shared<const std::vector<StageRuns>>(std::move(stages));
+    to_go_.back() = 0;
+}
 
 std::size_t PathBound::runs() const {
     std::size_t count = 0;
-    for (const std::vector<Run>& of_stage : *runs_) count += of_stage.size();
+    for (const StageRuns& stage : *stages_) count += stage.ends.size();
     return count;
 }
 
@@ -43,33 +72,40 @@ double PathBound::part(std::size_t stage, const Bounds::StagePasses& passes) con
 }
 
 void PathBound::tabulate() {
-    to_go_.back().back() = 0;
-    for (std::size_t s = runs_->size(); s-- > 0;) {
-        std::fill(to_go_[s].begin(), to_go_[s].end(), std::numeric_limits<double>::infinity());
-        for (const Run& run : (*runs_)[s]) {
-            double& least = to_go_[s][std::size_t(run.begin)];
-            least = std::min(least, part(s, *run.passes) + to_go_[s + 1][std::size_t(run.end)]);
+    std::vector<double> parts;  // of the stage's passes
+    for (std::size_t s = stages_->size(); s-- > 0;) {
+        const StageRuns& stage = (*stages_)[s];
+        parts.clear();
+        for (const Bounds::StagePasses* passes : stage.passes) parts.push_back(part(s, *passes));
+        double* const from = to_go_.data() + s * (units_ + 1);
+        const double* const behind = from + units_ + 1;
+        for (std::size_t unit = 0; unit <= units_; ++unit) {
+            double least = infinity;
+            for (std::uint32_t i = stage.first[unit]; i < stage.first[unit + 1]; ++i)
+                least = std::min(least, parts[stage.ends[i].passes] + behind[stage.ends[i].unit]);
+            from[unit] = least;
         }
     }
 }
 
 std::vector<std::int32_t> PathBound::first_units() const {
     std::vector<std::int32_t> first_units;
-    std::int32_t begin = 0;
-    for (std::size_t s = 0; s < runs_->size(); ++s) {
-        first_units.push_back(begin);
-        const Run* best = nullptr;
-        double least = std::numeric_limits<double>::infinity();
-        for (const Run& run : (*runs_)[s]) {
-            if (run.begin != begin) continue;
-            const double length = part(s, *run.passes) + to_go_[s + 1][std::size_t(run.end)];
+    std::uint32_t begin = 0;
+    for (std::size_t s = 0; s < stages_->size(); ++s) {
+        const StageRuns& stage = (*stages_)[s];
+        first_units.push_back(static_cast<std::int32_t>(begin));
+        const StageRuns::End* best = nullptr;
+        double least = infinity;
+        for (std::uint32_t i = stage.first[begin]; i < stage.first[begin + 1]; ++i) {
+            const StageRuns::End& end = stage.ends[i];
+            const double length = part(s, *stage.passes[end.passes]) + to_go(s + 1, end.unit);
             if (length < least) {
                 least = length;
-                best = &run;
+                best = &end;
             }
         }
         core::require(best != nullptr, "there is a division");
-        begin = best->end;
+        begin = best->unit;
     }
     return first_units;
 }

@@ -197,7 +197,7 @@ void Search::search_partitions() {
         if (std::optional<RankedPlan> better = search.find_better(tasks.open, best_value()))
             keep_plan(std::move(*better));
     move_cuts(search, result_.plans);
-    if (!is_late()) try_chosen_partitions(search);
+    if (!is_late()) try_chosen_partitions(search, result_.plans.size());
     if (!result_.plans.empty())
         if (std::optional<RankedPlan> better = search.find_rest(tasks.open, best_value())) {
             keep_plan(std::move(*better));
@@ -209,13 +209,14 @@ void Search::search_partitions() {
     result_.account.partitions = search.account();
 }
 
-// The first plans and those close behind, where not every partition is looked at, also with the partition
-// that they get from a simulation which is given none: it is chosen by moves under the compute order itself,
-// and may lie far from what balances the work. Where it is better, its cuts are moved too.
-void Search::try_chosen_partitions(PartitionSearch& search) {
+// Of the first `plans` plans those close to the very first, where not every partition is looked at, also with
+// the partition that they get from a simulation which is given none: it is chosen by moves under the compute
+// order itself, and may lie far from what balances the work. Where it is better, its cuts are moved too.
+void Search::try_chosen_partitions(PartitionSearch& search, std::size_t plans) {
     std::vector<PartitionTask> tasks;
     std::vector<double> values;
-    for (const RankedPlan& ranked : result_.plans) {
+    for (std::size_t p = 0; p < std::min(plans, result_.plans.size()); ++p) {
+        const RankedPlan& ranked = result_.plans[p];
         if (ranked.value > best_value() * most_behind_to_choose || ranked.plan.stages() == 1 ||
             has_only_partition(ranked) || covers_every_partition(ranked.plan, graph_.units.size()))
             continue;

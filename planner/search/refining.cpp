@@ -104,7 +104,13 @@ void Search::refine(PartitionSearch& search) {
         }
         if (is_changed || !was_refined || is_late()) continue;
         is_changed = refine_others();
-        if (is_changed) move_cuts(search, {result_.plans.front()});
+        if (is_changed) {
+            move_cuts(search, {result_.plans.front()});
+            continue;
+        }
+        // What it was refined to may be best with cuts that lie far from its own.
+        try_chosen_partitions(search, 1);
+        is_changed = !(result_.plans.front().plan == refined);
     }
 }
 

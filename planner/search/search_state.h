@@ -242,7 +242,7 @@ private:
     bool refine_first(bool was_refined);
     bool refine_others();
     void refine(PartitionSearch& search);
-    void try_chosen_partitions(PartitionSearch& search);
+    void try_chosen_partitions(PartitionSearch& search, std::size_t plans);
     void move_cuts(PartitionSearch& search, std::vector<RankedPlan> moved);
     void simulate_whole();
     void search_orders(core::Diagnostics& diagnostics);

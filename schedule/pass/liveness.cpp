@@ -129,11 +129,13 @@ void StageLiveness::find_saved() {
                                : is_recomputed(op(i), plan_) && !keeps_alternate_products_
                                    ? needs.recomputable_context.value
                                    : 0;
+            own.saved_begin = saved_pool_.size();
+            own.saved_count = needs.tensors.size();
             for (const model::TensorId tensor : needs.tensors) {
                 const model::Operator& producer = graph_.op(graph_.tensor(tensor).producer);
-                own.saved.push_back(
+                saved_pool_.push_back(
                     storage(model::gathers_tokens(producer, context_) ? producer.inputs[0] : tensor));
-                if (!op(i).parameters.empty()) weights_need_[own.saved.back()] = 1;
+                if (!op(i).parameters.empty()) weights_need_[saved_pool_.back()] = 1;
             }
             if (is_forward_only_) continue;
             if (op(i).kind == OperatorKind::attention && !graph_.part.is_whole()) {
@@ -148,7 +150,7 @@ void StageLiveness::find_saved() {
                 for (const model::TensorId tensor : op(i).inputs)
                     if (graph_.tensor(tensor).producer.index < unit.begin) save(storage(tensor), unit.begin);
             } else {
-                for (const Index tensor : own.saved)
+                for (const Index tensor : saved(own))
                     if (!is_made_again_[tensor]) save(tensor, i);
                 saved_contexts_ += own.saved_context - own.recomputable;
             }
@@ -261,8 +263,8 @@ void StageLiveness::run_unit_backward(std::size_t u, bool is_split) {
                 const bool is_gathered =
                     model::gathers_tokens(graph_.op(graph_.tensor(tensor).producer), context_);
                 if (is_gathered && !is_split &&
-                    std::find(own.saved.begin(), own.saved.end(),
-                              storage(model::storage_of(graph_, tensor))) != own.saved.end())
+                    std::ranges::find(saved(own), storage(model::storage_of(graph_, tensor))) !=
+                        saved(own).end())
                     hold(input);
                 if (!model::has_gradient(graph_, tensor) || has_gradient_held_[input]) continue;
                 has_gradient_held_[input] = 1;
@@ -289,7 +291,7 @@ void StageLiveness::run_unit_backward(std::size_t u, bool is_split) {
             drop(own.saved_context);
             if (!again) saved_held_ -= own.saved_context - own.recomputable;
         }
-        for (const Index tensor : own.saved)
+        for (const Index tensor : saved(own))
             if (lowest_saver_[tensor] == i && !is_overwritten_[tensor]) release(tensor);
         release_inputs_of_rerun(u, i);
         if (runs) touch(exchanged_heads(i, current.inputs));
@@ -307,23 +309,28 @@ std::vector<StageLiveness::Index> StageLiveness::inputs_of(const Rerun& rerun) c
 void StageLiveness::run_again(model::OperatorRange operators, model::OperatorRange readers, bool is_split) {
     // What operators behind the readers saved is computed a second time: their backward has ended, except for
     // backward_weight of a split backward.
-    std::vector<char> kept(is_saved_.size(), 0);
-    for (std::size_t tensor = 0; tensor < kept.size(); ++tensor)
-        kept[tensor] =
+    kept_again_.resize(is_saved_.size());
+    stays_again_.resize(is_saved_.size());
+    last_use_again_.resize(is_saved_.size());
+    const auto forget = [&](Index tensor) {
+        kept_again_[tensor] = stays_again_[tensor] =
             is_saved_[tensor] && (lowest_first_[tensor] < readers.end || (is_split && weights_need_[tensor]));
-    std::vector<Index> last_use(is_saved_.size(), -1);
+        last_use_again_[tensor] = -1;
+    };
+    for_each_wanted(operators, forget);
+    for_each_wanted(readers, forget);
+    for (Index i = operators.begin; i < operators.end; ++i) forget(storage(op(i).output));
     for (Index i = operators.begin; i < operators.end; ++i)
-        for (const model::TensorId tensor : op(i).inputs) last_use[storage(tensor)] = i;
-    const std::vector<char> stays = kept;
+        for (const model::TensorId tensor : op(i).inputs) last_use_again_[storage(tensor)] = i;
     for (Index i = readers.end - 1; i >= readers.begin; --i)
-        for (const Index tensor : info(i).saved) {
-            if (!stays[tensor]) lowest_saver_[tensor] = i;
-            kept[tensor] = 1;
+        for (const Index tensor : saved(info(i))) {
+            if (!stays_again_[tensor]) lowest_saver_[tensor] = i;
+            kept_again_[tensor] = 1;
         }
     const double saved_before = saved_held_;
     // What was kept is taken for what would be computed.
     for (Index i = operators.begin; i < operators.end; ++i) drop(info(i).kept_output);
-    run_forward(operators, kept, last_use, true, true);
+    run_forward(operators, kept_again_, last_use_again_, true, true);
     saved_held_ = saved_before;  // what is computed anew does not wait
     if (is_split) keep_for_weights(readers);
 }
@@ -344,7 +351,7 @@ void StageLiveness::release_inputs_of_rerun(std::size_t u, Index first) {
 void StageLiveness::keep_for_weights(model::OperatorRange operators) {
     for (Index i = operators.begin; i < operators.end; ++i)
         if (!op(i).parameters.empty())
-            for (const Index tensor : info(i).saved) lowest_saver_[tensor] = -2;
+            for (const Index tensor : saved(info(i))) lowest_saver_[tensor] = -2;
 }
 
 void StageLiveness::run_backward(bool is_split) {
@@ -356,9 +363,10 @@ void StageLiveness::run_backward(bool is_split) {
         run_unit_backward(u, is_split);
         // The inputs from which a unit was recomputed go when the lowest unit that reads them is done.
         if (unit_is_recomputed_[u])
-            for (const std::int32_t tensor : core::indices(lowest_saver_))
+            for_each_wanted(unit, [&](Index tensor) {
                 if (is_saved_[tensor] && lowest_saver_[tensor] == unit.begin && !is_overwritten_[tensor])
                     release(tensor);
+            });
     }
     lowest_saver_ = lowest_first_;
 }

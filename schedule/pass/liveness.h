@@ -1,6 +1,8 @@
 // The walk over a stage's operators that memory.h defines: which tensors are held when.
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <vector>
 
 #include "model/model_graph.h"
@@ -21,8 +23,8 @@ private:
     using Index = std::int32_t;
 
     struct OperatorInfo {
-        std::vector<Index> saved;       // storages
-        double saved_context = 0;       // bytes of its own, held with them
+        std::size_t saved_begin = 0, saved_count = 0;  // into saved_pool_
+        double saved_context = 0;                      // bytes of its own, held with them
         double recomputable = 0;        // the part of `saved_context` that selective recomputation drops
         bool is_rerun = false;          // of Rerun::operators: it all comes back before its backward
         double kept_output = 0;         // bytes of its output kept though its unit runs again
@@ -35,6 +37,17 @@ private:
     bool is_shared(const model::Operator& op) const;
     const model::Operator& op(Index i) const { return graph_.operators[i]; }
     const OperatorInfo& info(Index i) const { return info_[i - stage_.begin]; }
+    std::span<const Index> saved(const OperatorInfo& info) const {
+        return {saved_pool_.data() + info.saved_begin, info.saved_count};
+    }
+    // work(storage) of what operators read and save; of some more than once.
+    template <class Work>
+    void for_each_wanted(model::OperatorRange range, Work work) const {
+        for (Index i = range.begin; i < range.end; ++i) {
+            for (const model::TensorId tensor : op(i).inputs) work(storage(tensor));
+            for (const Index tensor : saved(info(i))) work(tensor);
+        }
+    }
 
     void take(double bytes);
     void drop(double bytes) { held_ -= bytes; }
@@ -97,6 +110,7 @@ private:
     std::vector<std::vector<Rerun>> reruns_;  // by unit
     std::vector<char> is_made_again_;         // by storage: of a rerun
     std::vector<OperatorInfo> info_;
+    std::vector<Index> saved_pool_;
     std::vector<Index> storage_;       // by tensor
     std::vector<Index> last_use_;      // by storage: last operator of the stage that reads it
     std::vector<Index> lowest_saver_;  // by storage: operator after whose backward it is freed
@@ -108,6 +122,10 @@ private:
     std::vector<char> is_overwritten_;  // by its gradient, which then stands where it was held
     std::vector<char> is_held_, has_gradient_held_;
     mutable std::vector<double> bytes_;
+    // By storage, of what last ran again: what is not dropped, that of it which was kept before, and the last
+    // of its operators that reads it.
+    std::vector<char> kept_again_, stays_again_;
+    std::vector<Index> last_use_again_;
     double saved_contexts_ = 0;
     double key_values_ = 0;  // of all attention operators, in a segment of a sequence
     double held_ = 0, peak_ = 0;

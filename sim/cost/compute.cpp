@@ -228,7 +228,8 @@ core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const
 std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
                                              const cluster::DeviceSpec& device, const schedule::Plan& plan,
                                              core::Diagnostics& diagnostics, const CostConstants& given,
-                                             int ranks_a_node, const std::vector<std::int32_t>* first_like) {
+                                             int ranks_a_node, const std::vector<std::int32_t>* first_like,
+                                             PriceSums sums) {
     const core::DataType compute = plan.precision.compute;
     if (!device.peak.contains(compute) || !device.matrix_product.contains(compute)) {
         diagnostics.error(
@@ -310,7 +311,11 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
     const std::vector<bool> is_after_last_saved = after_last_saved(graph);
     std::size_t measured_count = 0, priced_count = 0;
     bool has_flash = false;
-    std::vector<std::array<ComputePrice, 3>> known(first_like ? graph.operators.size() : 0);
+    struct Known {
+        std::array<ComputePrice, 3> of_phase;
+        std::size_t measured = 0, priced = 0;  // phases
+    };
+    std::vector<Known> known(first_like ? graph.operators.size() : 0);
     for (const std::int32_t o : core::indices(graph.operators)) {
         const model::OperatorId op(o);
         const model::Operator& description = graph.op(op);
@@ -320,9 +325,10 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
                 ? compute
                 : plan.precision.activations();
         const cluster::MeasuredOperator* const entry = measured_of(measured, graph, op, plain);
-        std::array<ComputePrice, 3> of_phase;
+        Known own;
         const bool is_known = first_like && (*first_like)[o] < op.index;
-        if (is_known) of_phase = known[(*first_like)[o]];
+        if (is_known) own = known[(*first_like)[o]];
+        std::array<ComputePrice, 3>& of_phase = own.of_phase;
         for (const model::Phase phase :
              {model::Phase::forward, model::Phase::backward_input, model::Phase::backward_weight}) {
             if (is_known) break;
@@ -344,12 +350,12 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
                     price.device += streaming_time(fp8_cast_bytes(kernel, phase, casts), device, constants);
                 price.host += cost.dispatch_;
             }
-            if (!kernels.empty()) ++priced_count;
+            if (!kernels.empty()) ++own.priced;
             if (entry) {
                 price.device = phase == model::Phase::forward          ? entry->forward
                                : phase == model::Phase::backward_input ? entry->backward_input
                                                                        : entry->backward_weight;
-                if (!kernels.empty()) ++measured_count;
+                if (!kernels.empty()) ++own.measured;
             } else if (handled_bytes > 0 && phase == model::Phase::backward_weight) {
                 for (model::ParameterId parameter : description.parameters) {
                     const double elements =
@@ -360,7 +366,9 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
                 }
             }
         }
-        if (first_like) known[o] = of_phase;
+        if (first_like) known[o] = own;
+        priced_count += own.priced;
+        measured_count += own.measured;
         // Launches without work occupy the host only: a third of them in the forward pass.
         if (o + 1 == core::count_of(graph.operators)) {
             const core::Seconds launches =
@@ -398,8 +406,9 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
         cost.price_rings(graph, context, measured, first_like);
     if (traits.recomputes_alternate_products) cost.recompute_alternate_products(graph, context, columns);
     for (std::size_t column = 0; column < columns.size(); ++column)
-        cost.prices_[column] =
-            first_like ? OperatorPrices(columns[column], *first_like) : OperatorPrices(columns[column]);
+        cost.prices_[column] = first_like && sums == PriceSums::few
+                                   ? OperatorPrices(columns[column], *first_like)
+                                   : OperatorPrices(columns[column]);
     if (compute == core::DataType::fp8) cost.assumptions_.push_back(model::fp8_summary(graph, plain));
     if (measured_count > 0)
         cost.assumptions_.push_back(std::to_string(measured_count) + " of " + std::to_string(priced_count) +

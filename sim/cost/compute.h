@@ -39,17 +39,20 @@ struct TensorCollective {
     int pieces = 1;                  // of which it is one (schedule::Instruction::pieces)
 };
 
+// Of prices: many from one model, or few from each of very many models, which then keep equal prices once.
+enum class PriceSums { many, few };
+
 // Prices of every operator of a model under a plan, ready to be summed over ranges.
 class ComputeCost {
 public:
     // `ranks_a_node` share its host. A compute precision the device has no figure for, or attention kernels
     // it cannot run, are diagnostics; nothing is returned then. `first_like`: of each operator the first that
-    // costs the same (model::Repetition), which is then priced and kept once: sums over long runs take
-    // longer.
+    // costs the same (model::Repetition::first_operators), which is then priced once.
     static std::optional<ComputeCost> make(const model::ModelGraph& graph, const cluster::DeviceSpec& device,
                                            const schedule::Plan& plan, core::Diagnostics& diagnostics,
                                            const CostConstants& constants = {}, int ranks_a_node = 1,
-                                           const std::vector<std::int32_t>* first_like = nullptr);
+                                           const std::vector<std::int32_t>* first_like = nullptr,
+                                           PriceSums sums = PriceSums::many);
 
     // Of a product or an attention in pieces, one of them, or the gradient of its weights
     // (schedule::Instruction::piece).

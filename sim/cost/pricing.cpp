@@ -66,11 +66,12 @@ private:
 
 std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster,
                                            const schedule::Plan& plan, core::Diagnostics& diagnostics,
-                                           const CostConstants& constants, KnownCandidates* known) {
+                                           const CostConstants& constants, KnownCandidates* known,
+                                           const std::vector<std::int32_t>* first_like) {
     core::require(schedule::is_laid_out(graph, plan), "the graph is the plan's (planned_graph.h)");
     const int ranks_a_node = cluster::most_ranks_of_a_node(cluster, plan.layout.ranks());
-    std::optional<ComputeCost> compute =
-        ComputeCost::make(graph, cluster.instance.device, plan, diagnostics, constants, ranks_a_node);
+    std::optional<ComputeCost> compute = ComputeCost::make(graph, cluster.instance.device, plan, diagnostics,
+                                                           constants, ranks_a_node, first_like);
     if (!compute) return std::nullopt;
     CostModels models{std::move(*compute),
                       known ? CommunicationCost(plan, cluster, constants, *known)
@@ -79,9 +80,9 @@ std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const
     const int passes = schedule::passes_per_micro_batch(plan);
     if (passes == 1) return models;
     for (const model::ModelGraph& segment : model::SegmentGraphs(graph, passes)) {
-        core::Diagnostics known;
-        models.by_segment.push_back(
-            *ComputeCost::make(segment, cluster.instance.device, plan, known, constants, ranks_a_node));
+        core::Diagnostics none;
+        models.by_segment.push_back(*ComputeCost::make(segment, cluster.instance.device, plan, none,
+                                                       constants, ranks_a_node, first_like));
     }
     return models;
 }

@@ -39,11 +39,13 @@ struct CostModels {
                                            : of_segment(program.segment_of(instruction.micro_batch));
     }
 };
-// `known`: of plans of one base on this cluster; with them no links are told.
+// `known`: of plans of one base on this cluster; with them no links are told. `first_like`: of each operator
+// the first that costs the same (model::Repetition::first_operators); null: none is known to.
 std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster,
                                            const schedule::Plan& plan, core::Diagnostics& diagnostics,
                                            const CostConstants& constants = {},
-                                           KnownCandidates* known = nullptr);
+                                           KnownCandidates* known = nullptr,
+                                           const std::vector<std::int32_t>* first_like = nullptr);
 
 PricedProgram price(const schedule::Program& program, CostModels& costs);
 

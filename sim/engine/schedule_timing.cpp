@@ -188,14 +188,13 @@ std::vector<double> ReplayOrder::sends_of(const ScheduleCosts& costs) const {
 
 ReplayOrder::Totals ReplayOrder::replay(const ScheduleCosts& costs, std::vector<double>& ends) const {
     const std::vector<double> table = durations(costs);
-    ends.resize(steps_.size() + 1);
+    ends.resize((costs.sends.empty() ? 1 : 2) * (steps_.size() + 1));
     ends[0] = -std::numeric_limits<double>::infinity();
     std::vector<double> rank_end(ranks_, 0);
     for (std::size_t rank = 0; rank < std::min(costs.releases.size(), rank_end.size()); ++rank)
         rank_end[rank] = costs.releases[rank].value;
     const double transfer = costs.transfer.value;
     const double* const duration = table.data();
-    if (!costs.sends.empty()) ends.resize(2 * (steps_.size() + 1));
     double* const end = ends.data();
     double* const free_from = rank_end.data();
     std::size_t number = 0;
