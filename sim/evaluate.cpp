@@ -265,7 +265,11 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& model, const cluster
     evaluation.settled_at = extrapolation.from;
     evaluation.settles_late = settles_late && !evaluation.is_extrapolated;
     if (evaluation.is_extrapolated) evaluation.assumptions.push_back(extrapolation.how);
-    if (!options.step_only) add_assumptions(evaluation, task, *result);
+    if (options.step_only) {
+        evaluation.step_time = result->step;
+        return evaluation;
+    }
+    add_assumptions(evaluation, task, *result);
     if (options.memory_only) return evaluation;
 
     add_rates(evaluation, task, *result);

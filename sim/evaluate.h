@@ -140,7 +140,7 @@ struct EvaluateOptions {
     bool shares_links = true;
     // False: hosts dispatch in no time, whatever profiles say.
     bool counts_hosts = true;
-    // Only the step's time: memory, breakdown and assumptions stay empty, and every plan fits.
+    // Only the step's time: memory, rates, breakdown and assumptions stay empty, and every plan fits.
     bool step_only = false;
     // Prove every lowered Program before it is simulated. A planner that has proven a schedule once may leave
     // it out.

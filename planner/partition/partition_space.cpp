@@ -40,9 +40,25 @@ void mix_in(std::vector<sim::StageCost>& mean, const std::vector<sim::StageCost>
 double longer(const StageTable::Passes& passes) { return std::max(passes.busy, passes.host).value; }
 }  // namespace
 
-// State of each stage, and its activations of as many micro-batches as its rank keeps.
+// A longer run needs no less: where the longest in question that begins with the unit fits, all do. If one of
+// them needed more after all, it would only stay in question.
 bool PartitionSpace::fits(std::size_t stage, std::size_t begin, std::size_t end) {
     if (room_.empty()) return true;
+    std::size_t& known = fitting_[stage * units_ + begin];
+    if (known == 0) {
+        known = begin;
+        std::size_t longest = end;
+        const std::size_t left = order_->stages - stage - 1;
+        while (longest + 1 + left <= units_ &&
+               longer(passes(core::narrow<int>(stage), begin, longest + 1)) < limit_)
+            ++longest;
+        if (fits_alone(stage, begin, longest)) known = longest;
+    }
+    return end <= known || fits_alone(stage, begin, end);
+}
+
+// State of each stage, and its activations of as many micro-batches as its rank keeps.
+bool PartitionSpace::fits_alone(std::size_t stage, std::size_t begin, std::size_t end) {
     const double state = schedule::state_footprint(table_.elements(plan_, begin, end), plan_).sum().value;
     const Bounds::Saved& saved = table_.saved(plan_, begin, end);
     double activations = 0;
@@ -113,6 +129,7 @@ PartitionSpace::PartitionSpace(StageTable& table, const schedule::Plan& plan)
     if (order_->stages != order_->ranks) return;
     kept_ = &table_.bounds().kept(plan_);
     for (int rank = 0; rank < order_->ranks; ++rank) room_.push_back(table_.bounds().room(plan_, rank).value);
+    fitting_.assign(std::size_t(order_->stages) * units_, 0);
 }
 
 double PartitionSpace::Rank::bound() const {

@@ -52,6 +52,7 @@ private:
     using Needs = std::vector<std::vector<double>>;
     void tabulate_needs(double limit);
     bool fits(std::size_t stage, std::size_t begin, std::size_t end);
+    bool fits_alone(std::size_t stage, std::size_t begin, std::size_t end);
     struct Rank {
         double busy = 0, weight = 0, host = 0, fill = 0, drain = 0;
         double tied = 0;  // from the last pass backward, or of inputs, on
@@ -99,6 +100,8 @@ private:
     std::vector<std::vector<PathBound::Run>> runs_;  // by stage, of the last tables
     const std::vector<std::vector<Bounds::Kept>>* kept_ = nullptr;
     std::vector<double> room_;  // of a rank with one stage: bytes for state and activations
+    // [stage][first unit]: runs that end no later fit; the first unit where none is known to, 0: not asked.
+    std::vector<std::size_t> fitting_;
     std::size_t divisions_ = 0, most_found_ = 0;
     double replayed_passes_ = 0;
     // State of a walk.

@@ -14,7 +14,8 @@ namespace {
 
 struct ParameterUse {
     std::vector<BucketUse> stages;    // on this rank
-    std::vector<std::int32_t> ranks;  // all pipeline ranks with a copy
+    std::vector<std::int32_t> ranks;  // all pipeline ranks with a copy, where it has several
+    core::OptionalIndex first_rank{};
     bool is_partial = false;
     bool is_expert = false;  // spread over ranks
 };
@@ -28,6 +29,14 @@ bool is_partial_over_tensor(const model::Operator& op, const model::Parameter& p
     return plan.sequence_parallel;
 }
 
+// Nearly all parameters are on one rank, and every rank of a large model asks about all of them.
+void add_rank(ParameterUse& use, std::int32_t rank) {
+    if (!use.first_rank) use.first_rank = rank;
+    if (*use.first_rank == rank) return;
+    if (use.ranks.empty()) use.ranks.push_back(*use.first_rank);
+    if (std::find(use.ranks.begin(), use.ranks.end(), rank) == use.ranks.end()) use.ranks.push_back(rank);
+}
+
 std::vector<ParameterUse> uses_of(const model::ModelGraph& graph, const Plan& plan,
                                   const std::vector<StageInfo>& stages, int rank) {
     std::vector<ParameterUse> uses(graph.parameters.size());
@@ -36,8 +45,7 @@ std::vector<ParameterUse> uses_of(const model::ModelGraph& graph, const Plan& pl
             const model::Operator& op = graph.operators[i];
             for (const model::ParameterId id : op.parameters) {
                 ParameterUse& use = uses[id.index];
-                if (std::find(use.ranks.begin(), use.ranks.end(), stages[s].rank) == use.ranks.end())
-                    use.ranks.push_back(stages[s].rank);
+                add_rank(use, stages[s].rank);
                 use.is_expert = graph.parameter(id).is_expert && plan.layout.expert > 1;
                 use.is_partial = use.is_partial || is_partial_over_tensor(op, graph.parameter(id), plan);
                 if (stages[s].rank != rank) continue;
