@@ -50,8 +50,6 @@ void add_group_sizes(const Plan& plan, std::vector<Plan>& plans) {
     }
 }
 
-bool takes_buckets(const Plan& plan) { return plan.layout.data > 1 && !plan.shards(Sharding::parameters); }
-
 void add_buckets(const Plan& plan, std::vector<Plan>& plans) {
     if (!takes_buckets(plan)) return;
     const double own = plan.gradient_bucket / core::mebibytes(1);
@@ -134,6 +132,8 @@ bool takes_shards_of(const Plan& plan, const Plan& refined) {
 }
 
 }  // namespace
+
+bool takes_buckets(const Plan& plan) { return plan.layout.data > 1 && !plan.shards(Sharding::parameters); }
 
 std::vector<Plan> refined_alike(const Plan& plan, const Plan& refined) {
     Plan all = plan;

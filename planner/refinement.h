@@ -16,6 +16,8 @@ namespace planner {
 //   sharding, of a plan that is in no space, as it was refined, runs some layers again or passes keys on in a
 //   ring: every other one.
 std::vector<schedule::Plan> refinements(const schedule::Plan& plan, bool was_refined);
+// Are its gradients reduced in buckets?
+bool takes_buckets(const schedule::Plan& plan);
 // Of a plan that is in no space, with every other schedule.
 std::vector<schedule::Plan> schedules_instead(const schedule::Plan& plan, bool was_refined);
 

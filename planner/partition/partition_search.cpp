@@ -322,27 +322,27 @@ std::optional<RankedPlan> PartitionSearch::find_rest(const std::vector<Partition
     return better;
 }
 
-std::optional<RankedPlan> PartitionSearch::find_likely(const std::vector<PartitionTask>& tasks, double best) {
+std::optional<RankedPlan> PartitionSearch::find_likely(std::vector<PartitionTask> tasks, double best) {
     std::optional<RankedPlan> better;
-    const std::vector<OpenTask> open = find_open(tasks, best);
-    for (std::size_t begin = 0; begin < open.size() && !means_.is_late(); begin += walked_at_once) {
-        std::vector<std::size_t> wave, looked_at;
-        for (std::size_t i = begin; i < std::min(open.size(), begin + walked_at_once); ++i) {
-            if (open[i].least >= means_.limit(tasks[open[i].task].target, best)) continue;
-            wave.push_back(open[i].task);
-            looked_at.push_back(i);
-        }
+    std::stable_sort(tasks.begin(), tasks.end(),
+                     [](const PartitionTask& a, const PartitionTask& b) { return a.likely < b.likely; });
+    for (std::size_t begin = 0; begin < tasks.size() && !means_.is_late(); begin += walked_at_once) {
+        const Tasks likely(tasks.begin() + std::ptrdiff_t(begin),
+                           tasks.begin() + std::ptrdiff_t(std::min(tasks.size(), begin + walked_at_once)));
+        const std::vector<OpenTask> open = find_open(likely, best);
+        std::vector<std::size_t> wave;
+        for (const OpenTask& task : open) wave.push_back(task.task);
         std::vector<std::optional<PartitionOption>> found(wave.size());
-        for_each_of(tasks, wave, [&](StageTable& table, std::size_t i) {
-            PartitionSpace space(table, tasks[wave[i]].plan);
-            found[i] = space.descend(means_.limit(tasks[wave[i]].target, best), open[looked_at[i]].division);
+        for_each_of(likely, wave, [&](StageTable& table, std::size_t i) {
+            PartitionSpace space(table, likely[wave[i]].plan);
+            found[i] = space.descend(means_.limit(likely[wave[i]].target, best), open[i].division);
             count_work(space);
         });
         std::vector<Option> options;
         for (std::size_t i = 0; i < wave.size(); ++i)
             if (found[i]) options.push_back({wave[i], std::move(*found[i])});
         sort_by_bound(options);
-        simulate(tasks, std::move(options), better, best);
+        simulate(likely, std::move(options), better, best);
     }
     return better;
 }

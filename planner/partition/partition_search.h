@@ -25,6 +25,7 @@ struct PartitionTask {
     std::size_t family = 0;                  // tasks of one family share what their stages cost
     core::Seconds family_bound, work_bound;  // of a step of the family, and of this plan with any partition
     bool is_whole_family = false;  // the plan stands for all of its family: nothing is known but that
+    double likely = 0;             // the least value of the partition that balances the plan's stages
 };
 
 // What the search that surrounds it knows. All are called by several threads at once.
@@ -67,8 +68,9 @@ public:
     // After it, with the same tasks: the others, or what bounds them where there are too many.
     std::optional<RankedPlan> find_rest(const std::vector<PartitionTask>& tasks, double best);
     // Of each task, none of which is looked at in full, one partition whose bound is low
-    // (PartitionSpace::descend). Those that may be better are simulated, in the order of their bounds.
-    std::optional<RankedPlan> find_likely(const std::vector<PartitionTask>& tasks, double best);
+    // (PartitionSpace::descend), the likely tasks before the others while there is time. Those that may be
+    // better are simulated, in the order of their bounds.
+    std::optional<RankedPlan> find_likely(std::vector<PartitionTask> tasks, double best);
     // Plans that are beaten without a look at them.
     void exclude(std::size_t plans) { account_.excluded += plans; }
     // Those that were simulated elsewhere.

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "core/diagnostics.h"
+#include "planner/refinement.h"
 #include "planner/search/search_state.h"
 
 namespace planner {
@@ -62,7 +63,13 @@ Search::PartitionTasks Search::partition_tasks() {
             const Entry& entry = entries_[i];
             if (entry.rejection == Rejection::stages || !may_be_divided(entry)) continue;
             const bool covers_all = covers_every_partition(entry.plan, graph_.units.size());
-            const PartitionTask task{entry.target, entry.layout, entry.plan, f, bound, bound};
+            const PartitionTask task{.target = entry.target,
+                                     .layout = entry.layout,
+                                     .plan = entry.plan,
+                                     .family = f,
+                                     .family_bound = bound,
+                                     .work_bound = bound,
+                                     .likely = entry.bound};
             if (is_beaten) tasks.beaten += covers_all ? 1 : 0;
             else if (covers_all) tasks.open.push_back(task);
             else if (!entry.rejection)
@@ -197,26 +204,27 @@ void Search::search_partitions() {
         if (std::optional<RankedPlan> better = search.find_better(tasks.open, best_value()))
             keep_plan(std::move(*better));
     move_cuts(search, result_.plans);
-    if (!is_late()) try_chosen_partitions(search, result_.plans.size());
+    if (!is_late()) try_chosen_partitions(search, result_.plans);
     if (!result_.plans.empty())
         if (std::optional<RankedPlan> better = search.find_rest(tasks.open, best_value())) {
             keep_plan(std::move(*better));
             move_cuts(search, result_.plans);
         }
-    means.is_late = [this] { return is_late_to_explore(); };
-    explore_partitions(tasks, search, PartitionSearch(graph_, std::move(means)));
     if (request_.refines_first) refine(search);
+    means.is_late = [this, end = end_of_exploring()] { return is_stopped() || work_.spent() > end; };
+    if (explore_partitions(tasks, search, PartitionSearch(graph_, std::move(means))) &&
+        request_.refines_first)
+        refine(search);
     result_.account.partitions = search.account();
 }
 
-// Of the first `plans` plans those close to the very first, where not every partition is looked at, also with
-// the partition that they get from a simulation which is given none: it is chosen by moves under the compute
+// Those of the plans that are close to the best, where not every partition is looked at, also with the
+// partition that they get from a simulation which is given none: it is chosen by moves under the compute
 // order itself, and may lie far from what balances the work. Where it is better, its cuts are moved too.
-void Search::try_chosen_partitions(PartitionSearch& search, std::size_t plans) {
+void Search::try_chosen_partitions(PartitionSearch& search, const std::vector<RankedPlan>& plans) {
     std::vector<PartitionTask> tasks;
     std::vector<double> values;
-    for (std::size_t p = 0; p < std::min(plans, result_.plans.size()); ++p) {
-        const RankedPlan& ranked = result_.plans[p];
+    for (const RankedPlan& ranked : plans) {
         if (ranked.value > best_value() * most_behind_to_choose || ranked.plan.stages() == 1 ||
             has_only_partition(ranked) || covers_every_partition(ranked.plan, graph_.units.size()))
             continue;
@@ -242,11 +250,22 @@ void Search::try_chosen_partitions(PartitionSearch& search, std::size_t plans) {
     move_cuts(search, std::move(better));
 }
 
-// Of plans with several stages a rank some more partitions, while there is time. None of them stays open:
-// that they are not all looked at is what the account says of them.
-void Search::explore_partitions(const PartitionTasks& tasks, PartitionSearch& search,
-                                PartitionSearch exploring) {
-    if (result_.plans.empty() || is_late_to_explore()) return;
+core::Seconds Search::end_of_exploring() const {
+    const core::Seconds usual =
+        request_.time_limit ? *request_.time_limit * share_of_exploring : exploring_without_limit;
+    const core::Seconds end = std::max(usual, work_.spent() + least_exploring);
+    return request_.time_limit ? std::min(end, *request_.time_limit * share_of_partitions) : end;
+}
+
+// Of plans with several stages a rank some more partitions, while there is time, with what no plan of the
+// space has but the first one was refined to. None of them stays open: that they are not all looked at is
+// what the account says of them. Was one found that is better?
+bool Search::explore_partitions(PartitionTasks tasks, PartitionSearch& search, PartitionSearch exploring) {
+    if (result_.plans.empty()) return false;
+    for (std::vector<PartitionTask>* const of_kind : {&tasks.numerous, &tasks.explored})
+        for (PartitionTask& task : *of_kind)
+            if (takes_buckets(task.plan))
+                task.plan.gradient_bucket = result_.plans.front().plan.gradient_bucket;
     std::optional<RankedPlan> best;
     const auto value = [&] { return best ? best->value : best_value(); };
     const auto keep = [&](std::optional<RankedPlan> better) {
@@ -256,9 +275,10 @@ void Search::explore_partitions(const PartitionTasks& tasks, PartitionSearch& se
     keep(exploring.find_better(tasks.explored, value()));
     keep(exploring.find_rest(tasks.explored, value()));
     search.count_simulated(exploring.account().simulated);
-    if (!best) return;
+    if (!best) return false;
     keep_plan(std::move(*best));
     move_cuts(search, {result_.plans.front()});
+    return true;
 }
 
 // Moved cuts may bring one of the others before the first.

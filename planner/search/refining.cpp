@@ -109,7 +109,7 @@ void Search::refine(PartitionSearch& search) {
             continue;
         }
         // What it was refined to may be best with cuts that lie far from its own.
-        try_chosen_partitions(search, 1);
+        try_chosen_partitions(search, {result_.plans.front()});
         is_changed = !(result_.plans.front().plan == refined);
     }
 }

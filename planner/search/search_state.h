@@ -32,9 +32,10 @@ using Clock = std::chrono::steady_clock;
 // first that come to be listed.
 constexpr double share_of_probes = 0.7, share_of_waves = 0.75, share_of_moves = 0.9,
                  share_of_partitions = 0.95;
-// Of the limit, for partitions of which nothing is said, where all else is done; and where there is no limit.
+// Of the limit, for partitions of which nothing is said, where all else is done; where there is no limit; and
+// where that is over.
 constexpr double share_of_exploring = 0.2;
-constexpr core::Seconds exploring_without_limit(3);
+constexpr core::Seconds exploring_without_limit(3), least_exploring(0.75);
 // Of the limit, for numbers of nodes that are not searched: there may be thousands.
 constexpr double share_of_unsearched = 0.1;
 // Of the limit, for a first plan, where none that was looked at fits.
@@ -178,10 +179,6 @@ private:
     bool is_late(double share) const {
         return is_stopped() || (request_.time_limit && work_.spent() > *request_.time_limit * share);
     }
-    bool is_late_to_explore() const {
-        return request_.time_limit ? is_late(share_of_exploring)
-                                   : is_stopped() || work_.spent() > exploring_without_limit;
-    }
     bool is_stopped() const { return request_.is_stopped && request_.is_stopped(); }
     // `least` is the bound of what is left, where it is known.
     void tell_progress(std::optional<double> least);
@@ -242,7 +239,7 @@ private:
     bool refine_first(bool was_refined);
     bool refine_others();
     void refine(PartitionSearch& search);
-    void try_chosen_partitions(PartitionSearch& search, std::size_t plans);
+    void try_chosen_partitions(PartitionSearch& search, const std::vector<RankedPlan>& plans);
     void move_cuts(PartitionSearch& search, std::vector<RankedPlan> moved);
     void simulate_whole();
     void search_orders(core::Diagnostics& diagnostics);
@@ -344,7 +341,8 @@ private:
         std::size_t beaten = 0;               // by the first plan, whatever their partition
     };
     PartitionTasks partition_tasks();
-    void explore_partitions(const PartitionTasks& tasks, PartitionSearch& search, PartitionSearch exploring);
+    core::Seconds end_of_exploring() const;
+    bool explore_partitions(PartitionTasks tasks, PartitionSearch& search, PartitionSearch exploring);
     bool has_only_partition(const RankedPlan& ranked) const;
     PartitionTask task_of(const RankedPlan& ranked) const;
     void keep_plan(RankedPlan ranked);
@@ -372,8 +370,7 @@ private:
     void leave_open(double value) { open_ = open_ ? std::min(*open_, value) : value; }
     // Parts of least_steps.cpp.
     core::Seconds least_step(std::size_t target, const cluster::Cluster& cluster) const;
-    std::optional<core::Seconds> least_step_of_any_plan(const cluster::Cluster& cluster,
-                                                        bool looks_at_shapes);
+    std::optional<core::Seconds> least_step_of_any_plan(const cluster::Cluster& other, bool looks_at_shapes);
     std::vector<std::optional<core::Seconds>> least_steps_;  // of the targets
     // Of orders, by their micro-batches: of a plan that was found to settle late, or, by whether links are
     // shared, how many plans settled at how many. Added to by the thread that searches alone, so that answers
