@@ -461,19 +461,19 @@ double Bounds::largest_unit(const schedule::Plan& plan) {
 // none is larger than that and the largest parameter; and prices are concave, so many buckets take no less
 // than so large ones.
 core::Seconds Bounds::time_of_shards(const schedule::Plan& plan) {
-    if (!plan.shards(schedule::Sharding::gradients) || unlike_replicas(plan) > 1) return core::Seconds(0);
+    if (!plan.shards(schedule::Sharding::gradients)) return core::Seconds(0);
     const model::OperatorRange all{0, static_cast<std::int32_t>(stages_.graph().operators.size())};
     const double passes = double(plan.micro_batches) * plan.passes_per_micro_batch();
     const int pipeline = plan.layout.pipeline;
-    const Traffic& of_all = traffic(plan, all, 0);
+    const Traffic& of_all = traffic(plan, all, any_place);
     const bool is_by_unit = plan.shards(schedule::Sharding::parameters);
     if (!is_by_unit) {
         const double elements = stages_.parameter_count(plan, all).dense;
         const core::Bytes element = core::size_of(plan.precision.gradients);
         const double most = plan.gradient_bucket / element + stages_.largest_parameter(plan);
         const auto scatter = [&](double scattered) {
-            return communication_of(plan).collective(CollectiveKind::reduce_scatter, shard_group(plan, false),
-                                                     element * scattered, 0);
+            return time_of_collective(plan, CollectiveKind::reduce_scatter, shard_group(plan, false),
+                                      element * scattered, any_place);
         };
         // Tied parameters may be counted twice.
         const double divided = std::max(0.0, elements - stages_.tied_elements(plan)) / pipeline,
@@ -760,13 +760,23 @@ int Bounds::unlike_replicas(const schedule::Plan& plan) const {
 
 const Bounds::Traffic& Bounds::traffic(const schedule::Plan& plan, model::OperatorRange stage,
                                        int pipeline_rank) {
-    const int rank = pipeline_rank % unlike_replicas(plan);
+    const int rank = pipeline_rank == any_place ? any_place : pipeline_rank % unlike_replicas(plan);
     const model::OperatorRange like = stages_.first_like(stage);
     const auto [entry, is_new] =
         caches_of(plan).traffic.try_emplace({like.begin, like.end, rank, plan.sequence_parallel,
                                              static_cast<int>(plan.sharding), plan.effective_shard_degree()});
     if (is_new) entry->second = traffic_of(plan, like, rank);
     return entry->second;
+}
+
+core::Seconds Bounds::time_of_collective(const schedule::Plan& plan, CollectiveKind kind, GroupKind group,
+                                         core::Bytes bytes, int pipeline_rank) {
+    sim::CommunicationCost& communication = communication_of(plan);
+    if (pipeline_rank != any_place) return communication.collective(kind, group, bytes, pipeline_rank);
+    core::Seconds least = communication.collective(kind, group, bytes, 0);
+    for (int place = 1; place < unlike_replicas(plan); ++place)
+        least = std::min(least, communication.collective(kind, group, bytes, place));
+    return least;
 }
 
 // Bucket by bucket, as the data stream takes them one after the other.
@@ -782,7 +792,7 @@ Bounds::Traffic Bounds::traffic_of(const schedule::Plan& plan, model::OperatorRa
         const schedule::BucketGroups groups = schedule::groups_of(plan.layout, described);
         if (groups.size == 1) continue;
         const auto price = [&](CollectiveKind kind, GroupKind group, core::Bytes bytes) {
-            return communication.collective(kind, group, bytes, pipeline_rank) * bucket.count;
+            return time_of_collective(plan, kind, group, bytes, pipeline_rank) * bucket.count;
         };
         const auto elements = double(bucket.elements);
         const int pieces = plan.pieces(bucket.is_expert);
@@ -798,13 +808,20 @@ Bounds::Traffic Bounds::traffic_of(const schedule::Plan& plan, model::OperatorRa
                             gathered = price(CollectiveKind::all_gather, group, stored * elements);
         const auto crowd = [&](CollectiveKind kind, core::Bytes bytes, core::Seconds time) {
             const cluster::DeviceSpec& device = cluster_.instance.device;
-            const double share =
-                !sim::has_nccl(device)
-                    ? 1.0
-                    : communication.choice(kind, group, bytes, pipeline_rank).multiprocessors /
-                          sim::nccl_multiprocessors(device);
+            const auto share_of = [&](int rank) {
+                return !sim::has_nccl(device)
+                           ? 1.0
+                           : communication.choice(kind, group, bytes, rank).multiprocessors /
+                                 sim::nccl_multiprocessors(device);
+            };
+            double share = share_of(std::max(pipeline_rank, 0)), largest = share;
+            if (pipeline_rank == any_place)
+                for (int place = 1; place < unlike_replicas(plan); ++place) {
+                    share = std::min(share, share_of(place));
+                    largest = std::max(largest, share_of(place));
+                }
             traffic.crowding += time * share;
-            traffic.largest_share = std::max(traffic.largest_share, share);
+            traffic.largest_share = std::max(traffic.largest_share, largest);
         };
         if (plan.shards(schedule::Sharding::gradients))
             crowd(CollectiveKind::reduce_scatter, element * elements, scattered);
