@@ -725,6 +725,18 @@ core::Seconds Bounds::after_passes(const schedule::Plan& plan, const schedule::S
     return least.value_or(core::Seconds(0));
 }
 
+Bounds::OnceAStep Bounds::once_a_step(const schedule::Plan& plan, model::OperatorRange range) {
+    OnceAStep result;
+    if (!has_priced_times(cluster_)) return result;
+    const schedule::StateElements held = elements(plan, range);
+    result.after = stages_.update(plan, held.dense / plan.pieces(false) + held.experts / plan.pieces(true));
+    if (plan.layout.data == 1) return result;
+    const Traffic& exchanged = traffic(plan, range, any_place);
+    result.reduced = exchanged.reduced;
+    result.after = std::max(result.after, exchanged.after_update);
+    return result;
+}
+
 // The least of what crosses any boundary between units, over the links of each between stages.
 const Bounds::Sends& Bounds::sends(const schedule::Plan& plan, const schedule::Schedule& order) {
     const auto [entry, is_new] = caches_of(plan).sends.try_emplace(

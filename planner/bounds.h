@@ -125,6 +125,12 @@ public:
     StagePasses stage_passes(const schedule::Plan& plan, const schedule::Schedule& order, bool splits,
                              int stage, model::OperatorRange range);
     using PassesByStage = std::vector<const StagePasses*>;
+    // What the only stage of a rank does once a step, at least and wherever it lies: reductions, none of
+    // which begins before the last pass that makes gradients, and what comes after these and all passes.
+    struct OnceAStep {
+        core::Seconds reduced, after;
+    };
+    OnceAStep once_a_step(const schedule::Plan& plan, model::OperatorRange range);
     // The least time of a partition that is not the collection's, whose stages make these passes; where a
     // part of it already takes the limit, that part.
     core::Seconds time_of_order(const schedule::Plan& plan, const std::vector<model::OperatorRange>& ranges,

@@ -99,13 +99,14 @@ void PartitionSpace::tabulate_needs(double limit) {
                 if (forward[s + 1][j] == infinity || needs_[s + 1][j] == infinity) continue;
                 ++divisions_;
                 const StageTable::Passes& p = passes(static_cast<int>(s), i, j);
-                const double rank = Rank{.busy = p.busy.value,
-                                         .weight = p.weight.value,
-                                         .host = p.host.value,
-                                         .fill = forward[s][i],
-                                         .drain = backward[s][i],
-                                         .tied = s == 0 ? tied_after(p.backward.value) : tied[s][i]}
-                                        .bound();
+                Rank of_stage{.busy = p.busy.value,
+                              .weight = p.weight.value,
+                              .host = p.host.value,
+                              .fill = forward[s][i],
+                              .drain = backward[s][i],
+                              .tied = s == 0 ? tied_after(p.backward.value) : tied[s][i]};
+                add_once_a_step(of_stage, p, i, j);
+                const double rank = of_stage.bound();
                 if (rank >= limit) {
                     if (longer(p) >= limit * hopeless) break;
                     continue;
@@ -127,6 +128,7 @@ PartitionSpace::PartitionSpace(StageTable& table, const schedule::Plan& plan)
     any_ = table_.bounds().any_partition(plan_);
     for (int s = 0; s < order_->stages; ++s) rows_.push_back(&table_.row(plan_, *order_, splits_, s));
     if (order_->stages != order_->ranks) return;
+    if (order_->directions == 1) once_ = &table_.once_row(plan_);
     kept_ = &table_.bounds().kept(plan_);
     for (int rank = 0; rank < order_->ranks; ++rank) room_.push_back(table_.bounds().room(plan_, rank).value);
     fitting_.assign(std::size_t(order_->stages) * units_, 0);
@@ -134,8 +136,20 @@ PartitionSpace::PartitionSpace(StageTable& table, const schedule::Plan& plan)
 
 double PartitionSpace::Rank::bound() const {
     // Weight gradients may be computed while the last gradient goes back to the first stage.
-    return fill + std::max(std::max(busy, host) + std::max(0.0, drain - weight),
-                           busy + std::max(0.0, tied - weight));
+    return fill + std::max({std::max(busy, host) + std::max(0.0, drain - weight),
+                            busy + std::max(0.0, tied - weight), std::max(busy, host) + after_passes,
+                            busy + after_begin});
+}
+
+void PartitionSpace::add_once_a_step(Rank& rank, const StageTable::Passes& passes, std::size_t begin,
+                                     std::size_t end) const {
+    if (!once_) return;
+    const Bounds::OnceAStep& once = table_.once_a_step(*once_, plan_, begin, end);
+    double last = 0;  // pass
+    for (const sim::StageCost& cost : passes.replayed)
+        last = std::max(last, cost.backward_weight.value + (splits_ ? 0 : cost.backward_input.value));
+    rank.after_passes = once.after.value;
+    rank.after_begin = once.reduced.value + once.after.value - last;
 }
 
 Bounds::PassesByStage PartitionSpace::passes_of(const std::vector<std::int32_t>& first_units) const {
@@ -280,6 +294,7 @@ void PartitionSpace::visit(int stage, std::size_t begin, const Before& before) {
         rank.busy += p.busy.value;
         rank.weight += p.weight.value;
         rank.host += p.host.value;
+        add_once_a_step(rank, p, begin, end);
         if (longer(p) >= limit_ * hopeless) break;
         if (rank.fill + std::max(rank.busy, rank.host) >= limit_) continue;
         if (!needs_.empty() && (rank.bound() >= limit_ || needs_[s + 1][end] >= limit_)) continue;

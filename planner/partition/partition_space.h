@@ -55,7 +55,8 @@ private:
     bool fits_alone(std::size_t stage, std::size_t begin, std::size_t end);
     struct Rank {
         double busy = 0, weight = 0, host = 0, fill = 0, drain = 0;
-        double tied = 0;  // from the last pass backward, or of inputs, on
+        double tied = 0;                           // from the last pass backward, or of inputs, on
+        double after_passes = 0, after_begin = 0;  // of its last pass
         bool is_seen = false;
         double bound() const;
     };
@@ -71,6 +72,9 @@ private:
     // Of what ranks share, what the first stage's rank does once the last gradient has come back to it; from
     // the beginning of that pass on, which is no longer than this, if it may.
     double tied_after(double first_backward) const;
+    // Of the only stage of a rank, what its rank does after its passes, and after the last one has begun.
+    void add_once_a_step(Rank& rank, const StageTable::Passes& passes, std::size_t begin,
+                         std::size_t end) const;
     // Null where there is none, or it is too long.
     const sim::ReplayOrder* whole_order();
     std::vector<sim::StageCost> costs_of(const std::vector<std::int32_t>& first_units) const;
@@ -98,6 +102,7 @@ private:
     std::vector<StageTable::Row*> rows_;             // by stage
     Needs needs_;                                    // with one stage a rank
     std::vector<std::vector<PathBound::Run>> runs_;  // by stage, of the last tables
+    StageTable::OnceRow* once_ = nullptr;            // with one stage a rank
     const std::vector<std::vector<Bounds::Kept>>* kept_ = nullptr;
     std::vector<double> room_;  // of a rank with one stage: bytes for state and activations
     // [stage][first unit]: runs that end no later fit; the first unit where none is known to, 0: not asked.

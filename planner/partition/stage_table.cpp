@@ -57,6 +57,19 @@ const StageTable::Passes& StageTable::of(Row& row, const schedule::Plan& plan,
     return *entry;
 }
 
+StageTable::OnceRow& StageTable::once_row(const schedule::Plan& plan) {
+    OnceRow& row = once_[{plan.sharding, plan.effective_shard_degree(), plan.sequence_parallel}];
+    if (row.empty()) row.resize(graph_.units.size() * (graph_.units.size() + 1) / 2);
+    return row;
+}
+
+const Bounds::OnceAStep& StageTable::once_a_step(OnceRow& row, const schedule::Plan& plan, std::size_t begin,
+                                                 std::size_t end) {
+    std::optional<Bounds::OnceAStep>& known = row[first_like(begin, end)];
+    if (!known) known = bounds_.once_a_step(plan, operators(begin, end));
+    return *known;
+}
+
 const Bounds::Saved& StageTable::saved(const schedule::Plan& plan, std::size_t begin, std::size_t end) {
     const std::size_t first = first_like(begin, end);
     std::vector<std::optional<Bounds::Saved>>& known =

@@ -27,6 +27,11 @@ public:
     const Bounds::Saved& saved(const schedule::Plan& plan, std::size_t begin, std::size_t end);
     // Of a run of units, a rank's share (Bounds::elements).
     const schedule::StateElements& elements(const schedule::Plan& plan, std::size_t begin, std::size_t end);
+    // Of runs of units as only stages of their ranks (Bounds::once_a_step).
+    using OnceRow = std::vector<std::optional<Bounds::OnceAStep>>;  // by first runs as above
+    OnceRow& once_row(const schedule::Plan& plan);
+    const Bounds::OnceAStep& once_a_step(OnceRow& row, const schedule::Plan& plan, std::size_t begin,
+                                         std::size_t end);
     std::size_t entries() const { return passes_.size(); }  // passes priced so far
     Bounds& bounds() { return bounds_; }
     const model::ModelGraph& graph() const { return graph_; }
@@ -50,6 +55,8 @@ private:
     std::map<std::tuple<int, RecomputationKey, bool, schedule::ContextCommunication, int>,
              std::vector<std::optional<Bounds::Saved>>>
         saved_;
+    // By sharding, shard degree and sequence parallelism.
+    std::map<std::tuple<schedule::Sharding, int, bool>, OnceRow> once_;
     std::vector<std::optional<std::size_t>> first_like_;  // by run of units: the first run that is like it
     std::vector<std::optional<schedule::StateElements>> elements_;  // of such first runs
 };
