@@ -468,11 +468,12 @@ core::Seconds Bounds::time_of_shards(const schedule::Plan& plan) {
     const Traffic& of_all = traffic(plan, all, any_place);
     const bool is_by_unit = plan.shards(schedule::Sharding::parameters);
     if (!is_by_unit) {
-        const double elements = stages_.parameter_count(plan, all).dense;
+        const auto count = stages_.parameter_count(plan, all);
+        const double elements = double(count.dense), of_experts = double(count.experts);
         const core::Bytes element = core::size_of(plan.precision.gradients);
         const double most = plan.gradient_bucket / element + stages_.largest_parameter(plan);
-        const auto scatter = [&](double scattered) {
-            return time_of_collective(plan, CollectiveKind::reduce_scatter, shard_group(plan, false),
+        const auto scatter = [&](double scattered, bool is_expert = false) {
+            return time_of_collective(plan, CollectiveKind::reduce_scatter, shard_group(plan, is_expert),
                                       element * scattered, any_place);
         };
         // Tied parameters may be counted twice.
@@ -480,7 +481,9 @@ core::Seconds Bounds::time_of_shards(const schedule::Plan& plan) {
                      undivided = largest_unit(plan);
         const core::Seconds of_most = scatter(most);
         const core::Seconds of_unit = undivided > most ? of_most * (undivided / most) : scatter(undivided);
-        return std::max(of_most * (divided / most), of_unit) * passes;
+        core::Seconds of_all_ranks = of_most * (divided / most);
+        if (plan.pieces(true) > 1) of_all_ranks += scatter(most, true) * (of_experts / pipeline / most);
+        return std::max(of_all_ranks, of_unit) * passes;
     }
     core::Seconds bound = (of_all.gathered * 2 + of_all.scattered) * (passes / pipeline);
     if (unlike_places(plan) > 1) return bound;
