@@ -324,6 +324,7 @@ std::optional<RankedPlan> PartitionSearch::find_rest(const std::vector<Partition
 
 std::optional<RankedPlan> PartitionSearch::find_likely(std::vector<PartitionTask> tasks, double best) {
     std::optional<RankedPlan> better;
+    if (means_.is_late()) return better;
     std::stable_sort(tasks.begin(), tasks.end(),
                      [](const PartitionTask& a, const PartitionTask& b) { return a.likely < b.likely; });
     for (std::size_t begin = 0; begin < tasks.size() && !means_.is_late(); begin += walked_at_once) {

@@ -26,6 +26,7 @@ constexpr double close = 1e-3;
 constexpr int most_stages_for_far_moves = 8;
 // Runs in the table of a mean that cost what one costs that is looked at.
 constexpr std::size_t runs_a_division = 8;
+constexpr std::size_t not_asked = std::numeric_limits<std::size_t>::max();
 
 // `mean` is that of what came before, without a share of it.
 void mix_in(std::vector<sim::StageCost>& mean, const std::vector<sim::StageCost>& costs, double share) {
@@ -34,6 +35,17 @@ void mix_in(std::vector<sim::StageCost>& mean, const std::vector<sim::StageCost>
         for (core::Seconds sim::StageCost::* const time :
              {&sim::StageCost::forward, &sim::StageCost::backward_input, &sim::StageCost::backward_weight})
             mean[i].*time += (costs[i].*time - mean[i].*time) * share;
+}
+
+// Of the only stage of a rank: does its last pass that makes gradients make those of weights alone?
+bool ends_with_weights(const schedule::Schedule& order, int stage) {
+    const std::vector<schedule::Action>& actions =
+        order.actions[std::size_t(schedule::rank_of_stage(order, stage))];
+    const auto last = std::find_if(actions.rbegin(), actions.rend(), [](const schedule::Action& action) {
+        return action.kind == schedule::ActionKind::backward ||
+               action.kind == schedule::ActionKind::backward_weight;
+    });
+    return last != actions.rend() && last->kind == schedule::ActionKind::backward_weight;
 }
 
 // Of device and host, in seconds.
@@ -45,7 +57,7 @@ double longer(const StageTable::Passes& passes) { return std::max(passes.busy, p
 bool PartitionSpace::fits(std::size_t stage, std::size_t begin, std::size_t end) {
     if (room_.empty()) return true;
     std::size_t& known = fitting_[stage * units_ + begin];
-    if (known == 0) {
+    if (known == not_asked) {
         known = begin;
         std::size_t longest = end;
         const std::size_t left = order_->stages - stage - 1;
@@ -105,7 +117,7 @@ void PartitionSpace::tabulate_needs(double limit) {
                               .fill = forward[s][i],
                               .drain = backward[s][i],
                               .tied = s == 0 ? tied_after(p.backward.value) : tied[s][i]};
-                add_once_a_step(of_stage, p, i, j);
+                add_once_a_step(of_stage, s, p, i, j);
                 const double rank = of_stage.bound();
                 if (rank >= limit) {
                     if (longer(p) >= limit * hopeless) break;
@@ -128,10 +140,13 @@ PartitionSpace::PartitionSpace(StageTable& table, const schedule::Plan& plan)
     any_ = table_.bounds().any_partition(plan_);
     for (int s = 0; s < order_->stages; ++s) rows_.push_back(&table_.row(plan_, *order_, splits_, s));
     if (order_->stages != order_->ranks) return;
-    if (order_->directions == 1) once_ = &table_.once_row(plan_);
+    if (order_->directions == 1) {
+        once_ = &table_.once_row(plan_);
+        for (int s = 0; s < order_->stages; ++s) ends_with_weights_.push_back(ends_with_weights(*order_, s));
+    }
     kept_ = &table_.bounds().kept(plan_);
     for (int rank = 0; rank < order_->ranks; ++rank) room_.push_back(table_.bounds().room(plan_, rank).value);
-    fitting_.assign(std::size_t(order_->stages) * units_, 0);
+    fitting_.assign(std::size_t(order_->stages) * units_, not_asked);
 }
 
 double PartitionSpace::Rank::bound() const {
@@ -141,13 +156,14 @@ double PartitionSpace::Rank::bound() const {
                             busy + after_begin});
 }
 
-void PartitionSpace::add_once_a_step(Rank& rank, const StageTable::Passes& passes, std::size_t begin,
-                                     std::size_t end) const {
+void PartitionSpace::add_once_a_step(Rank& rank, std::size_t stage, const StageTable::Passes& passes,
+                                     std::size_t begin, std::size_t end) const {
     if (!once_) return;
     const Bounds::OnceAStep& once = table_.once_a_step(*once_, plan_, begin, end);
     double last = 0;  // pass
     for (const sim::StageCost& cost : passes.replayed)
-        last = std::max(last, cost.backward_weight.value + (splits_ ? 0 : cost.backward_input.value));
+        last = std::max(
+            last, cost.backward_weight.value + (ends_with_weights_[stage] ? 0 : cost.backward_input.value));
     rank.after_passes = once.after.value;
     rank.after_begin = once.reduced.value + once.after.value - last;
 }
@@ -294,7 +310,7 @@ void PartitionSpace::visit(int stage, std::size_t begin, const Before& before) {
         rank.busy += p.busy.value;
         rank.weight += p.weight.value;
         rank.host += p.host.value;
-        add_once_a_step(rank, p, begin, end);
+        add_once_a_step(rank, s, p, begin, end);
         if (longer(p) >= limit_ * hopeless) break;
         if (rank.fill + std::max(rank.busy, rank.host) >= limit_) continue;
         if (!needs_.empty() && (rank.bound() >= limit_ || needs_[s + 1][end] >= limit_)) continue;

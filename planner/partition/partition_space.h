@@ -73,7 +73,7 @@ private:
     // the beginning of that pass on, which is no longer than this, if it may.
     double tied_after(double first_backward) const;
     // Of the only stage of a rank, what its rank does after its passes, and after the last one has begun.
-    void add_once_a_step(Rank& rank, const StageTable::Passes& passes, std::size_t begin,
+    void add_once_a_step(Rank& rank, std::size_t stage, const StageTable::Passes& passes, std::size_t begin,
                          std::size_t end) const;
     // Null where there is none, or it is too long.
     const sim::ReplayOrder* whole_order();
@@ -103,9 +103,10 @@ private:
     Needs needs_;                                    // with one stage a rank
     std::vector<std::vector<PathBound::Run>> runs_;  // by stage, of the last tables
     StageTable::OnceRow* once_ = nullptr;            // with one stage a rank
+    std::vector<char> ends_with_weights_;            // by stage: its last pass makes their gradients alone
     const std::vector<std::vector<Bounds::Kept>>* kept_ = nullptr;
     std::vector<double> room_;  // of a rank with one stage: bytes for state and activations
-    // [stage][first unit]: runs that end no later fit; the first unit where none is known to, 0: not asked.
+    // [stage][first unit]: runs that end no later fit; the first unit where none is known to.
     std::vector<std::size_t> fitting_;
     std::size_t divisions_ = 0, most_found_ = 0;
     double replayed_passes_ = 0;

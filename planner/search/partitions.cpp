@@ -196,7 +196,7 @@ void Search::search_partitions() {
     };
     means.threads = request_.threads;
     means.values_steps = request_.objective != Objective::memory;
-    const PartitionTasks tasks = partition_tasks();
+    PartitionTasks tasks = partition_tasks();
     result_.account.covers_partitions = !tasks.open.empty() || tasks.beaten > 0;
     PartitionSearch search(graph_, means);
     search.exclude(tasks.beaten);
@@ -212,7 +212,7 @@ void Search::search_partitions() {
         }
     if (request_.refines_first) refine(search);
     means.is_late = [this, end = end_of_exploring()] { return is_stopped() || work_.spent() > end; };
-    if (explore_partitions(tasks, search, PartitionSearch(graph_, std::move(means))) &&
+    if (explore_partitions(std::move(tasks), search, PartitionSearch(graph_, std::move(means))) &&
         request_.refines_first)
         refine(search);
     result_.account.partitions = search.account();
@@ -271,7 +271,7 @@ bool Search::explore_partitions(PartitionTasks tasks, PartitionSearch& search, P
     const auto keep = [&](std::optional<RankedPlan> better) {
         if (better) best = std::move(better);
     };
-    keep(exploring.find_likely(tasks.numerous, value()));
+    keep(exploring.find_likely(std::move(tasks.numerous), value()));
     keep(exploring.find_better(tasks.explored, value()));
     keep(exploring.find_rest(tasks.explored, value()));
     search.count_simulated(exploring.account().simulated);
