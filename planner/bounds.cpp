@@ -585,7 +585,9 @@ Bounds::StagePasses Bounds::stage_passes(const schedule::Plan& plan, const sched
         const StageCost cost = stage_cost(plan, range, pipeline_rank, segment);
         const PassTimes times = pass_times(cost.forward, cost.backward, cost.backward_input, order, stage);
         const core::Seconds backward = splits ? times.backward_input + times.backward_weight : times.backward;
-        passes.busy += (times.forward + std::min(backward, times.backward)) * micro_batches;
+        const core::Seconds whole = std::min(backward, times.backward);
+        passes.busy += (times.forward + whole) * micro_batches;
+        passes.last_backward = std::max(passes.last_backward, whole);
         if (splits) passes.weight += times.backward_weight * micro_batches;
         passes.host += (cost.forward.host + cost.backward.host) * micro_batches;
         const StageCost alone = stages_.compute(plan, range, segment);
@@ -732,6 +734,7 @@ Bounds::OnceAStep Bounds::once_a_step(const schedule::Plan& plan, model::Operato
     OnceAStep result;
     if (!has_priced_times(cluster_)) return result;
     const schedule::StateElements held = elements(plan, range);
+    if (held.dense + held.experts <= 0) return result;
     result.after = stages_.update(plan, held.dense / plan.pieces(false) + held.experts / plan.pieces(true));
     if (plan.layout.data == 1) return result;
     const Traffic& exchanged = traffic(plan, range, any_place);
@@ -773,6 +776,11 @@ int Bounds::unlike_replicas(const schedule::Plan& plan) const {
     return sim::unlike_places(plan.layout, cluster_);
 }
 
+// Plans that leave devices idle may have fewer.
+int Bounds::unlike_coordinates(const schedule::Plan& plan) const {
+    return std::min(unlike_replicas(plan), plan.layout.pipeline);
+}
+
 const Bounds::Traffic& Bounds::traffic(const schedule::Plan& plan, model::OperatorRange stage,
                                        int pipeline_rank) {
     const int rank = pipeline_rank == any_place ? any_place : pipeline_rank % unlike_replicas(plan);
@@ -789,7 +797,7 @@ core::Seconds Bounds::time_of_collective(const schedule::Plan& plan, CollectiveK
     sim::CommunicationCost& communication = communication_of(plan);
     if (pipeline_rank != any_place) return communication.collective(kind, group, bytes, pipeline_rank);
     core::Seconds least = communication.collective(kind, group, bytes, 0);
-    for (int place = 1; place < unlike_replicas(plan); ++place)
+    for (int place = 1; place < unlike_coordinates(plan); ++place)
         least = std::min(least, communication.collective(kind, group, bytes, place));
     return least;
 }
@@ -831,7 +839,7 @@ Bounds::Traffic Bounds::traffic_of(const schedule::Plan& plan, model::OperatorRa
             };
             double share = share_of(std::max(pipeline_rank, 0)), largest = share;
             if (pipeline_rank == any_place)
-                for (int place = 1; place < unlike_replicas(plan); ++place) {
+                for (int place = 1; place < unlike_coordinates(plan); ++place) {
                     share = std::min(share, share_of(place));
                     largest = std::max(largest, share_of(place));
                 }

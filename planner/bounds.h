@@ -119,6 +119,7 @@ public:
     // are gradients of weights apart, and `host` on the host's clock; and one pass there and back.
     struct StagePasses {
         core::Seconds busy, weight, host, forward, backward;
+        core::Seconds last_backward;           // of `busy`, what one backward pass has in it, at most
         core::Seconds compute;                 // of `busy`, without collectives
         std::vector<sim::StageCost> replayed;  // by segment
     };
@@ -200,6 +201,7 @@ private:
     };
     // The same of what replicas exchange.
     int unlike_replicas(const schedule::Plan& plan) const;
+    int unlike_coordinates(const schedule::Plan& plan) const;  // those of them that the pipeline has
     // As a pipeline rank: of each exchange, that of the rank for which it takes least. Only the largest share
     // of multiprocessors is that of the rank for which it is most: more of it leaves more to compute.
     static constexpr int any_place = -1;

@@ -142,7 +142,8 @@ PartitionSpace::PartitionSpace(StageTable& table, const schedule::Plan& plan)
     if (order_->stages != order_->ranks) return;
     if (order_->directions == 1) {
         once_ = &table_.once_row(plan_);
-        for (int s = 0; s < order_->stages; ++s) ends_with_weights_.push_back(ends_with_weights(*order_, s));
+        for (int s = 0; s < order_->stages; ++s)
+            ends_with_weights_.push_back(splits_ && ends_with_weights(*order_, s));
     }
     kept_ = &table_.bounds().kept(plan_);
     for (int rank = 0; rank < order_->ranks; ++rank) room_.push_back(table_.bounds().room(plan_, rank).value);
@@ -160,10 +161,11 @@ void PartitionSpace::add_once_a_step(Rank& rank, std::size_t stage, const StageT
                                      std::size_t begin, std::size_t end) const {
     if (!once_) return;
     const Bounds::OnceAStep& once = table_.once_a_step(*once_, plan_, begin, end);
-    double last = 0;  // pass
-    for (const sim::StageCost& cost : passes.replayed)
-        last = std::max(
-            last, cost.backward_weight.value + (ends_with_weights_[stage] ? 0 : cost.backward_input.value));
+    double last = passes.last_backward.value;
+    if (ends_with_weights_[stage]) {
+        last = 0;
+        for (const sim::StageCost& cost : passes.replayed) last = std::max(last, cost.backward_weight.value);
+    }
     rank.after_passes = once.after.value;
     rank.after_begin = once.reduced.value + once.after.value - last;
 }

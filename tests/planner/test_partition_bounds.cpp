@@ -113,6 +113,40 @@ TEST_CASE("no partition that fits takes less time than is said of all of them, a
     }
 }
 
+// Hosts that dispatch for longer than devices compute take part in a pass of which reductions know nothing.
+TEST_CASE("reductions behind a last pass that its host delays are bounded from below") {
+    const model::ModelGraph graph = load_graph("gpt2-medium", 256);
+    planner::Target target = target_of("p5.48xlarge", 8);
+    target.base.gradient_bucket = core::mebibytes(1);
+    planner::OrderCollection orders;
+    planner::StageCollection stages(graph, target.cluster.instance.device);
+    planner::Bounds bounds(target.cluster, orders, stages);
+    const auto units = std::int32_t(graph.units.size());
+    for (const char* name : {"1f1b", "simple", "zb-h1"})
+        for (const schedule::Sharding sharding : {schedule::Sharding::none, schedule::Sharding::optimizer})
+            for (const Cuts& cuts : {Cuts{0, 2, units - 4, units - 2}, Cuts{0, 1, units - 2, units - 1},
+                                     Cuts{0, units / 4, units / 2, 3 * units / 4}}) {
+                schedule::Plan plan = target.base;
+                plan.layout.pipeline = 4;
+                plan.layout.data = 16;
+                plan.schedule = name;
+                plan.micro_batches = 8;
+                plan.sharding = sharding;
+                planner::StageTable table(graph, bounds);
+                INFO(planner::describe(plan)
+                     << ", cuts at " << cuts[1] << ", " << cuts[2] << ", " << cuts[3]);
+                plan.partition.first_units = cuts;
+                core::Diagnostics diagnostics;
+                const auto evaluation = sim::evaluate(graph, target.cluster, plan, diagnostics);
+                REQUIRE(evaluation);
+                plan.partition = {};
+                const auto below =
+                    planner::PartitionSpace(table, plan).below(evaluation->step_time * 1.0001, 4'000'000);
+                REQUIRE(below);
+                CHECK(holds(*below, cuts));
+            }
+}
+
 TEST_CASE("a mean of paths bounds every division of the units, and its own is the least by it") {
     const model::ModelGraph graph = load_graph("gpt2", 512);
     const planner::Target target = target_of("p3.8xlarge", 2);
