@@ -263,8 +263,8 @@ void StageLiveness::run_unit_backward(std::size_t u, bool is_split) {
                 const bool is_gathered =
                     model::gathers_tokens(graph_.op(graph_.tensor(tensor).producer), context_);
                 if (is_gathered && !is_split &&
-                    std::ranges::find(saved(own), storage(model::storage_of(graph_, tensor))) !=
-                        saved(own).end())
+                    std::find(saved(own).begin(), saved(own).end(),
+                              storage(model::storage_of(graph_, tensor))) != saved(own).end())
                     hold(input);
                 if (!model::has_gradient(graph_, tensor) || has_gradient_held_[input]) continue;
                 has_gradient_held_[input] = 1;
