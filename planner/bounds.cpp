@@ -394,9 +394,8 @@ const schedule::Schedule* Bounds::timed_order(const schedule::Plan& plan) {
 core::Seconds Bounds::time_of_work(const schedule::Plan& plan) {
     if (!has_priced_times(cluster_)) return core::Seconds(0);
     const model::OperatorRange all{0, core::count_of(stages_.graph().operators)};
-    const int ranks = std::min(unlike_places(plan), plan.layout.pipeline);
     std::optional<core::Seconds> least;
-    for (int rank = 0; rank < ranks; ++rank) {
+    for (int rank = 0; rank < unlike_places(plan); ++rank) {
         const core::Seconds share =
             even_share(plan, [&](int segment) { return stage_cost(plan, all, rank, segment); });
         least = least ? std::min(*least, share) : share;
@@ -465,11 +464,9 @@ core::Seconds Bounds::time_of_shards(const schedule::Plan& plan) {
     const model::OperatorRange all{0, static_cast<std::int32_t>(stages_.graph().operators.size())};
     const double passes = double(plan.micro_batches) * plan.passes_per_micro_batch();
     const int pipeline = plan.layout.pipeline;
-    const Traffic& of_all = traffic(plan, all, any_place);
     const bool is_by_unit = plan.shards(schedule::Sharding::parameters);
     if (!is_by_unit) {
-        const auto count = stages_.parameter_count(plan, all);
-        const double elements = double(count.dense), of_experts = double(count.experts);
+        const auto [elements, of_experts] = stages_.parameter_count(plan, all);
         const core::Bytes element = core::size_of(plan.precision.gradients);
         const double most = plan.gradient_bucket / element + stages_.largest_parameter(plan);
         const auto scatter = [&](double scattered, bool is_expert = false) {
@@ -485,6 +482,7 @@ core::Seconds Bounds::time_of_shards(const schedule::Plan& plan) {
         if (plan.pieces(true) > 1) of_all_ranks += scatter(most, true) * (of_experts / pipeline / most);
         return std::max(of_all_ranks, of_unit) * passes;
     }
+    const Traffic& of_all = traffic(plan, all, any_place);
     core::Seconds bound = (of_all.gathered * 2 + of_all.scattered) * (passes / pipeline);
     if (unlike_places(plan) > 1) return bound;
     const Whole& model = whole(plan);
@@ -773,12 +771,13 @@ const Bounds::Sends& Bounds::sends(const schedule::Plan& plan, const schedule::S
 
 // Replicas of whole nodes lie alike at every pipeline coordinate, as nodes do.
 int Bounds::unlike_replicas(const schedule::Plan& plan) const {
-    return sim::unlike_places(plan.layout, cluster_);
+    // Plans that leave devices idle may have fewer coordinates than that.
+    return std::min(sim::unlike_places(plan.layout, cluster_), plan.layout.pipeline);
 }
 
-// Plans that leave devices idle may have fewer.
-int Bounds::unlike_coordinates(const schedule::Plan& plan) const {
-    return std::min(unlike_replicas(plan), plan.layout.pipeline);
+Bounds::Places Bounds::places_of(const schedule::Plan& plan, int pipeline_rank) const {
+    return pipeline_rank == any_place ? Places{0, unlike_replicas(plan)}
+                                      : Places{pipeline_rank, pipeline_rank + 1};
 }
 
 const Bounds::Traffic& Bounds::traffic(const schedule::Plan& plan, model::OperatorRange stage,
@@ -795,9 +794,9 @@ const Bounds::Traffic& Bounds::traffic(const schedule::Plan& plan, model::Operat
 core::Seconds Bounds::time_of_collective(const schedule::Plan& plan, CollectiveKind kind, GroupKind group,
                                          core::Bytes bytes, int pipeline_rank) {
     sim::CommunicationCost& communication = communication_of(plan);
-    if (pipeline_rank != any_place) return communication.collective(kind, group, bytes, pipeline_rank);
-    core::Seconds least = communication.collective(kind, group, bytes, 0);
-    for (int place = 1; place < unlike_coordinates(plan); ++place)
+    const auto [first, end] = places_of(plan, pipeline_rank);
+    core::Seconds least = communication.collective(kind, group, bytes, first);
+    for (int place = first + 1; place < end; ++place)
         least = std::min(least, communication.collective(kind, group, bytes, place));
     return least;
 }
@@ -837,14 +836,13 @@ Bounds::Traffic Bounds::traffic_of(const schedule::Plan& plan, model::OperatorRa
                            : communication.choice(kind, group, bytes, rank).multiprocessors /
                                  sim::nccl_multiprocessors(device);
             };
-            double share = share_of(std::max(pipeline_rank, 0)), largest = share;
-            if (pipeline_rank == any_place)
-                for (int place = 1; place < unlike_coordinates(plan); ++place) {
-                    share = std::min(share, share_of(place));
-                    largest = std::max(largest, share_of(place));
-                }
-            traffic.crowding += time * share;
-            traffic.largest_share = std::max(traffic.largest_share, largest);
+            const auto [first, end] = places_of(plan, pipeline_rank);
+            double least = share_of(first);
+            for (int place = first; place < end; ++place) {
+                least = std::min(least, share_of(place));
+                traffic.largest_share = std::max(traffic.largest_share, share_of(place));
+            }
+            traffic.crowding += time * least;
         };
         if (plan.shards(schedule::Sharding::gradients))
             crowd(CollectiveKind::reduce_scatter, element * elements, scattered);

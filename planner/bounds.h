@@ -201,10 +201,13 @@ private:
     };
     // The same of what replicas exchange.
     int unlike_replicas(const schedule::Plan& plan) const;
-    int unlike_coordinates(const schedule::Plan& plan) const;  // those of them that the pipeline has
     // As a pipeline rank: of each exchange, that of the rank for which it takes least. Only the largest share
     // of multiprocessors is that of the rank for which it is most: more of it leaves more to compute.
     static constexpr int any_place = -1;
+    struct Places {
+        int first, end;
+    };
+    Places places_of(const schedule::Plan& plan, int pipeline_rank) const;
     core::Seconds time_of_collective(const schedule::Plan& plan, schedule::CollectiveKind kind,
                                      schedule::GroupKind group, core::Bytes bytes, int pipeline_rank);
     const Traffic& traffic(const schedule::Plan& plan, model::OperatorRange stage, int pipeline_rank);

@@ -23,13 +23,12 @@ StageTable::Row& StageTable::row(const schedule::Plan& plan, const schedule::Sch
     const bool is_single = order.stages == order.ranks;
     const int place = !is_single ? 0 : 1 + (stage > 0 ? 1 : 0) + (stage + 1 < order.stages ? 2 : 0);
     Row& row = rows_[key(plan, splits, rank, place)];
-    if (row.empty()) row.resize(graph_.units.size() * (graph_.units.size() + 1) / 2);
+    if (row.empty()) row.resize(runs());
     return row;
 }
 
 std::size_t StageTable::first_like(std::size_t begin, std::size_t end) {
-    const std::size_t units = graph_.units.size();
-    if (first_like_.empty()) first_like_.resize(units * (units + 1) / 2);
+    if (first_like_.empty()) first_like_.resize(runs());
     std::optional<std::size_t>& known = first_like_[index(begin, end)];
     if (!known) {
         const model::OperatorRange like = bounds_.first_like(operators(begin, end));
@@ -59,7 +58,7 @@ const StageTable::Passes& StageTable::of(Row& row, const schedule::Plan& plan,
 
 StageTable::OnceRow& StageTable::once_row(const schedule::Plan& plan) {
     OnceRow& row = once_[{plan.sharding, plan.effective_shard_degree(), plan.sequence_parallel}];
-    if (row.empty()) row.resize(graph_.units.size() * (graph_.units.size() + 1) / 2);
+    if (row.empty()) row.resize(runs());
     return row;
 }
 

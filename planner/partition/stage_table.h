@@ -44,6 +44,7 @@ private:
         return {graph_.units[begin].operators.begin, graph_.units[end - 1].operators.end};
     }
     static std::size_t index(std::size_t begin, std::size_t end) { return (end - 1) * end / 2 + begin; }
+    std::size_t runs() const { return index(0, graph_.units.size() + 1); }
     std::size_t first_like(std::size_t begin, std::size_t end);
 
     const model::ModelGraph& graph_;

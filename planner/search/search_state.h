@@ -370,7 +370,8 @@ private:
     void leave_open(double value) { open_ = open_ ? std::min(*open_, value) : value; }
     // Parts of least_steps.cpp.
     core::Seconds least_step(std::size_t target, const cluster::Cluster& cluster) const;
-    std::optional<core::Seconds> least_step_of_any_plan(const cluster::Cluster& other, bool looks_at_shapes);
+    std::optional<core::Seconds> least_step_of_any_plan(const cluster::Cluster& cluster,
+                                                        bool looks_at_shapes);
     std::vector<std::optional<core::Seconds>> least_steps_;  // of the targets
     // Of orders, by their micro-batches: of a plan that was found to settle late, or, by whether links are
     // shared, how many plans settled at how many. Added to by the thread that searches alone, so that answers

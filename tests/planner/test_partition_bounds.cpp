@@ -40,6 +40,15 @@ model::ModelGraph graph_named(const std::string& name, int tokens) {
                              : load_graph(name, tokens);
 }
 
+schedule::Plan in_four_stages(const planner::Target& target, int data, const char* order, int micro_batches) {
+    schedule::Plan plan = target.base;
+    plan.layout.pipeline = 4;
+    plan.layout.data = data;
+    plan.schedule = order;
+    plan.micro_batches = micro_batches;
+    return plan;
+}
+
 bool holds(const std::vector<planner::PartitionOption>& options, const Cuts& cuts) {
     return std::any_of(options.begin(), options.end(),
                        [&](const planner::PartitionOption& option) { return option.first_units == cuts; });
@@ -126,11 +135,7 @@ TEST_CASE("reductions behind a last pass that its host delays are bounded from b
         for (const schedule::Sharding sharding : {schedule::Sharding::none, schedule::Sharding::optimizer})
             for (const Cuts& cuts : {Cuts{0, 2, units - 4, units - 2}, Cuts{0, 1, units - 2, units - 1},
                                      Cuts{0, units / 4, units / 2, 3 * units / 4}}) {
-                schedule::Plan plan = target.base;
-                plan.layout.pipeline = 4;
-                plan.layout.data = 16;
-                plan.schedule = name;
-                plan.micro_batches = 8;
+                schedule::Plan plan = in_four_stages(target, 16, name, 8);
                 plan.sharding = sharding;
                 planner::StageTable table(graph, bounds);
                 INFO(planner::describe(plan)
@@ -155,11 +160,7 @@ TEST_CASE("a mean of paths bounds every division of the units, and its own is th
     planner::Bounds bounds(target.cluster, orders, stages);
     planner::StageTable table(graph, bounds);
     for (const char* name : {"1f1b", "simple", "zb-h1", "zb-2p"}) {
-        schedule::Plan plan = target.base;
-        plan.layout.pipeline = 4;
-        plan.layout.data = 2;
-        plan.schedule = name;
-        plan.micro_batches = 16;
+        schedule::Plan plan = in_four_stages(target, 2, name, 16);
         const auto any = bounds.any_partition(plan);
         REQUIRE(any.has_order);
         const sim::ReplayOrder* const replayed = bounds.whole_order(plan);
@@ -236,11 +237,7 @@ TEST_CASE("what is said of all partitions comes close to the least of them, wher
     for (const char* name : {"1f1b", "zb-h1", "zb-h2", "zb-2p"})
         for (const schedule::Recompute recompute :
              {schedule::Recompute::none, schedule::Recompute::selective}) {
-            schedule::Plan plan = target.base;
-            plan.layout.pipeline = 4;
-            plan.layout.data = 4;
-            plan.schedule = name;
-            plan.micro_batches = 16;
+            schedule::Plan plan = in_four_stages(target, 4, name, 16);
             plan.recompute = recompute;
             plan.sharding = schedule::Sharding::gradients;
             planner::StageTable table(graph, bounds);
