@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/index/integers.h"
+#include "schedule/pass/joined_steps.h"
 #include "schedule/pass/recompute.h"
 
 namespace schedule {
@@ -110,7 +111,7 @@ std::vector<char> RankLowering::runs_again(const std::vector<model::OperatorRang
     return recomputed_units(*draft_.graph, units, draft_.plan.recompute, draft_.plan.recompute_layers);
 }
 
-const Recipe& RankLowering::recipe(LocalStage& stage, ComputePhase phase, bool is_last) const {
+const Recipe& RankLowering::recipe(LocalStage& stage, ComputePhase phase, bool is_last) {
     const auto [found, is_new] = stage.recipes.try_emplace({phase, is_last});
     if (is_new) {
         const RecipeContext context{.stage = stage.index,
@@ -120,6 +121,7 @@ const Recipe& RankLowering::recipe(LocalStage& stage, ComputePhase phase, bool i
                                     .units = stage.units,
                                     .runs_again = runs_again(stage.units)};
         found->second = RecipeDraft(context, passes_).make();
+        if (draft_.options.joins_passes) join_steps(found->second, stage.index, draft_.result.parts);
     }
     return found->second;
 }
@@ -283,27 +285,50 @@ void RankLowering::take_all() {
 }
 
 void RankLowering::run(LocalStage& stage, const StagePass& pass) {
-    for (const Step& step : recipe(stage, pass.phase, pass.completes_gradients)) {
-        if (step.takes) take_all();
-        for (const Hook& hook : step.hooks) {
-            if (hook.pass) hook.pass->perform(hook, pass);
-            else
-                for (const std::uint32_t buffer : pass.gives_back) draft_.list.give_back(buffer);
+    const Recipe& steps = recipe(stage, pass.phase, pass.completes_gradients);
+    for (std::size_t s = 0; s < steps.size(); ++s) {
+        const Step& first = steps[s];
+        perform(first, pass);
+        // A reduction of gradients on the tensor stream holds up the next exchange there and no compute.
+        if (first.parts_count > 0 && draft_.frontier.reduced_on_tensor == settled_reduction_) {
+            const std::size_t last = s + first.parts_count - 1;
+            while (s < last) perform(steps[++s], pass);
+            append_joined(first, steps[last], pass);
+        } else if (first.works()) {
+            append(first, pass);
         }
-        if (step.works()) append(step, pass);
     }
+}
+
+void RankLowering::perform(const Step& step, const StagePass& pass) {
+    if (step.takes) take_all();
+    for (const Hook& hook : step.hooks) {
+        if (hook.pass) hook.pass->perform(hook, pass);
+        else
+            for (const std::uint32_t buffer : pass.gives_back) draft_.list.give_back(buffer);
+    }
+}
+
+void RankLowering::append_joined(const Step& first, const Step& last, const StagePass& pass) {
+    Frontier& frontier = draft_.frontier;
+    Instruction instruction = instruction_of(first, pass.stage.index, pass.micro_batch);
+    instruction.parts_begin = first.parts_begin;
+    instruction.parts_count = first.parts_count;
+    for (const Instruction& part : draft_.result.parts_of(instruction)) {
+        instruction.operators.begin = std::min(instruction.operators.begin, part.operators.begin);
+        instruction.operators.end = std::max(instruction.operators.end, part.operators.end);
+    }
+    for (const std::uint32_t index : frontier.pending) draft_.list.wait_for(index);
+    frontier.pending.clear();
+    before_last_compute_ = frontier.last_step;
+    frontier.last_step = draft_.list.append(instruction);
+    if (last.kind == Step::Kind::collective) frontier.pending.assign(1, frontier.last_step);
 }
 
 void RankLowering::append(const Step& step, const StagePass& pass) {
     InstructionList& list = draft_.list;
     Frontier& frontier = draft_.frontier;
-    Instruction instruction;
-    instruction.phase = step.phase;
-    instruction.stage = pass.stage.index;
-    instruction.micro_batch = pass.micro_batch;
-    instruction.operators = step.operators;
-    instruction.piece = step.piece;
-    instruction.pieces = step.pieces;
+    const Instruction instruction = instruction_of(step, pass.stage.index, pass.micro_batch);
     if (step.kind == Step::Kind::compute) {
         // Pieces go on beside the exchanges of those before them. Of a ring they need the one before, and
         // what follows the last one beside it.
@@ -321,12 +346,6 @@ void RankLowering::append(const Step& step, const StagePass& pass) {
             frontier.pending.push_back(rotations_[step.piece % 2]);
         return;
     }
-    instruction.kind = InstructionKind::collective;
-    instruction.stream = Stream::tensor;
-    instruction.collective = step.collective;
-    instruction.group = step.group;
-    instruction.payload = step.payload;
-    instruction.bytes = step.bytes;
     if (step.starts_early) {
         list.wait_for(before_last_compute_);
         frontier.pending.push_back(list.append(instruction));
@@ -353,6 +372,7 @@ void RankLowering::append(const Step& step, const StagePass& pass) {
     list.wait_for(frontier.last_step);
     frontier.last_step = list.append(instruction);
     frontier.pending.assign(1, frontier.last_step);
+    settled_reduction_ = frontier.reduced_on_tensor;
 }
 
 }  // namespace schedule

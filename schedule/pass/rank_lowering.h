@@ -42,7 +42,7 @@ private:
     LocalStage local_stage(const RankDraft::Stage& stage) const;
     std::vector<char> runs_again(const std::vector<model::OperatorRange>& units) const;
     // `is_last`: it completes the gradients of the stage.
-    const Recipe& recipe(LocalStage& stage, ComputePhase phase, bool is_last) const;
+    const Recipe& recipe(LocalStage& stage, ComputePhase phase, bool is_last);
     LocalStage& local(std::int32_t stage) { return stages_[local_of_[stage]]; }
     void find_last_backwards();
 
@@ -72,7 +72,9 @@ private:
         for (const std::unique_ptr<LoweringPass>& lowering : passes_) lowering->end(ending);
     }
     void run(LocalStage& stage, const StagePass& pass);
+    void perform(const Step& step, const StagePass& pass);  // its hooks
     void append(const Step& step, const StagePass& pass);
+    void append_joined(const Step& first, const Step& last, const StagePass& pass);
 
     RankDraft draft_;
     const std::vector<std::unique_ptr<LoweringPass>> passes_;
@@ -82,6 +84,7 @@ private:
 
     std::vector<std::uint32_t> takes_;                    // buffers that the next receive or first step takes
     std::uint32_t before_last_compute_ = no_instruction;  // the step before the latest compute
+    std::uint32_t settled_reduction_ = no_instruction;    // on the tensor stream, which a step waited for
     std::uint32_t last_piece_ = no_instruction;           // the latest product of some rows
     std::array<std::uint32_t, 2> rotations_{};            // the latest of a ring, by its piece modulo two
 };

@@ -38,6 +38,8 @@ struct Step {
     bool is_in_ring = false;             // pieces of an attention whose keys pass on beside them
     bool takes = false;       // the first that works: takes the buffers of the pass through the stage
     std::vector<Hook> hooks;  // performed before its instruction is appended
+    // The first of several that one instruction can stand for (joined_steps.h): into RankProgram::parts.
+    std::uint32_t parts_begin = 0, parts_count = 0;
 };
 
 Step compute_step(model::OperatorRange operators, ComputePhase phase, std::vector<Hook> hooks = {});

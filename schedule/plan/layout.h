@@ -47,7 +47,7 @@ std::string canonical_order(const std::string& text);
 RankCoordinates coordinates_of(const ParallelLayout& layout, int rank);
 int rank_of(const ParallelLayout& layout, RankCoordinates coordinates);
 
-enum class GroupKind {
+enum class GroupKind : std::uint8_t {
     world,
     tensor,    // same data and pipeline coordinate
     data,      // same tensor and pipeline coordinate

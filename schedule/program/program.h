@@ -127,11 +127,15 @@ struct Instruction {
     bool loads = false;              // copy
     bool on_shard = false;           // parameter_gradient: of this rank's piece of the bucket (after its
                                      // reduce_scatter), not of the full vector
+    bool starts_early = false;       // of a part of a joined instruction: with the part before it
     core::OptionalIndex peer{};      // pipeline coordinate
     core::OptionalIndex tensors{};   // into Program::tensor_lists
     // send: message; all_reduce, reduce_scatter: the full vector each member holds; all_gather: the full
     // result; all_to_all and rotate: the bytes that each member sends in all
     core::Bytes bytes;
+    // Compute that stands for several instructions of its pass, each of which starts when those before it
+    // have ended (LowerOptions::joins_passes): into RankProgram::parts. It is neither verified nor performed.
+    std::uint32_t parts_begin = 0, parts_count = 0;
     std::uint32_t after_begin = 0, after_count = 0;  // into RankProgram::after_pool: indices of instructions
                                                      // of the same list, all smaller than this one's
     std::uint32_t allocate_begin = 0,
@@ -145,6 +149,7 @@ static_assert(sizeof(Instruction) <= 80);
 // Of an operator in pieces, what a backward pass computes after all of them.
 inline bool is_of_weights(const Instruction& i) { return i.pieces > 1 && i.piece == i.pieces; }
 inline bool is_last_piece(const Instruction& i) { return i.piece + 1 == i.pieces; }
+inline bool is_joined(const Instruction& i) { return i.parts_count > 0; }
 
 struct RankProgram {
     int pipeline = 0;  // coordinate of the class
@@ -153,7 +158,11 @@ struct RankProgram {
     std::vector<std::uint32_t> buffer_pool;
     std::vector<Buffer> buffers;
     std::vector<ParameterBucket> buckets;
+    std::vector<Instruction> parts;  // of joined instructions; alike passes share theirs
 
+    std::span<const Instruction> parts_of(const Instruction& i) const {
+        return {parts.data() + i.parts_begin, i.parts_count};
+    }
     std::span<const std::uint32_t> after(const Instruction& i) const {
         return {after_pool.data() + i.after_begin, i.after_count};
     }
