@@ -97,6 +97,7 @@ struct LoweredPrograms {
     struct Entry {
         int micro_batches = 0;
         schedule::Partition partition;
+        bool is_joined = false;  // LowerOptions::joins_passes
         std::shared_ptr<const schedule::Program> program;
         // By the facts that it was found with.
         std::optional<FrameworkMemory> framework;
@@ -142,6 +143,8 @@ struct EvaluateOptions {
     bool counts_hosts = true;
     // Only the step's time: memory, rates, breakdown and assumptions stay empty, and every plan fits.
     bool step_only = false;
+    // False: the breakdown stays empty, which is quicker.
+    bool breaks_down = true;
     // Prove every lowered Program before it is simulated. A planner that has proven a schedule once may leave
     // it out.
     bool verifies = true;

@@ -185,9 +185,17 @@ void require_valid(const schedule::Program& program) {
                                   violations[0].rule + "\": " + violations[0].message);
 }
 
+// Verification, timelines and breakdowns are of single instructions.
+bool joins_passes(const StepTask& task) {
+    return (task.options.step_only || !task.options.breaks_down) && !task.options.verifies &&
+           !task.options.keeps_timeline && task.costs && task.options.is_folded && is_accelerator(task);
+}
+
 LoweredPrograms::Entry* find_lowered(LoweredPrograms& known, const StepTask& task, int micro_batches) {
     for (LoweredPrograms::Entry& entry : known.entries)
-        if (entry.micro_batches == micro_batches && entry.partition == task.plan.partition) return &entry;
+        if (entry.micro_batches == micro_batches && entry.partition == task.plan.partition &&
+            entry.is_joined == joins_passes(task))
+            return &entry;
     return nullptr;
 }
 
@@ -206,8 +214,11 @@ std::shared_ptr<const schedule::Program> lowered_program(const StepTask& task, i
                         {.micro_batches = micro_batches,
                          .has_optimizer = !order->is_forward_only,
                          .hashes_model = task.options.verifies || task.options.keeps_timeline,
-                         .repetition = task.options.repetition}));
-    if (known) known->entries.push_back({micro_batches, task.plan.partition, program, {}, {}, {}, {}});
+                         .repetition = task.options.repetition,
+                         .joins_passes = joins_passes(task)}));
+    if (known)
+        known->entries.push_back(
+            {micro_batches, task.plan.partition, joins_passes(task), program, {}, {}, {}, {}});
     return program;
 }
 
@@ -249,7 +260,7 @@ const StepRun* known_run(const StepTask& task, int micro_batches, const PricedPr
     if (!kept) return nullptr;
     const SimulatedProgram* known = find_lowered(*kept, task, micro_batches)->simulated.get();
     const bool is_known =
-        known && known->priced.durations.of == priced.durations.of && known->priced.host == priced.host &&
+        known && known->priced.durations == priced.durations && known->priced.host == priced.host &&
         known->framework == task.framework && known->overlap_loss == task.options.constants.overlap_loss &&
         std::equal(known->communications.begin(), known->communications.end(),
                    contention.communications.begin(), contention.communications.end(), is_same);
@@ -338,12 +349,13 @@ std::optional<StepRun> run_step(const StepTask& task, int micro_batches, core::D
     if (!task.costs) return result;
     result.step = simulation.timeline.makespan;
     result.critical_performer = critical_performer(program, simulation);
-    if (!task.options.step_only)
+    const bool breaks_down = task.options.breaks_down && !task.options.step_only;
+    if (breaks_down)
         result.breakdown = break_down(program, simulation, priced.host, result.critical_performer,
                                       simulate_options.has_concurrent_streams, losses);
     if (block)
         result.steady = find_steady_state(program, simulation.timeline, *block, result.critical_performer);
-    if (result.steady && !task.options.step_only)
+    if (result.steady && breaks_down)
         result.block =
             break_down(program, simulation, priced.host, result.critical_performer,
                        simulate_options.has_concurrent_streams, losses,

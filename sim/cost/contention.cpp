@@ -56,11 +56,16 @@ public:
         Contention result;
         std::vector<Kind> kinds;
         for (std::size_t c = 0; c < program.classes.size(); ++c) {
-            std::vector<core::OptionalIndex>& of_class = result.kind_of.emplace_back();
-            of_class.reserve(program.classes[c].instructions.size());
             const std::size_t first = kinds.size();
-            for (const Instruction& instruction : program.classes[c].instructions)
-                of_class.push_back(kind_of(program, c, instruction, first, kinds));
+            const auto kinds_of = [&](const std::vector<Instruction>& list) {
+                std::vector<core::OptionalIndex> of;
+                of.reserve(list.size());
+                for (const Instruction& instruction : list)
+                    of.push_back(kind_of(program, c, instruction, first, kinds));
+                return of;
+            };
+            result.kind_of.push_back(kinds_of(program.classes[c].instructions));
+            result.kind_of_part.push_back(kinds_of(program.classes[c].parts));
         }
         if (!is_found_ || kinds != kinds_) {
             kinds_ = std::move(kinds);
@@ -70,13 +75,28 @@ public:
         result.links = links_;
         result.communications = communications_;
         result.communication_of = communication_of_;
-        for (std::vector<core::OptionalIndex>& of_class : result.kind_of)
-            for (core::OptionalIndex& kind : of_class)
-                if (kind && !is_kept_[*kind]) kind = std::nullopt;
+        for (auto* kinds_of : {&result.kind_of, &result.kind_of_part})
+            for (std::vector<core::OptionalIndex>& of_class : *kinds_of)
+                for (core::OptionalIndex& kind : of_class)
+                    if (kind && !is_kept_[*kind]) kind = std::nullopt;
+        for (std::size_t c = 0; c < program.classes.size(); ++c) mark_joined(program.classes[c], c, result);
         return result;
     }
 
 private:
+    static void mark_joined(const schedule::RankProgram& list, std::size_t class_index, Contention& result) {
+        if (list.parts.empty()) return;
+        const std::vector<core::OptionalIndex>& of_part = result.kind_of_part[class_index];
+        for (std::size_t i = 0; i < list.instructions.size(); ++i) {
+            const Instruction& joined = list.instructions[i];
+            for (std::uint32_t k = 0; k < joined.parts_count; ++k)
+                if (of_part[joined.parts_begin + k]) {
+                    result.kind_of[class_index][i] = of_part[joined.parts_begin + k];
+                    break;
+                }
+        }
+    }
+
     // `first` is the first kind of the class.
     core::OptionalIndex kind_of(const schedule::Program& program, std::size_t class_index,
                                 const Instruction& instruction, std::size_t first,

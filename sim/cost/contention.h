@@ -30,9 +30,10 @@ struct Contention {
     std::size_t links =
         0;  // that can be contended, each with capacity 1; links with the same users count as one
     std::vector<Communication> communications;
-    // Per class and instruction: the kind of communication. Per kind and performer: which of
-    // `communications`. Nothing in either where no link is shared.
-    std::vector<std::vector<core::OptionalIndex>> kind_of;
+    // Per class and instruction: the kind of communication; of a joined one that of the first of its parts
+    // that has one. The same per part. Per kind and performer: which of `communications`. Nothing in any of
+    // them where no link is shared.
+    std::vector<std::vector<core::OptionalIndex>> kind_of, kind_of_part;
     std::vector<std::vector<core::OptionalIndex>> communication_of;
     bool is_empty() const { return communications.empty(); }
 };

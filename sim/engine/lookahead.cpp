@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "core/index/integers.h"
 
@@ -12,27 +13,37 @@ namespace {
 // Users of one link, at most, among whom a look pays.
 constexpr std::size_t most_users = 64;
 
+void add_new(std::vector<std::int32_t>& known, core::OptionalIndex communication) {
+    if (communication && std::find(known.begin(), known.end(), *communication) == known.end())
+        known.push_back(*communication);
+}
+
 }  // namespace
 
-Lookahead::Lookahead(const Contention& contention, const std::vector<Chains>& chains,
-                     const std::vector<std::int32_t>& class_of,
+Lookahead::Lookahead(const schedule::Program& program, const Contention& contention,
+                     const std::vector<Chains>& chains, const std::vector<std::int32_t>& class_of,
                      const std::vector<std::vector<double>>& starts)
     : chains_(chains), class_of_(class_of), sources_(class_of.size() * schedule::stream_count) {
     std::vector<std::vector<std::int32_t>> communications_of(sources_.size());
     for (std::size_t p = 0; p < class_of.size(); ++p) {
         const auto c = std::size_t(class_of[p]);
         const std::vector<core::OptionalIndex>& kinds = contention.kind_of[c];
+        std::vector<char> seen(program.classes[c].parts.size(), 0);
         for (std::size_t i = 0; i < kinds.size(); ++i) {
             if (!kinds[i]) continue;
             const core::OptionalIndex communication = contention.communication_of[*kinds[i]][p];
-            if (!communication) continue;
+            const schedule::Instruction& instruction = program.classes[c].instructions[i];
+            if (!communication && !schedule::is_joined(instruction)) continue;
             const std::size_t source = p * schedule::stream_count + chains[c].stream_of[i];
             sources_[source].starts.push_back(starts[p][i]);
             sources_[source].instructions.push_back(static_cast<std::uint32_t>(i));
             sources_[source].performer = p;
-            std::vector<std::int32_t>& known = communications_of[source];
-            if (std::find(known.begin(), known.end(), *communication) == known.end())
-                known.push_back(*communication);
+            if (!schedule::is_joined(instruction)) add_new(communications_of[source], communication);
+            else if (!std::exchange(seen[instruction.parts_begin], 1))
+                for (std::uint32_t k = 0; k < instruction.parts_count; ++k)
+                    if (const core::OptionalIndex kind =
+                            contention.kind_of_part[c][instruction.parts_begin + k])
+                        add_new(communications_of[source], contention.communication_of[*kind][p]);
         }
     }
     find_others(contention, communications_of);

@@ -14,9 +14,11 @@ namespace sim {
 class Lookahead {
 public:
     // `starts` of each performer's instructions where no link is shared. `chains` (by class) and
-    // `class_of` must outlive it.
-    Lookahead(const Contention& contention, const std::vector<Chains>& chains,
-              const std::vector<std::int32_t>& class_of, const std::vector<std::vector<double>>& starts);
+    // `class_of` must outlive it. What is joined counts as one communication on the stream of compute, from
+    // its start on.
+    Lookahead(const schedule::Program& program, const Contention& contention,
+              const std::vector<Chains>& chains, const std::vector<std::int32_t>& class_of,
+              const std::vector<std::vector<double>>& starts);
 
     // Can no other communication that shares a link with those of the performer's stream, and has not ended,
     // begin before the end of this instruction of it?

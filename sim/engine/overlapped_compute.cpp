@@ -1,8 +1,10 @@
 #include "sim/engine/overlapped_compute.h"
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
+#include "core/index/integers.h"
 #include "sim/cost/collective/nccl.h"
 
 namespace sim {
@@ -27,6 +29,45 @@ core::Seconds OverlapLoss::* loss_to(const schedule::Instruction& collective) {
     if (collective.stream != schedule::Stream::data) return &OverlapLoss::to_tensor;
     return collective.payload == schedule::PayloadKind::parameter ? &OverlapLoss::to_gathers
                                                                   : &OverlapLoss::to_reductions;
+}
+
+OverlapLoss& operator+=(OverlapLoss& sum, const OverlapLoss& more) {
+    sum.to_reductions += more.to_reductions;
+    sum.to_gathers += more.to_gathers;
+    sum.to_tensor += more.to_tensor;
+    return sum;
+}
+
+// What the compute of a joined instruction loses, which then has durations of its own. `lost_within`: from
+// one time to another, asked in order of time.
+template <class LostWithin>
+OverlapLoss slow_parts(const schedule::RankProgram& list, const Simulation& simulation, std::size_t performer,
+                       const schedule::Span& span, LostWithin lost_within, core::Seconds& duration,
+                       Durations::Parts& parts) {
+    const std::span<const schedule::Instruction> of = list.parts_of(list.instructions[span.instruction]);
+    const auto& met = simulation.ends_of_parts[performer];
+    const auto ends = met.find(span.instruction);
+    const auto first = std::ptrdiff_t(parts.begin[span.instruction]);
+    std::vector<core::Seconds> times(parts.times.begin() + first,
+                                     parts.times.begin() + first + std::ptrdiff_t(of.size()));
+    OverlapLoss all;
+    PartClock clock(span.start.value), slowed;
+    for (std::size_t k = 0; k < of.size(); ++k) {
+        const double start = clock.start(of[k]);
+        const double end = ends != met.end() ? ends->second[k].value : start + times[k].value;
+        if (of[k].kind == schedule::InstructionKind::compute) {
+            const OverlapLoss lost = lost_within(start, end);
+            times[k] += lost.all();
+            all += lost;
+        }
+        clock.end(of[k], end);
+        slowed.end(of[k], slowed.start(of[k]) + times[k].value);
+    }
+    if (all.all().value <= 0) return all;
+    duration = core::Seconds(slowed.end());
+    parts.begin[span.instruction] = core::narrow<std::uint32_t>(parts.times.size());
+    parts.times.insert(parts.times.end(), times.begin(), times.end());
+    return all;
 }
 
 }  // namespace
@@ -66,16 +107,27 @@ OverlapLosses slow_overlapped_compute(const schedule::Program& program, const Si
         if (busy.empty()) continue;
         std::sort(busy.begin(), busy.end());
         std::size_t first = 0;
-        for (const schedule::Span& span : simulation.timeline.spans[p]) {
-            if (list[span.instruction].kind != schedule::InstructionKind::compute) continue;
-            while (first < busy.size() && busy[first].end <= span.start.value) ++first;
-            OverlapLoss& lost = losses[c][span.instruction];
-            for (std::size_t b = first; b < busy.size() && busy[b].start < span.end.value; ++b) {
-                const double beside =
-                    std::min(busy[b].end, span.end.value) - std::max(busy[b].start, span.start.value);
+        const auto lost_within = [&](double start, double end) {
+            while (first < busy.size() && busy[first].end <= start) ++first;
+            OverlapLoss lost;
+            for (std::size_t b = first; b < busy.size() && busy[b].start < end; ++b) {
+                const double beside = std::min(busy[b].end, end) - std::max(busy[b].start, start);
                 lost.*busy[b].to += core::Seconds(loss * busy[b].share * std::max(0.0, beside));
             }
-            durations.of[c][span.instruction] += lost.all();
+            return lost;
+        };
+        for (const schedule::Span& span : simulation.timeline.spans[p]) {
+            const schedule::Instruction& instruction = list[span.instruction];
+            if (instruction.kind != schedule::InstructionKind::compute) continue;
+            OverlapLoss& lost = losses[c][span.instruction];
+            core::Seconds& duration = durations.of[c][span.instruction];
+            if (schedule::is_joined(instruction)) {
+                lost = slow_parts(program.classes[c], simulation, p, span, lost_within, duration,
+                                  durations.parts[c]);
+                continue;
+            }
+            lost = lost_within(span.start.value, span.end.value);
+            duration += lost.all();
         }
     }
     return losses;

@@ -78,7 +78,8 @@ public:
           engine_(std::vector<double>(contention_ ? contention_->links : 0, 1.0)),
           states_(performer_set_.performers.size()),
           transfers_(performer_set_.channel_count()),
-          rendezvous_(performer_set_.groups.size()) {
+          rendezvous_(performer_set_.groups.size()),
+          joined_alone_(states_.size()) {
         if (!performer_set_.groups.empty()) number_collectives();
         for (std::size_t p = 0; p < states_.size(); ++p) {
             const std::size_t count = list_of(p).instructions.size();
@@ -120,6 +121,7 @@ public:
             }
             for (const auto& [instruction, time] : state.active_later)
                 active_from[instruction] = core::Seconds(time);
+            simulation.ends_of_parts.push_back(std::move(state.ends_of_parts));
             record(performer_set_.performers[p], list_of(p), core::Seconds(state.last), spans, active_from,
                    options, simulation);
         }
@@ -143,7 +145,8 @@ private:
         std::vector<double> starts, ends;
         // Receives and collectives that move data later than from their start on.
         std::vector<std::pair<std::uint32_t, double>> active_later;
-        double last = 0;  // end
+        std::map<std::uint32_t, std::vector<core::Seconds>> ends_of_parts;  // as in Simulation
+        double last = 0;                                                    // end
     };
     // What the event engine plays.
     struct Running {
@@ -155,6 +158,8 @@ private:
         // Of several performers: their group, and the number of the collective among the group's.
         core::OptionalIndex group;
         std::uint32_t number;
+        core::OptionalIndex part{};  // of a joined instruction, and where those before it have got to
+        PartClock clock{};
         double share = 1;  // of the price that is paid, where some of it is hidden
     };
 
@@ -297,18 +302,94 @@ private:
         const core::Seconds* const durations = durations_.of[class_index].data();
         for (std::uint32_t i = first; i != no_instruction; i = next[i]) {
             const double start = time;
-            const Communication* const communication = shared(performer, class_index, i);
-            time = communication ? end_alone(*communication, start, durations[i].value)
-                                 : start + durations[i].value;
+            const bool is_joined = shares_parts(class_index, i);
+            const Communication* const communication =
+                is_joined ? nullptr : shared(performer, class_index, i);
+            time = is_joined       ? start + joined_alone(performer, class_index, i)
+                   : communication ? end_alone(*communication, start, durations[i].value)
+                                   : start + durations[i].value;
             state.starts[i] = start;
             state.ends[i] = time;
-            if (!communication || passes_alone(performer, i, time)) continue;
+            if ((!communication && !is_joined) || passes_alone(performer, i, time)) continue;
+            if (is_joined) {
+                time = state.ends[i] = go_through(performer, state, i, 0, PartClock(start));
+                if (time != not_yet) continue;
+                return;
+            }
             state.ends[i] = not_yet;
             begin({communication, core::narrow<std::int32_t>(performer), i, nullptr, {}, 0}, start,
                   durations[i].value);
             return;
         }
         state.last = std::max(state.last, time);
+    }
+
+    // Is the instruction joined of parts some of which share links?
+    bool shares_parts(std::size_t class_index, std::uint32_t instruction) const {
+        return contention_ && !durations_.parts.empty() && !durations_.parts[class_index].begin.empty() &&
+               durations_.parts[class_index].begin[instruction] != Durations::Parts::none &&
+               contention_->kind_of[class_index][instruction];
+    }
+    const Communication* shared_part(std::size_t performer, std::size_t class_index,
+                                     std::uint32_t part) const {
+        const core::OptionalIndex kind = contention_->kind_of_part[class_index][part];
+        if (!kind) return nullptr;
+        const core::OptionalIndex index = contention_->communication_of[*kind][performer];
+        return index ? &contention_->communications[*index] : nullptr;
+    }
+
+    // How long a joined instruction takes where nothing meets its parts.
+    double joined_alone(std::size_t performer, std::size_t class_index, std::uint32_t instruction) {
+        const Durations::Parts& parts = durations_.parts[class_index];
+        std::vector<double>& known = joined_alone_[performer];
+        if (known.empty()) known.resize(parts.times.size(), not_yet);
+        const std::uint32_t begin = parts.begin[instruction];
+        if (known[begin] != not_yet) return known[begin];
+        const Instruction& joined = program_.classes[class_index].instructions[instruction];
+        PartClock clock;
+        for (std::uint32_t k = 0; k < joined.parts_count; ++k) {
+            const Instruction& part = program_.classes[class_index].parts[joined.parts_begin + k];
+            const double start = clock.start(part), duration = parts.times[begin + k].value;
+            const Communication* const communication =
+                shared_part(performer, class_index, joined.parts_begin + k);
+            clock.end(part, communication ? end_alone(*communication, start, duration) : start + duration);
+        }
+        return known[begin] = clock.end();
+    }
+
+    // The end of a joined instruction whose parts before this one have ended; not_yet where the event engine
+    // has to play one of the others.
+    double go_through(std::size_t performer, State& state, std::uint32_t instruction, std::uint32_t number,
+                      PartClock clock) {
+        const std::size_t class_index = class_of(performer);
+        const Durations::Parts& parts = durations_.parts[class_index];
+        const Instruction& joined = list_of(performer).instructions[instruction];
+        std::vector<core::Seconds>& ends = state.ends_of_parts[instruction];
+        ends.resize(joined.parts_count);
+        for (; number < joined.parts_count; ++number) {
+            const Instruction& part = list_of(performer).parts[joined.parts_begin + number];
+            const double start = clock.start(part);
+            const double duration = parts.times[parts.begin[instruction] + number].value;
+            const Communication* const communication =
+                shared_part(performer, class_index, joined.parts_begin + number);
+            const double end = communication ? end_alone(*communication, start, duration) : start + duration;
+            if (communication && !lookahead_->is_alone(performer, instruction, end)) {
+                begin({communication,
+                       core::narrow<std::int32_t>(performer),
+                       instruction,
+                       nullptr,
+                       {},
+                       0,
+                       core::narrow<std::int32_t>(number),
+                       clock},
+                      start, duration);
+                return not_yet;
+            }
+            clock.end(part, end);
+            ends[number] = core::Seconds(end);
+        }
+        lookahead_->pass(performer, instruction);
+        return clock.end();
     }
 
     // A transfer, a receive, or a collective that waits for others. False where something elsewhere has to
@@ -457,9 +538,19 @@ private:
         }
         const auto performer = std::size_t(*running.performer);
         State& state = states_[performer];
-        state.ends[running.instruction] = end;
-        lookahead_->pass(performer, running.instruction);
-        go_along(performer, state, chains_[class_of(performer)].next[running.instruction], end);
+        double over = end;
+        if (running.part) {
+            const schedule::RankProgram& list = list_of(performer);
+            PartClock clock = running.clock;
+            clock.end(list.parts_of(list.instructions[running.instruction])[std::size_t(*running.part)], end);
+            state.ends_of_parts[running.instruction][std::size_t(*running.part)] = core::Seconds(end);
+            over = go_through(performer, state, running.instruction, std::uint32_t(*running.part) + 1, clock);
+            if (over == not_yet) return true;
+        } else {
+            lookahead_->pass(performer, running.instruction);
+        }
+        state.ends[running.instruction] = over;
+        go_along(performer, state, chains_[class_of(performer)].next[running.instruction], over);
         if (state.waiting != 0 && look_again(state, chains_[class_of(performer)]))
             wake(stream_index(performer, 0));
         if (running.transfer) {
@@ -494,6 +585,8 @@ private:
     std::vector<State> states_;
     std::vector<Transfer> transfers_;
     std::vector<std::vector<Rendezvous>> rendezvous_;  // [group][number]
+    // Of each performer by the begin of parts in Durations: how long they take alone, once it is known.
+    std::vector<std::vector<double>> joined_alone_;
     std::vector<Running> running_;
     std::vector<std::uint32_t> free_slots_;
     std::vector<StreamIndex> runnable_;
@@ -552,7 +645,7 @@ Simulation Simulator::simulate(const Durations& durations, const SimulateOptions
         content_->starts = alone.take_starts();
         content_->durations = durations;
     }
-    Lookahead lookahead(*options.contention, content_->chains, content_->class_of, content_->starts);
+    Lookahead lookahead(program, *options.contention, content_->chains, content_->class_of, content_->starts);
     Interpreter shared(program, durations, set, content_->chains, options.contention, &lookahead);
     shared.play();
     return shared.record_all(options);

@@ -7,7 +7,9 @@
 // is a rendezvous: it moves data from the moment the last member reached it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -22,7 +24,32 @@ namespace sim {
 // send its transfer; a receive its own handling after arrival (usually zero); a collective from rendezvous to
 // end.
 struct Durations {
-    std::vector<std::vector<core::Seconds>> of;
+    // Of joined instructions those of their parts, one after another; instructions alike share them.
+    struct Parts {
+        static constexpr std::uint32_t none = 0xffffffff;
+        std::vector<std::uint32_t> begin;  // by instruction: of its first part, or none
+        std::vector<core::Seconds> times;
+        bool operator==(const Parts&) const = default;
+    };
+
+    std::vector<std::vector<core::Seconds>> of = {};  // of a joined instruction with all its parts
+    std::vector<Parts> parts = {};                    // by class; `begin` is empty where nothing is joined
+    bool operator==(const Durations&) const = default;
+};
+
+// Where the parts of a joined instruction have got to.
+class PartClock {
+public:
+    explicit PartClock(double start = 0) : start_(start), end_(start) {}
+    double start(const schedule::Instruction& next) const { return next.starts_early ? start_ : end_; }
+    void end(const schedule::Instruction& next, double end) {
+        if (!next.starts_early) start_ = end_;
+        end_ = next.starts_early ? std::max(end_, end) : end;
+    }
+    double end() const { return end_; }  // of all so far
+
+private:
+    double start_, end_;  // of the last part that did not start early
 };
 
 struct Contention;
@@ -49,6 +76,9 @@ struct Simulation {
     // and collectives (the last member came); else its start.
     std::vector<std::vector<core::Seconds>> active_from;
     std::vector<core::Seconds> end;  // per performer: end of its last instruction
+    // Per performer, by instruction: ends of the parts of joined instructions some of which met others on a
+    // link. The other parts take their durations.
+    std::vector<std::map<std::uint32_t, std::vector<core::Seconds>>> ends_of_parts;
     std::uint64_t instructions = 0;  // performed
 };
 

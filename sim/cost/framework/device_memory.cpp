@@ -345,6 +345,8 @@ core::Bytes outside_memory(const schedule::Program& program, int class_index, co
         if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::receive)
             neighbours.insert(*instruction.peer);
     }
+    for (const Instruction& part : list.parts)
+        if (part.kind == InstructionKind::collective) kinds.insert(part.group);
     const int rank = representative(plan, list.pipeline);
     // Two groups with the same members are one communicator, as in PyTorch, unless the framework makes them
     // apart.
