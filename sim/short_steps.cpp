@@ -123,8 +123,7 @@ std::optional<StepRun> run_from_one(const StepTask& task, int total, int most, E
     // What did not settle is tried with half as many micro-batches more, if all tries are half of the whole.
     constexpr double longer = 1.5, most_tried = 0.5;
     const schedule::PipelineSchedule* found = schedule::find_pipeline_schedule(task.plan.schedule);
-    if (!task.costs || !found || found->orders_by_times || task.plan.offload != schedule::Offload::none)
-        return std::nullopt;
+    if (!task.costs || !found || found->orders_by_times) return std::nullopt;
     core::Diagnostics unneeded;
     RepeatedBlocks of_this;
     RepeatedBlocks& blocks = task.options.blocks ? *task.options.blocks : of_this;
@@ -143,7 +142,8 @@ std::optional<StepRun> run_from_one(const StepTask& task, int total, int most, E
             continue;
         const std::optional<RepeatedBlocks::Block> block = blocks.of(task.plan, count, total);
         if (!block) continue;
-        is_hopeless = true;
+        // Copies may settle, and no performer's list repeat itself.
+        is_hopeless = task.plan.offload == schedule::Offload::none;
         simulated += count;
         before = std::exchange(last, count);
         std::optional<StepRun> one = run_step(task, count, unneeded, block->micro_batches);

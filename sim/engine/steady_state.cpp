@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -68,7 +69,9 @@ class Middle {
 public:
     Middle(const schedule::Program& program, const schedule::RankProgram& list,
            const std::vector<schedule::Span>& spans, int block)
-        : list_(list), passes_(block * program.passes_per_micro_batch()) {
+        : list_(list),
+          passes_(block * program.passes_per_micro_batch()),
+          has_copies_(program.plan.offload != schedule::Offload::none) {
         const std::vector<Instruction>& all = list.instructions;
         const auto is_of_pass = [](const Instruction& i) { return i.micro_batch >= 0; };
         const auto begin = std::find_if(all.begin(), all.end(), is_of_pass);
@@ -107,7 +110,8 @@ private:
         const auto later = std::find_if(here, all.end(), [&](const Instruction& i) {
             return is_compute(i) && i.stage == here->stage && i.phase == here->phase &&
                    i.piece == here->piece && i.micro_batch == here->micro_batch + passes_ &&
-                   i.operators.begin == here->operators.begin;
+                   i.operators == here->operators && i.parts_begin == here->parts_begin &&
+                   i.parts_count == here->parts_count;
         });
         return later == all.end() ? 0 : std::size_t(later - here);
     }
@@ -141,17 +145,33 @@ private:
                               here.piece == later.piece && here.pieces == later.pieces &&
                               here.collective == later.collective && here.group == later.group &&
                               here.payload == later.payload && here.peer == later.peer &&
-                              here.bytes == later.bytes && here.after_count == later.after_count;
+                              here.bytes == later.bytes && here.after_count == later.after_count &&
+                              here.parts_begin == later.parts_begin && here.parts_count == later.parts_count;
         const bool moves_on =
             here.micro_batch < 0 ? later.micro_batch < 0 : later.micro_batch - here.micro_batch == passes_;
-        return is_alike && moves_on && here.kind != InstructionKind::copy &&
-               here.kind != InstructionKind::optimizer_step;
+        return is_alike && moves_on && here.loads == later.loads &&
+               here.kind != InstructionKind::optimizer_step && waits_for_like_copies(here, later);
+    }
+
+    // Copies are ahead of the passes that need them, as far as the plan's horizon says: what is repeated must
+    // be just as far ahead.
+    bool waits_for_like_copies(const Instruction& here, const Instruction& later) const {
+        if (!has_copies_) return true;
+        const std::span<const std::uint32_t> a = list_.after(here), b = list_.after(later);
+        for (std::size_t k = 0; k < a.size(); ++k) {
+            const bool is_of_copy =
+                here.kind == InstructionKind::copy || list_.instructions[a[k]].kind == InstructionKind::copy;
+            if (is_of_copy && b[k] - a[k] != length_) return false;
+        }
+        return true;
     }
 
     bool gives_back() const {
         core::Bytes taken, given;
         for (std::size_t i = first(1); i < first(1) + length_; ++i) {
             const Instruction& instruction = list_.instructions[i];
+            if (instruction.kind == InstructionKind::copy)
+                (instruction.loads ? given : taken) += instruction.bytes;  // of hosts
             for (const std::uint32_t b : list_.allocates(instruction)) taken += list_.buffers[b].bytes;
             for (const std::uint32_t b : list_.frees(instruction)) given += list_.buffers[b].bytes;
         }
@@ -159,7 +179,8 @@ private:
     }
 
     const schedule::RankProgram& list_;
-    int passes_;                             // of a direction in a block
+    int passes_;  // of a direction in a block
+    bool has_copies_;
     std::size_t length_ = 0, compared_ = 0;  // instructions of a block, and those that are compared
     std::size_t begin_ = 0, end_ = 0;        // of the zone that repeats
     std::vector<double> ends_;               // by instruction

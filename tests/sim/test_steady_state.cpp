@@ -53,8 +53,8 @@ TEST_CASE("a step that follows from one short one is the whole step, whatever it
     const std::vector<schedule::PipelineSchedule>& orders = schedule::pipeline_schedules();
     const char* usual[] = {"1f1b", "interleaved-1f1b", "zb-h1", "seq1f1b"};
     std::map<std::string, int> followed;
-    int tried = 0;
-    for (int draw = 0; draw < 400; ++draw) {
+    int tried = 0, with_copies = 0;
+    for (int draw = 0; draw < 600; ++draw) {
         // Half of them of the usual ones.
         const schedule::PipelineSchedule& order = below(2)
                                                       ? *schedule::find_pipeline_schedule(usual[below(4)])
@@ -76,6 +76,10 @@ TEST_CASE("a step that follows from one short one is the whole step, whatever it
         if (plan.recompute == schedule::Recompute::full) plan.recompute_layers = int(below(3));
         plan.precision = schedule::precision_named(core::DataType::fp16);
         plan.attention = model::AttentionImplementation::unfused;
+        if (below(3) == 0) {
+            plan.offload = schedule::Offload::host;
+            plan.activation_loading_horizon = 1 + below(60);
+        }
         core::Diagnostics problems;
         schedule::check_plan(plan, graph, cluster.device_count(), nullptr, problems);
         if (problems.has_errors()) continue;
@@ -99,6 +103,8 @@ TEST_CASE("a step that follows from one short one is the whole step, whatever it
         ++tried;
         if (!line->is_extrapolated) continue;
         ++followed[order.name];
+        with_copies += plan.offload != schedule::Offload::none && line->host_memory.value > 0 ? 1 : 0;
+        CHECK(line->host_memory.value == Approx(whole->host_memory.value).epsilon(1e-9));
         INFO(order.name << " x" << plan.virtual_stages << ", p " << plan.layout.pipeline << ", t "
                         << plan.layout.tensor << ", " << plan.micro_batches << " micro-batches, sharding "
                         << schedule::name_of(plan.sharding) << ", draw " << draw);
@@ -111,6 +117,7 @@ TEST_CASE("a step that follows from one short one is the whole step, whatever it
                   1e-7 * whole->step_time.value);
     }
     REQUIRE(tried > 60);
+    CHECK(with_copies >= 10);
     for (const char* name : {"1f1b", "interleaved-1f1b"}) CHECK(followed[name] > 0);
     int all = 0;
     for (const auto& [name, count] : followed) all += count;
