@@ -63,18 +63,20 @@ int main() {
     fmt::print("  bounds of activations          {:>10.0f} a CPU-second\n", remembered);
     for (schedule::Plan& plan : simulated)
         if (const schedule::Partition* partition = stages.partition(plan)) plan.partition = *partition;
-    const auto simulate = [&](std::optional<int> most) {
+    const auto simulate = [&](std::optional<int> most, bool breaks_down) {
         return rate_of(simulated, [&](const schedule::Plan& plan) {
             core::Diagnostics unneeded;
             sim::EvaluateOptions options;
             options.verifies = false;
             options.repetition = &stages.repetition();
+            options.breaks_down = breaks_down;
             if (most) options.most_micro_batches = std::max(8, *most * plan.layout.pipeline);
             sim::evaluate(*graph, *cluster, plan, unneeded, options);
         });
     };
-    fmt::print("  simulations, as the search     {:>10.0f} a CPU-second ({} plans)\n", simulate(8),
+    fmt::print("  simulations, as the search     {:>10.0f} a CPU-second ({} plans)\n", simulate(8, false),
                simulated.size());
-    fmt::print("  simulations of whole steps     {:>10.0f} a CPU-second\n", simulate(std::nullopt));
+    fmt::print("  ... of whole steps             {:>10.0f} a CPU-second\n", simulate(std::nullopt, false));
+    fmt::print("  ... with their breakdown       {:>10.0f} a CPU-second\n", simulate(std::nullopt, true));
     return EXIT_SUCCESS;
 }

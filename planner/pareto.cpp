@@ -7,6 +7,9 @@ namespace planner {
 
 namespace {
 
+// Share by which sums of equal times differ.
+constexpr double rounding = 1e-12;
+
 // Is `a` no worse than `b` in any of the three, but for so much?
 bool covers(const RankedPlan& a, const RankedPlan& b, double tolerance) {
     const double more = 1 + tolerance;
@@ -31,8 +34,8 @@ double cost_of_step(const RankedPlan& plan) {
 
 void add_to_front(std::vector<RankedPlan>& front, const RankedPlan& plan) {
     for (const RankedPlan& other : front)
-        if (covers(other, plan, 0)) return;
-    std::erase_if(front, [&](const RankedPlan& other) { return covers(plan, other, 0); });
+        if (covers(other, plan, rounding)) return;
+    std::erase_if(front, [&](const RankedPlan& other) { return covers(plan, other, rounding); });
     front.push_back(plan);
 }
 

@@ -36,6 +36,15 @@ sim::EvaluateOptions quick_options(const schedule::Plan& plan, const sim::CostCo
     return options;
 }
 
+void break_down(RankedPlan& plan, const model::ModelGraph& graph, const std::vector<Target>& targets,
+                const sim::CostConstants& constants) {
+    core::Diagnostics known;
+    const std::optional<sim::Evaluation> evaluation = sim::evaluate(
+        graph, targets[plan.candidate].cluster, plan.plan, known, quick_options(plan.plan, constants));
+    core::require(evaluation.has_value(), "a plan that was simulated can be simulated again");
+    plan.evaluation.breakdown = evaluation->breakdown;
+}
+
 namespace {
 
 // Share by which the sums of one step may differ.
@@ -104,6 +113,10 @@ void Search::simulate_whole() {
         }
         if (place == first) break;
     }
+    if (request_.keeps_front) return;
+    work_on(plans.size(), [&](std::size_t i) {
+        if (!is_whole[i]) break_down(plans[i], graph_, targets_, request_.constants);
+    });
 }
 
 void Search::explain_plans() {

@@ -165,6 +165,11 @@ struct SearchResult {
 SearchResult search_plans(const model::ModelGraph& graph, const std::vector<Target>& targets,
                           const SearchRequest& request, core::Diagnostics& diagnostics);
 
+// A search asks simulations for times and memory, and for the parts of a step only of the plans that it
+// returns in `plans` and `front`: what they are of another one.
+void break_down(RankedPlan& plan, const model::ModelGraph& graph, const std::vector<Target>& targets,
+                const sim::CostConstants& constants);
+
 // Is there any plan that fits the memory of this target? The first found, tightest last, those that offload
 // only where no other does; nothing when there is none.
 std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, const Target& target,

@@ -86,6 +86,9 @@ std::optional<Rejection> Search::simulate_plan(RankedPlan& ranked, core::Diagnos
                                                sim::LoweredPrograms* lowered) const {
     sim::EvaluateOptions options = quickest_options(ranked.candidate, ranked.plan);
     options.lowered = lowered;
+    // Of rings what a plan exchanges counts.
+    options.breaks_down =
+        request_.keeps_front || (result_.account.tries_rings && ranked.plan.layout.context > 1);
     std::optional<sim::Evaluation> evaluation =
         sim::evaluate(stages_[ranked.candidate]->planned(ranked.plan), targets_[ranked.candidate].cluster,
                       ranked.plan, diagnostics, options);

@@ -63,6 +63,7 @@ std::optional<LogFigures> predict_logarithms(const model::ModelGraph& graph, con
     options.constants = constants;
     options.most_micro_batches = most_micro_batches;
     options.verifies = false;
+    options.breaks_down = false;
     options.lowered = lowered;
     options.blocks = lowered ? &lowered->blocks : nullptr;
     core::Diagnostics unneeded;
