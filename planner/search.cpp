@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/diagnostics.h"
+#include "core/parallel.h"
 #include "planner/bounds.h"
 #include "planner/explain.h"
 #include "planner/order/plan_order.h"
@@ -113,8 +114,8 @@ void Search::simulate_whole() {
         }
         if (place == first) break;
     }
-    if (request_.keeps_front) return;
-    work_on(plans.size(), [&](std::size_t i) {
+    if (request_.keeps_front) return;  // all were broken down
+    core::for_each_in_parallel(plans.size(), request_.threads, [&](std::size_t i, int) {
         if (!is_whole[i]) break_down(plans[i], graph_, targets_, request_.constants);
     });
 }

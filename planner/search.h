@@ -165,8 +165,8 @@ struct SearchResult {
 SearchResult search_plans(const model::ModelGraph& graph, const std::vector<Target>& targets,
                           const SearchRequest& request, core::Diagnostics& diagnostics);
 
-// A search asks simulations for times and memory, and for the parts of a step only of the plans that it
-// returns in `plans` and `front`: what they are of another one.
+// The parts of the step of a plan that is a near tie: a search finds those of the plans that it returns in
+// `plans` and `front`, and asks the other simulations for times and memory alone.
 void break_down(RankedPlan& plan, const model::ModelGraph& graph, const std::vector<Target>& targets,
                 const sim::CostConstants& constants);
 
