@@ -86,9 +86,10 @@ std::optional<Rejection> Search::simulate_plan(RankedPlan& ranked, core::Diagnos
                                                sim::LoweredPrograms* lowered) const {
     sim::EvaluateOptions options = quickest_options(ranked.candidate, ranked.plan);
     options.lowered = lowered;
-    // Of rings what a plan exchanges counts.
+    // Of plans that could pass keys on in a ring it counts what they exchange.
     options.breaks_down =
-        request_.keeps_front || (result_.account.tries_rings && ranked.plan.layout.context > 1);
+        request_.keeps_front || (result_.account.tries_rings &&
+                                 ranked.plan.cost_context().communicates(ranked.plan.context_communication));
     std::optional<sim::Evaluation> evaluation =
         sim::evaluate(stages_[ranked.candidate]->planned(ranked.plan), targets_[ranked.candidate].cluster,
                       ranked.plan, diagnostics, options);

@@ -279,6 +279,9 @@ std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const
 PricedProgram price(const schedule::Program& program, CostModels& costs) {
     PricedProgram priced;
     for (const schedule::RankProgram& list : program.classes) ListPricer(program, list, costs).price(priced);
+    const bool joins = std::any_of(program.classes.begin(), program.classes.end(),
+                                   [](const schedule::RankProgram& list) { return !list.parts.empty(); });
+    if (!joins) priced.durations.parts.clear();
     return priced;
 }
 

@@ -37,6 +37,7 @@ cluster::Cluster cluster_of(const std::string& instance, int nodes) {
 
 struct Compared {
     std::size_t plans = 0, instructions = 0, joined = 0, peaks = 0, other_peaks = 0;
+    double more_held = 0;  // sum of shares
 };
 
 void compare(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan,
@@ -61,9 +62,10 @@ void compare(const model::ModelGraph& graph, const cluster::Cluster& cluster, co
         for (std::size_t c = 0; c < single->memory.size(); ++c) {
             const double off = std::abs(joined->memory[c].peak / single->memory[c].peak - 1),
                          off_process = std::abs(joined->memory[c].process / single->memory[c].process - 1);
-            CHECK(off < 0.002);
-            CHECK(off_process < 0.002);
+            CHECK(off < 0.005);
+            CHECK(off_process < 0.005);
             ++compared.peaks;
+            compared.more_held += joined->memory[c].peak / single->memory[c].peak - 1;
             compared.other_peaks += off > 1e-9 || off_process > 1e-9 ? 1 : 0;
         }
         if (!shares_links) continue;
@@ -112,5 +114,6 @@ TEST_CASE("joined passes take as long and as much memory as their instructions o
     CHECK(compared.joined * 2 < compared.instructions);
     // What ends on one rank when something begins on another comes before or after it by their rounding: a
     // message more or less is held then.
-    CHECK(compared.other_peaks * 100 < compared.peaks);
+    CHECK(compared.other_peaks * 10 < compared.peaks);
+    CHECK(std::abs(compared.more_held) < 1e-4 * double(compared.peaks));
 }
