@@ -37,13 +37,13 @@ sim::EvaluateOptions quick_options(const schedule::Plan& plan, const sim::CostCo
     return options;
 }
 
-void break_down(RankedPlan& plan, const model::ModelGraph& graph, const std::vector<Target>& targets,
-                const sim::CostConstants& constants) {
+sim::Evaluation with_breakdown(const RankedPlan& plan, const model::ModelGraph& graph,
+                               const std::vector<Target>& targets, const sim::CostConstants& constants) {
     core::Diagnostics known;
-    const std::optional<sim::Evaluation> evaluation = sim::evaluate(
+    std::optional<sim::Evaluation> evaluation = sim::evaluate(
         graph, targets[plan.candidate].cluster, plan.plan, known, quick_options(plan.plan, constants));
     core::require(evaluation.has_value(), "a plan that was simulated can be simulated again");
-    plan.evaluation.breakdown = evaluation->breakdown;
+    return std::move(*evaluation);
 }
 
 namespace {
@@ -116,7 +116,7 @@ void Search::simulate_whole() {
     }
     if (request_.keeps_front) return;  // all were broken down
     core::for_each_in_parallel(plans.size(), request_.threads, [&](std::size_t i, int) {
-        if (!is_whole[i]) break_down(plans[i], graph_, targets_, request_.constants);
+        if (!is_whole[i]) settle(plans[i], with_breakdown(plans[i], graph_, targets_, request_.constants));
     });
 }
 

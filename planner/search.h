@@ -165,10 +165,10 @@ struct SearchResult {
 SearchResult search_plans(const model::ModelGraph& graph, const std::vector<Target>& targets,
                           const SearchRequest& request, core::Diagnostics& diagnostics);
 
-// The parts of the step of a plan that is a near tie: a search finds those of the plans that it returns in
-// `plans` and `front`, and asks the other simulations for times and memory alone.
-void break_down(RankedPlan& plan, const model::ModelGraph& graph, const std::vector<Target>& targets,
-                const sim::CostConstants& constants);
+// Of a plan that is a near tie: a search has the parts of a step of the plans that it returns in `plans` and
+// `front`, and asks the other simulations for times and memory alone.
+sim::Evaluation with_breakdown(const RankedPlan& plan, const model::ModelGraph& graph,
+                               const std::vector<Target>& targets, const sim::CostConstants& constants);
 
 // Is there any plan that fits the memory of this target? The first found, tightest last, those that offload
 // only where no other does; nothing when there is none.

@@ -39,7 +39,8 @@ struct Given {
 
 NearPlan near_plan(const planner::RankedPlan& plan, std::vector<std::string> merits, const Given& given) {
     NearPlan near{.merits = std::move(merits), .plan = plan};
-    planner::break_down(near.plan, given.graph, given.targets, given.request.search.constants);
+    near.plan.evaluation =
+        planner::with_breakdown(plan, given.graph, given.targets, given.request.search.constants);
     near.worse_pct = change_pct(plan.value, given.result.plans.front().value);
     sim::apply_site_effects(near.plan.evaluation, given.request.posterior());
     // On the first's kind of machine with the error of its prediction, which is much the same.
