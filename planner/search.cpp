@@ -37,13 +37,22 @@ sim::EvaluateOptions quick_options(const schedule::Plan& plan, const sim::CostCo
     return options;
 }
 
-sim::Evaluation with_breakdown(const RankedPlan& plan, const model::ModelGraph& graph,
-                               const std::vector<Target>& targets, const sim::CostConstants& constants) {
+namespace {
+
+sim::Evaluation evaluate_again(const RankedPlan& plan, const model::ModelGraph& graph,
+                               const std::vector<Target>& targets, const sim::EvaluateOptions& options) {
     core::Diagnostics known;
-    std::optional<sim::Evaluation> evaluation = sim::evaluate(
-        graph, targets[plan.candidate].cluster, plan.plan, known, quick_options(plan.plan, constants));
+    std::optional<sim::Evaluation> evaluation =
+        sim::evaluate(graph, targets[plan.candidate].cluster, plan.plan, known, options);
     core::require(evaluation.has_value(), "a plan that was simulated can be simulated again");
     return std::move(*evaluation);
+}
+
+}  // namespace
+
+sim::Evaluation with_breakdown(const RankedPlan& plan, const model::ModelGraph& graph,
+                               const std::vector<Target>& targets, const sim::CostConstants& constants) {
+    return evaluate_again(plan, graph, targets, quick_options(plan.plan, constants));
 }
 
 namespace {
@@ -91,11 +100,7 @@ void Search::simulate_whole() {
     for (std::size_t first = 0; first < plans.size() && !is_whole[first];) {
         RankedPlan& plan = plans[first];
         const double before = plan.value;
-        core::Diagnostics known;
-        std::optional<sim::Evaluation> whole = sim::evaluate(
-            graph_, targets_[plan.candidate].cluster, plan.plan, known, {.constants = request_.constants});
-        core::require(whole.has_value(), "a plan that was simulated can be simulated again");
-        settle(plan, std::move(*whole));
+        settle(plan, evaluate_again(plan, graph_, targets_, {.constants = request_.constants}));
         const bool is_allowed =
             plan.evaluation.fits && !constraint_violated(plan.candidate, plan.evaluation.step_time);
         if (!is_allowed || plan.value > before * (1 + rounding_of_sums)) leave_open(before);

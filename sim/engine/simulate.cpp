@@ -189,8 +189,14 @@ private:
     // Null where it has its links to itself whatever else happens.
     const Communication* shared(std::size_t performer, std::size_t class_index,
                                 std::uint32_t instruction) const {
-        if (!contention_) return nullptr;
-        const core::OptionalIndex kind = contention_->kind_of[class_index][instruction];
+        return contention_ ? communication_of(contention_->kind_of[class_index][instruction], performer)
+                           : nullptr;
+    }
+    const Communication* shared_part(std::size_t performer, std::size_t class_index,
+                                     std::uint32_t part) const {
+        return communication_of(contention_->kind_of_part[class_index][part], performer);
+    }
+    const Communication* communication_of(core::OptionalIndex kind, std::size_t performer) const {
         if (!kind) return nullptr;
         const core::OptionalIndex index = contention_->communication_of[*kind][performer];
         return index ? &contention_->communications[*index] : nullptr;
@@ -329,13 +335,6 @@ private:
         return contention_ && !durations_.parts.empty() && !durations_.parts[class_index].begin.empty() &&
                durations_.parts[class_index].begin[instruction] != Durations::Parts::none &&
                contention_->kind_of[class_index][instruction];
-    }
-    const Communication* shared_part(std::size_t performer, std::size_t class_index,
-                                     std::uint32_t part) const {
-        const core::OptionalIndex kind = contention_->kind_of_part[class_index][part];
-        if (!kind) return nullptr;
-        const core::OptionalIndex index = contention_->communication_of[*kind][performer];
-        return index ? &contention_->communications[*index] : nullptr;
     }
 
     // How long a joined instruction takes where nothing meets its parts.
