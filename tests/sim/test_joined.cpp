@@ -4,13 +4,13 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "cluster/profile/load.h"
 #include "core/diagnostics.h"
 #include "model/load.h"
 #include "schedule/pass/lower.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/plan_file.h"
 #include "sim/evaluate.h"
+#include "tests/cluster/instances.h"
 
 namespace {
 
@@ -23,16 +23,6 @@ model::ModelGraph gpt(int layers) {
     INFO(core::format(diagnostics));
     REQUIRE(graph);
     return *graph;
-}
-
-cluster::Cluster cluster_of(const std::string& instance, int nodes) {
-    core::Value table;
-    core::Diagnostics diagnostics;
-    table["instance"] = instance;
-    table["nodes"] = nodes;
-    auto cluster = cluster::load_cluster(table, diagnostics);
-    REQUIRE(cluster);
-    return *cluster;
 }
 
 struct Compared {
@@ -100,13 +90,10 @@ TEST_CASE("joined passes take as long and as much memory as their instructions o
                                                     : schedule::Recompute::none;
                         plan.overlaps_gradient_reduction = way != 0;
                         plan.micro_batches = 8;
-                        plan.precision = {.compute = core::DataType::fp16,
-                                          .parameters = core::DataType::fp16,
-                                          .gradients = core::DataType::fp16,
-                                          .has_master_parameters = true};
+                        plan.precision = schedule::precision_named(core::DataType::fp16);
                         for (const int chunks : {1, 2}) {
                             plan.virtual_stages = chunks;
-                            compare(graph, cluster_of(instance, 4), plan, compared);
+                            compare(graph, nodes_of(instance, 4), plan, compared);
                         }
                     }
     // Not in vain: many plans, and lists that are a fraction as long.
