@@ -88,12 +88,13 @@ public:
     ListPricer(const schedule::Program& program, const schedule::RankProgram& list, CostModels& costs)
         : program_(program), list_(list), costs_(costs) {}
 
-    void price(PricedProgram& priced) {
+    // `joins`: some class of the Program has joined instructions.
+    void price(PricedProgram& priced, bool joins) {
         std::vector<core::Seconds>& durations = priced.durations.of.emplace_back();
         std::vector<core::Seconds>& host = priced.host.emplace_back();
         durations.reserve(list_.instructions.size());
         host.reserve(list_.instructions.size());
-        parts_.begin.assign(list_.parts.empty() ? 0 : list_.instructions.size(), Durations::Parts::none);
+        parts_.begin.assign(joins ? list_.instructions.size() : 0, Durations::Parts::none);
         for (std::uint32_t i = 0; i < list_.instructions.size(); ++i) {
             const Instruction& instruction = list_.instructions[i];
             if (schedule::is_joined(instruction)) {
@@ -107,7 +108,7 @@ public:
             durations.push_back(price.time + worked);
             host.push_back(worked - price.work.device);
         }
-        priced.durations.parts.push_back(std::move(parts_));
+        if (joins) priced.durations.parts.push_back(std::move(parts_));
         priced.recompute_flops.push_back(recompute_flops_);
     }
 
@@ -278,10 +279,10 @@ std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const
 
 PricedProgram price(const schedule::Program& program, CostModels& costs) {
     PricedProgram priced;
-    for (const schedule::RankProgram& list : program.classes) ListPricer(program, list, costs).price(priced);
     const bool joins = std::any_of(program.classes.begin(), program.classes.end(),
                                    [](const schedule::RankProgram& list) { return !list.parts.empty(); });
-    if (!joins) priced.durations.parts.clear();
+    for (const schedule::RankProgram& list : program.classes)
+        ListPricer(program, list, costs).price(priced, joins);
     return priced;
 }
 

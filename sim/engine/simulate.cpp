@@ -332,7 +332,7 @@ private:
 
     // Is the instruction joined of parts some of which share links?
     bool shares_parts(std::size_t class_index, std::uint32_t instruction) const {
-        return contention_ && !durations_.parts.empty() && !durations_.parts[class_index].begin.empty() &&
+        return contention_ && !durations_.parts.empty() &&
                durations_.parts[class_index].begin[instruction] != Durations::Parts::none &&
                contention_->kind_of[class_index][instruction];
     }

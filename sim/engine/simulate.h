@@ -33,7 +33,7 @@ struct Durations {
     };
 
     std::vector<std::vector<core::Seconds>> of = {};  // of a joined instruction with all its parts
-    std::vector<Parts> parts = {};  // by class; empty, or `begin` is, where nothing is joined
+    std::vector<Parts> parts = {};                    // by class; empty where none of them joins
     bool operator==(const Durations&) const = default;
 };
 
