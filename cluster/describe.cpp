@@ -120,6 +120,7 @@ std::vector<Figure> figures_of(const InstanceType& instance) {
     list.count("instance.devices", instance.devices);
     list.count("instance.virtual_cpus", instance.virtual_cpus);
     list.bytes("instance.host_memory", instance.host_memory);
+    list.rate("instance.host_memory_bandwidth", instance.host_memory_bandwidth);
     list.bytes("device.nominal_memory", device.nominal_memory);
     list.bytes("device.memory", device.memory);
     list.rate("device.memory_bandwidth", device.memory_bandwidth);

@@ -65,6 +65,7 @@ public:
         instance_.device = device.device;
         instance_.devices = shape.devices_per_node;
         instance_.host_memory = shape.host_memory;
+        instance_.host_memory_bandwidth = shape.host_memory_bandwidth;
         instance_.notes = device.notes;
         instance_.provenance = device.provenance;
         instance_.files.push_back(device.file);

@@ -31,8 +31,9 @@ struct NodeShape {
     std::optional<core::Seconds> network_latency;  // absent: an assumed figure of the transport, noted
     std::optional<double> network_efficiency;      // absent: likewise
     std::string transport = "infiniband";          // infiniband, roce, omnipath, efa, tcp
-    std::optional<bool> has_gpudirect;  // absent: true for all but tcp and devices without it, noted
-    core::Bytes host_memory;            // zero: unknown
+    std::optional<bool> has_gpudirect;           // absent: true for all but tcp and devices without it, noted
+    core::Bytes host_memory;                     // zero: unknown
+    core::BytesPerSecond host_memory_bandwidth;  // of a node, all channels; zero: unknown
 };
 
 std::vector<std::string> intra_names();

@@ -72,6 +72,8 @@ struct InstanceType {
     std::vector<Link> links;
     std::vector<Price> prices;
     core::Bytes host_memory;
+    core::BytesPerSecond
+        host_memory_bandwidth;  // of the node, all channels (the vendors' figure); zero: unknown
     int virtual_cpus = 0;
     core::BytesPerSecond network_bandwidth;  // of the node, all cards, per direction (vendor's figure); zero
                                              // when it has no network

@@ -20,7 +20,7 @@ public:
 
     std::optional<Export> write() {
         e_.refuse_expert_parallel();
-        e_.refuse_offload();
+        e_.refuse_activation_offload();
         document_["train_batch_size"] = plan_.global_batch();
         document_["train_micro_batch_size_per_gpu"] = plan_.micro_batch;
         document_["gradient_accumulation_steps"] = plan_.micro_batches;
@@ -101,11 +101,24 @@ private:
         document_["optimizer"] = section;
     }
 
+    void optimizer_on_host(bool shards, core::Value& zero) {
+        if (!plan_.updates_on_hosts()) return;
+        if (!shards)
+            e_.refuse("optimizer_offload", "host", "its optimizer is on the host with ZeRO alone",
+                      "set sharding = \"optimizer\", or optimizer_offload = \"none\"");
+        if (plan_.optimizer.kind == schedule::OptimizerKind::sgd)
+            e_.refuse("optimizer_offload", "host", "its optimizer there is DeepSpeedCPUAdam",
+                      "use optimizer = \"adamw\", or set optimizer_offload = \"none\"");
+        zero["offload_optimizer"]["device"] = "cpu";
+        zero["offload_optimizer"]["pin_memory"] = true;
+    }
+
     void sharding() {
         const int degree = plan_.effective_shard_degree();
         const bool shards = degree > 1;
         core::Value& zero = document_["zero_optimization"];
         zero["stage"] = shards ? static_cast<int>(plan_.sharding) : 0;
+        optimizer_on_host(shards, zero);
         if (!shards) {
             const char* const own_buckets = "DeepSpeed without ZeRO reduces in buckets of its own";
             if (plan_.gradient_bucket == schedule::Plan().gradient_bucket)

@@ -141,9 +141,12 @@ void read_zero(const core::Value& table, schedule::Plan& plan, core::Diagnostics
     for (const char* key : {"offload_optimizer", "offload_param"}) {
         const core::Value* offload = zero.optional_table(key);
         const core::Value* device = offload ? offload->find("device") : nullptr;
-        if (device && device->is_string() && device->string() != "none")
+        const bool is_optimizer_on_host = key == std::string_view("offload_optimizer") && device &&
+                                          device->is_string() && device->string() == "cpu";
+        if (is_optimizer_on_host) plan.optimizer_offload = schedule::Offload::host;
+        else if (device && device->is_string() && device->string() != "none")
             zero.error(key, fmt::format("{} to {} has no counterpart in a plan", key, device->string()),
-                       "plans keep all state on the device");
+                       "plans keep parameters on the device, and the optimizer there or on the \"cpu\"");
     }
     if (const auto degree =
             zero.optional_integer("zero_hpz_partition_size", {.least = 0, .greatest = positive.greatest});

@@ -96,9 +96,20 @@ void Expression::refuse_whole_experts(const std::string& why) {
 }
 
 void Expression::refuse_offload() {
+    refuse_activation_offload();
+    refuse_optimizer_offload();
+}
+
+void Expression::refuse_activation_offload() {
     if (plan.offload != schedule::Offload::none)
         refuse("offload", std::string(schedule::name_of(plan.offload)),
                "its export here keeps activations on the device", "set offload = \"none\"");
+}
+
+void Expression::refuse_optimizer_offload() {
+    if (plan.updates_on_hosts())
+        refuse("optimizer_offload", std::string(schedule::name_of(plan.optimizer_offload)),
+               "its export here keeps the optimizer on the device", "set optimizer_offload = \"none\"");
 }
 
 core::SourceLocation Expression::place(std::string_view key) const {

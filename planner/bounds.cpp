@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "cluster/node.h"
 #include "core/diagnostics.h"
 #include "core/index/integers.h"
 #include "schedule/pass/lower.h"
@@ -15,6 +16,7 @@
 #include "schedule/plan/memory.h"
 #include "sim/cost/collective/collective.h"
 #include "sim/cost/framework/device_memory.h"
+#include "sim/cost/host_update.h"
 
 namespace planner {
 
@@ -247,16 +249,20 @@ MemoryBound Bounds::memory_of(const schedule::Plan& plan, const schedule::Schedu
                               const std::function<core::Bytes(std::size_t)>& activations) {
     const cluster::DeviceSpec& device = cluster_.instance.device;
     MemoryBound worst;
+    core::Bytes least_on_host;
     for (int rank = 0; rank < order.ranks; ++rank) {
         const schedule::StateFootprint state = schedule::state_footprint(elements[rank], plan);
         MemoryBound bound;
         bound.pipeline_rank = rank;
         bound.state = state.sum();
+        least_on_host = rank == 0 ? state.on_host : std::min(least_on_host, state.on_host);
         bound.peak = device.memory - room(plan, rank) + bound.state;
         // Too large already: the activations would only add to it.
         if (bound.peak <= device.memory) bound.peak += activations(rank) * (1 + device.fragmentation);
         if (bound.peak > worst.peak) worst = bound;
     }
+    worst.on_hosts =
+        least_on_host * static_cast<double>(cluster::most_ranks_of_a_node(cluster_, plan.layout.ranks()));
     return worst;
 }
 
@@ -304,7 +310,8 @@ std::vector<core::Seconds> Bounds::copy_times(const schedule::Plan& plan, const 
         if (ranks[r].copies == 0) continue;
         const core::Bytes mean =
             ranks[r].offloaded / static_cast<double>(ranks[r].copies);  // times are linear in bytes
-        times[r] = (communication.host_copy(mean, false) + communication.host_copy(mean, true)) *
+        times[r] = (communication.host_copy(mean, false, plan.offload) +
+                    communication.host_copy(mean, true, plan.offload)) *
                    static_cast<double>(ranks[r].copies) *
                    (static_cast<double>(plan.micro_batches) / order.micro_batches);
     }
@@ -721,11 +728,16 @@ core::Seconds Bounds::after_passes(const schedule::Plan& plan, const schedule::S
         const double dense =
             order.stages > order.ranks ? held.dense - std::min(held.dense, held.largest_unit) : held.dense;
         const core::Seconds update =
-            stages_.update(plan, dense / plan.pieces(false) + held.experts / plan.pieces(true));
+            update_time(plan, dense / plan.pieces(false) + held.experts / plan.pieces(true));
         const core::Seconds time = std::max(update, gathered[rank]);
         least = least ? std::min(*least, time) : time;
     }
     return least.value_or(core::Seconds(0));
+}
+
+core::Seconds Bounds::update_time(const schedule::Plan& plan, double elements) {
+    return plan.updates_on_hosts() ? sim::HostUpdate(plan, cluster_, stages_.constants()).of(elements)
+                                   : stages_.update(plan, elements);
 }
 
 Bounds::OnceAStep Bounds::once_a_step(const schedule::Plan& plan, model::OperatorRange range) {
@@ -733,7 +745,7 @@ Bounds::OnceAStep Bounds::once_a_step(const schedule::Plan& plan, model::Operato
     if (!has_priced_times(cluster_)) return result;
     const schedule::StateElements held = elements(plan, range);
     if (held.dense + held.experts <= 0) return result;
-    result.after = stages_.update(plan, held.dense / plan.pieces(false) + held.experts / plan.pieces(true));
+    result.after = update_time(plan, held.dense / plan.pieces(false) + held.experts / plan.pieces(true));
     if (plan.layout.data == 1) return result;
     const Traffic& exchanged = traffic(plan, range, any_place);
     result.reduced = exchanged.reduced;

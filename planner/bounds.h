@@ -33,6 +33,7 @@ struct MemoryBound {
     core::Bytes state;      // parameters, gradients and optimizer state of the rank below
     core::Bytes peak;       // with context and activations; at least this much is needed on that rank
     int pipeline_rank = 0;  // the rank that needs most
+    core::Bytes on_hosts;   // of optimizers there (Plan::optimizer_offload), of the fullest node, at least
 };
 
 // Compute orders by name and shape. They are the same for every layout and expensive for deep pipelines, so
@@ -231,6 +232,8 @@ private:
                                    int segment);
     Collectives collectives_of_unit(const schedule::Plan& plan, model::OperatorRange unit, int pipeline_rank,
                                     int segment);
+    // Of so many parameters' update by one rank.
+    core::Seconds update_time(const schedule::Plan& plan, double elements);
     // With the tensor-parallel collectives between the passes' operators.
     StageCost stage_cost(const schedule::Plan& plan, model::OperatorRange range, int pipeline_rank,
                          int segment);

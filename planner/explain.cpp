@@ -7,6 +7,7 @@
 
 #include "core/diagnostics.h"
 #include "schedule/plan/explicit_order.h"
+#include "sim/cost/host_memory.h"
 
 namespace planner {
 
@@ -79,6 +80,7 @@ std::string describe(const schedule::Plan& plan) {
         text += fmt::format(", activations to {} and back {} units ahead",
                             plan.offload == schedule::Offload::host ? "the host" : "disk",
                             plan.activation_loading_horizon);
+    if (plan.updates_on_hosts()) text += ", optimizer on the hosts";
     return text;
 }
 
@@ -134,8 +136,8 @@ std::string compare(const RankedPlan& plan, const RankedPlan* other, bool is_win
     text +=
         fmt::format("; {} of {} used", core::format(mine.peak_memory), core::format(mine.available_memory));
     if (mine.host_memory.value > 0)
-        text += fmt::format("; hosts hold up to {} of activations that the devices have no room for",
-                            core::format(mine.host_memory));
+        text += fmt::format("; hosts hold up to {} of {} that the devices have no room for",
+                            core::format(mine.host_memory), sim::what_is_offloaded(plan.plan));
     else if (plan.plan.offload == schedule::Offload::disk)
         text += "; disks hold activations that the devices have no room for";
     if (!other) return text + "; no other plan was kept";

@@ -13,7 +13,7 @@ int moving_parts(const schedule::Plan& plan) {
          {layout.tensor > 1, layout.pipeline > 1, layout.context > 1, layout.expert_ranks() > 1,
           plan.virtual_stages > 1, plan.passes_per_micro_batch() > 1,
           plan.sharding != schedule::Sharding::none, plan.recompute != schedule::Recompute::none,
-          plan.offload != schedule::Offload::none})
+          plan.offload != schedule::Offload::none, plan.updates_on_hosts()})
         if (is_used) ++parts;
     return parts;
 }

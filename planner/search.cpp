@@ -217,7 +217,7 @@ std::string_view reason_of(Rejection rejection) {
         case Rejection::not_run: return "not run by what it is for";
         case Rejection::stages: return "fewer layers than stages";
         case Rejection::deadline: return "later than the deadline";
-        case Rejection::host_memory: return "offloaded activations exceed the memory of the host";
+        case Rejection::host_memory: return "what is offloaded exceeds the memory of the host";
         case Rejection::budget: return "over the budget";
         case Rejection::state: return "parameters, gradients and optimizer state exceed memory";
         case Rejection::simulated_peak: return "simulated peak exceeds memory";

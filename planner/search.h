@@ -99,7 +99,7 @@ enum class Rejection {
     not_run,         // what is to run it does not take its partition, or its offload
     stages,          // the model has fewer units than the plan has stages
     deadline,        // the whole training takes longer
-    host_memory,     // offloaded activations exceed the host's memory
+    host_memory,     // what is offloaded exceeds the host's memory
     budget,          // the whole training costs more
     state,           // parameters, gradients and optimizer state alone exceed the device's memory
     simulated_peak,  // the simulated peak exceeds the device's memory

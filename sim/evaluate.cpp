@@ -16,6 +16,7 @@
 #include "sim/cost/contention.h"
 #include "sim/cost/framework/framework_catalogue.h"
 #include "sim/cost/framework/framework_lookup.h"
+#include "sim/cost/host_memory.h"
 #include "sim/cost/pricing.h"
 #include "sim/priced_partition.h"
 #include "sim/report/breakdown.h"
@@ -49,16 +50,16 @@ void judge_host_memory(Evaluation& evaluation, const StepTask& task, core::Bytes
         evaluation.available_host_memory = task.cluster.instance.host_memory;
     if (!evaluation.available_host_memory) {
         evaluation.assumptions.push_back(
-            fmt::format("{} states no host memory: the {} of offloaded activations are taken to fit there",
-                        task.cluster.instance.name, core::format(offloaded)));
+            fmt::format("{} states no host memory: the {} of offloaded {} are taken to fit there",
+                        task.cluster.instance.name, core::format(offloaded), what_is_offloaded(task.plan)));
         return;
     }
     if (evaluation.host_memory <= *evaluation.available_host_memory) return;
     if (evaluation.fits)
-        evaluation.tightest =
-            fmt::format("the host of the fullest node: {} of offloaded activations{} needed, {} available",
-                        core::format(evaluation.host_memory), is_accelerator(task) ? "" : " and ranks",
-                        core::format(*evaluation.available_host_memory));
+        evaluation.tightest = fmt::format(
+            "the host of the fullest node: {} of offloaded {}{} needed, {} available",
+            core::format(evaluation.host_memory), what_is_offloaded(task.plan),
+            is_accelerator(task) ? "" : " and ranks", core::format(*evaluation.available_host_memory));
     evaluation.fits = false;
 }
 
@@ -79,6 +80,13 @@ void add_library_assumptions(std::vector<std::string>& lines, const StepTask& ta
     if (!left.empty())
         lines.push_back(fmt::format("communication = {}: it has no {} for sharded state, which NCCL does",
                                     plan.communication, left));
+}
+
+void add_host_assumptions(std::vector<std::string>& lines, const StepTask& task) {
+    if (!task.costs->host_update.is_there()) return;
+    lines.push_back(fmt::format("hosts update at {:.0f} % of the rate of their memory's channels, {} a node",
+                                100 * task.options.constants.host_update_rate,
+                                core::format(task.cluster.instance.host_memory_bandwidth)));
 }
 
 void add_assumptions(Evaluation& evaluation, const StepTask& task, const StepRun& result) {
@@ -109,6 +117,7 @@ void add_assumptions(Evaluation& evaluation, const StepTask& task, const StepRun
             lines.push_back(fmt::format(
                 "compute loses {:.0f} % of the time it shares with collectives of the data-parallel group",
                 100 * task.options.constants.overlap_loss));
+        add_host_assumptions(lines, task);
         const int idle = task.cluster.device_count() - plan.layout.ranks();
         if (idle > 0)
             lines.push_back(

@@ -58,6 +58,7 @@ core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const pl
     row["offload"] = schedule::name_of(plan.offload);
     if (plan.offload != schedule::Offload::none)
         row["activation_loading_horizon"] = plan.activation_loading_horizon;
+    if (plan.updates_on_hosts()) row["optimizer_offload"] = schedule::name_of(plan.optimizer_offload);
     if (evaluation.host_memory.value > 0) row["host_memory_gib"] = core::to_gibibytes(evaluation.host_memory);
     row["partition"] = plan.partition.first_units;
     row["step_time_s"] = evaluation.step_time.value;
@@ -150,9 +151,12 @@ std::string sharding_text(const schedule::Plan& plan) {
 }
 
 std::string offload_text(const schedule::Plan& plan) {
-    return plan.offload == schedule::Offload::none
-               ? "-"
-               : fmt::format("{}/{}", schedule::name_of(plan.offload), plan.activation_loading_horizon);
+    const std::string activations =
+        plan.offload == schedule::Offload::none
+            ? "-"
+            : fmt::format("{}/{}", schedule::name_of(plan.offload), plan.activation_loading_horizon);
+    if (!plan.updates_on_hosts()) return activations;
+    return plan.offload == schedule::Offload::none ? "optimizer" : activations + ", optimizer";
 }
 
 // Axes that a plan of the list uses.
@@ -168,7 +172,7 @@ Shown shown_of(const std::vector<TableRow>& rows, const Request& request) {
         shown.context = shown.context || plan.layout.context > 1;
         shown.experts = shown.experts || plan.layout.expert_ranks() > 1;
         shown.pieces = shown.pieces || plan.tensor_overlap > 1;
-        shown.offload = shown.offload || plan.offload != schedule::Offload::none;
+        shown.offload = shown.offload || plan.offload != schedule::Offload::none || plan.updates_on_hosts();
         shown.precision = shown.precision || plan.precision.compute != first.compute;
     }
     return shown;

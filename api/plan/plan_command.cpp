@@ -19,6 +19,7 @@
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "planner/search.h"
+#include "sim/cost/host_update.h"
 
 namespace api {
 
@@ -32,18 +33,7 @@ std::optional<CostOfLimits> cost_of_limits(const Request& request, const model::
     core::Diagnostics unneeded;
     Request free = request;
     free.limits = {};
-    std::vector<planner::Target> all;
-    const auto is_known = [&](const planner::Target& target) {
-        return std::any_of(all.begin(), all.end(), [&](const planner::Target& other) {
-            return other.cluster.instance.name == target.cluster.instance.name &&
-                   other.cluster.nodes == target.cluster.nodes;
-        });
-    };
-    for (const planner::Target& target : targets)
-        if (!is_known(target))
-            for (planner::Target& other :
-                 targets_on(free, graph, target.cluster, target.cluster.nodes, unneeded))
-                all.push_back(std::move(other));
+    const std::vector<planner::Target> all = targets_again(free, graph, targets);
     planner::SearchRequest search = search_beside(request);
     search.limits = {};
     planner::SearchResult result = planner::search_plans(graph, all, search, unneeded);
@@ -70,6 +60,30 @@ std::vector<OutputFile> files_of(const Answer& answer, const std::vector<std::st
     return files;
 }
 
+// Where devices hold no plan with its optimizer: the same search with optimizers on the hosts. Nothing where
+// that is not wanted, not run or does not fit either.
+bool solve_on_hosts(Answer& answer) {
+    auto& [request, graph, targets] = answer.question;
+    if (request.optimizer_place != OptimizerPlace::devices_first) return false;
+    Request on_hosts = request;
+    on_hosts.optimizer_place = OptimizerPlace::hosts;
+    std::vector<planner::Target> all = targets_again(on_hosts, graph, targets);
+    std::erase_if(all, [](const planner::Target& target) {
+        return sim::lacks_host_bandwidth(target.base, target.cluster);
+    });
+    if (all.empty()) return false;
+    core::Diagnostics diagnostics;
+    planner::SearchResult result = planner::search_plans(graph, all, request.search, diagnostics);
+    if (result.plans.empty()) return false;
+    targets = std::move(all);
+    request.optimizer_place = OptimizerPlace::hosts;
+    request.assumptions.emplace_back(
+        "no plan fits with the optimizer on the devices: it is on the hosts (--optimizer-offload)");
+    answer.result = std::move(result);
+    answer.diagnostics = std::move(diagnostics);
+    return true;
+}
+
 Answer solve(Question question) {
     Answer answer{.question = std::move(question)};
     auto& [request, graph, targets] = answer.question;
@@ -79,6 +93,8 @@ Answer solve(Question question) {
     planner::SearchResult& result = answer.result;
     if (result.plans.empty()) {
         if (request.search.is_stopped && request.search.is_stopped()) return answer;
+    }
+    if (result.plans.empty() && !solve_on_hosts(answer)) {
         answer.diagnostics = why_no_plan(request, graph, targets, result, answer.diagnostics);
         return answer;
     }

@@ -25,47 +25,6 @@
 
 namespace api {
 
-schedule::Plan base_plan(const model::ModelGraph& graph, const cluster::DeviceSpec& device,
-                         std::optional<core::DataType> precision, core::Diagnostics& diagnostics) {
-    schedule::Plan plan = planner::default_plan(device);
-    if (precision) plan.precision = schedule::precision_named(*precision);
-    for (model::AttentionImplementation attention :
-         {plan.attention, model::AttentionImplementation::fused_softmax,
-          model::AttentionImplementation::unfused}) {
-        plan.attention = attention;
-        core::Diagnostics problems;
-        if (sim::ComputeCost::make(graph, device, plan, problems)) return plan;
-        if (attention == model::AttentionImplementation::unfused) diagnostics.append(problems);
-    }
-    return plan;
-}
-
-planner::SearchRequest search_beside(const Request& request) {
-    planner::SearchRequest search = request.search;
-    search.progress = {};  // the caller's is of its own question
-    search.searches_orders = false;
-    return search;
-}
-
-std::vector<planner::Target> targets_on(const Request& request, const model::ModelGraph& graph,
-                                        const cluster::Cluster& kind, int nodes,
-                                        core::Diagnostics& diagnostics) {
-    cluster::Cluster cluster = kind;
-    cluster.nodes = nodes;
-    const auto base_with = [&](std::optional<core::DataType> precision) {
-        schedule::Plan base = base_plan(graph, kind.instance.device, precision, diagnostics);
-        base.offload_bandwidth = request.offload_bandwidth;
-        return base;
-    };
-    const std::vector<core::DataType>& precisions = request.limits.precisions;
-    if (request.runner)
-        return targets_for(*request.runner, graph, cluster, base_with(std::nullopt), precisions);
-    std::vector<planner::Target> targets;
-    for (const core::DataType precision : precisions) targets.push_back({cluster, base_with(precision)});
-    if (precisions.empty()) targets.push_back({cluster, base_with(std::nullopt)});
-    return targets;
-}
-
 namespace {
 
 constexpr int greatest_node_count = 1 << 15;
@@ -142,7 +101,27 @@ std::optional<double> read_tokens(Options& options) {
     return std::nullopt;
 }
 
+void read_optimizer_offload(Request& request, Options& options) {
+    const std::pair<const char*, OptimizerPlace> places[] = {{"auto", OptimizerPlace::devices_first},
+                                                             {"none", OptimizerPlace::devices},
+                                                             {"host", OptimizerPlace::hosts},
+                                                             {"either", OptimizerPlace::either}};
+    std::vector<std::string> names;
+    for (const auto& [name, place] : places) names.emplace_back(name);
+    const std::optional<std::string> chosen = options.choice("--optimizer-offload", names);
+    for (const auto& [name, place] : places)
+        if (chosen == name) request.optimizer_place = place;
+    if (request.optimizer_place != OptimizerPlace::hosts && request.optimizer_place != OptimizerPlace::either)
+        return;
+    for (const cluster::Cluster& kind : request.targets)
+        if (kind.instance.host_memory_bandwidth.value <= 0 && kind.instance.device.has_concurrent_streams)
+            options.error("--optimizer-offload",
+                          fmt::format("{} states no host_memory_bandwidth", kind.instance.name),
+                          "give [cluster] host_memory_bandwidth in its file, or choose another target");
+}
+
 void read_offload(Request& request, Options& options) {
+    read_optimizer_offload(request, options);
     if (const std::optional<std::string> offload = options.choice("--offload", {"host", "none", "disk"}))
         request.search.offload = *offload == "host"   ? schedule::Offload::host
                                  : *offload == "disk" ? schedule::Offload::disk
@@ -354,13 +333,14 @@ std::optional<std::vector<planner::Target>> targets_of(Request& request, const m
 }  // namespace
 
 OptionNames plan_options() {
-    OptionNames names{.with_value = {"--target",      "--nodes",         "--max-nodes", "--model",
-                                     "--seq-len",     "--global-batch",  "--objective", "--tokens",
-                                     "--deadline",    "--budget",        "--top",       "--threads",
-                                     "--time-limit",  "--memory-margin", "--out",       "--certificate",
-                                     "--html",        "--for",           "--offload",   "--offload-bandwidth",
-                                     "--calibration", "--set",           "--csv"},
-                      .flags = {"--pareto", "--json", "--help"}};
+    OptionNames names{
+        .with_value = {"--target",      "--nodes",         "--max-nodes", "--model",
+                       "--seq-len",     "--global-batch",  "--objective", "--tokens",
+                       "--deadline",    "--budget",        "--top",       "--threads",
+                       "--time-limit",  "--memory-margin", "--out",       "--certificate",
+                       "--html",        "--for",           "--offload",   "--offload-bandwidth",
+                       "--calibration", "--set",           "--csv",       "--optimizer-offload"},
+        .flags = {"--pareto", "--json", "--help"}};
     for (const std::vector<std::string>* more : {&limit_option_names(), &offer_option_names()})
         names.with_value.insert(names.with_value.end(), more->begin(), more->end());
     return names;

@@ -20,6 +20,9 @@ namespace api {
 
 inline constexpr const char* default_model = "llama-2-7b";
 
+// Where optimizers may be: on the devices, and where no plan fits so on the hosts; or as is asked for.
+enum class OptimizerPlace { devices_first, devices, hosts, either };
+
 struct Request {
     std::vector<cluster::Cluster> targets;  // their numbers of nodes are decided later
     std::string model_reference = default_model;
@@ -30,7 +33,8 @@ struct Request {
     LimitOptions limits;
     std::optional<Runner> runner;            // what plans are for; nothing: plans of any kind
     core::BytesPerSecond offload_bandwidth;  // of a node's disks
-    double memory_margin = 0;                // share of every device's memory that targets lack
+    OptimizerPlace optimizer_place = OptimizerPlace::devices_first;
+    double memory_margin = 0;  // share of every device's memory that targets lack
     std::optional<std::string> out_path, certificate_path, html_path, csv_path;
     std::vector<std::string> assumptions;
     std::size_t width = core::usual_width;  // of tables, in columns
@@ -57,6 +61,9 @@ std::optional<Question> read_question(Options& options, const std::optional<Runn
 std::vector<planner::Target> targets_on(const Request& request, const model::ModelGraph& graph,
                                         const cluster::Cluster& kind, int nodes,
                                         core::Diagnostics& diagnostics);
+// The clusters of these targets, as another request asks of them.
+std::vector<planner::Target> targets_again(const Request& other, const model::ModelGraph& graph,
+                                           const std::vector<planner::Target>& targets);
 // A search of another question than the one that was asked, for its best plan.
 planner::SearchRequest search_beside(const Request& request);
 // The base plan whose kernels the device has: flash attention, else fused softmax, else plain.

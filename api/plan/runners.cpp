@@ -254,6 +254,9 @@ std::vector<interop::Refusal> refusals(const Runner& runner, const interop::Expo
     std::vector<interop::Refusal> found;
     for (const core::Diagnostic& problem : diagnostics.entries())
         found.push_back({problem.key, problem.message, problem.hint});
+    if (source.file.plan.updates_on_hosts() && source.cluster.instance.device.has_concurrent_streams)
+        found.push_back({"plan.optimizer_offload", "on GPUs smexec updates on the device",
+                         "set optimizer_offload = \"none\""});
     return found;
 }
 

@@ -27,6 +27,7 @@ schedule::Plan base_of(const schedule::Plan& plan, const cluster::DeviceSpec& de
     base.overlaps_gradient_reduction = plan.overlaps_gradient_reduction;
     base.overlaps_parameter_gathering = plan.overlaps_parameter_gathering;
     base.offload_bandwidth = plan.offload_bandwidth;
+    base.optimizer_offload = plan.optimizer_offload;
     return base;
 }
 

@@ -38,6 +38,8 @@ std::optional<InstanceType> read_shape(core::TableReader& reader, core::Diagnost
     shape.transport = reader.optional_choice("transport", transport_names()).value_or(shape.transport);
     shape.has_gpudirect = reader.optional_boolean("gpudirect");
     shape.host_memory = reader.optional_bytes("host_memory").value_or(core::Bytes());
+    shape.host_memory_bandwidth =
+        reader.optional_bytes_per_second("host_memory_bandwidth").value_or(core::BytesPerSecond());
     if (diagnostics.error_count() != before) return std::nullopt;
     return build_instance(shape, diagnostics, reader.location_of("device"), "cluster");
 }

@@ -134,6 +134,8 @@ void read_instance_section(const core::Value& table, InstanceType& instance,
     } else {
         instance.host_memory = section.bytes("host_memory").value_or(core::Bytes());
     }
+    instance.host_memory_bandwidth =
+        section.bytes_per_second("host_memory_bandwidth").value_or(core::BytesPerSecond());
     instance.virtual_cpus =
         core::narrow<int>(section.integer("virtual_cpus", {.least = 0, .greatest = 100000}).value_or(0));
     device_name = section.reader().optional_string("device");

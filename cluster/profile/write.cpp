@@ -139,6 +139,7 @@ private:
         core::Value table = core::Value::table();
         table["devices"] = instance_.devices;
         set_if_known(table, "instance", "host_memory", instance_.host_memory);
+        set_if_known(table, "instance", "host_memory_bandwidth", instance_.host_memory_bandwidth);
         if (instance_.virtual_cpus > 0 || has_provenance("instance.virtual_cpus"))
             table["virtual_cpus"] = instance_.virtual_cpus;
         set_sources(table, "instance");

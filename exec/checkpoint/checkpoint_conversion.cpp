@@ -19,6 +19,7 @@ CheckpointManifest convert_checkpoint(const Checkpoint& from, const schedule::Pr
     // resumes.
     schedule::Plan plan = program.plan;
     plan.precision = {core::DataType::fp32, core::DataType::fp32, core::DataType::fp32, false};
+    plan.optimizer_offload = schedule::Offload::none;
     const model::SegmentGraphs graphs(graph, 1);
     const RunOptions options;
     const std::vector<std::string> activities;
@@ -30,7 +31,7 @@ CheckpointManifest convert_checkpoint(const Checkpoint& from, const schedule::Pr
         std::vector<BucketState> buckets;
         for (const schedule::ParameterBucket& bucket : program.classes[program.class_of_rank[rank]].buckets)
             buckets.emplace_back(graph, plan, bucket, share, piece_of(plan, bucket, rank), manifest.seed,
-                                 true, account, backend);
+                                 true, account, nullptr, backend);
         restore(from, program, graph, rank, buckets);
         manifest.files.push_back(
             write_rank_state(directory, manifest.step, rank, records_of(program, graph, rank, buckets)));

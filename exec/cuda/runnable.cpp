@@ -26,6 +26,9 @@ void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, 
                fmt::format("{} has no matrix units for fp8: those begin with compute 8.9, its own is {}.{}",
                            device.name, device.compute_major, device.compute_minor),
                "set precision = \"bf16\"");
+    if (plan.updates_on_hosts())
+        refuse("plan.optimizer_offload", "the CUDA backend updates on the device",
+               "set optimizer_offload = \"none\"");
     const schedule::PipelineSchedule* const chosen = schedule::find_pipeline_schedule(plan.schedule);
     if (chosen && chosen->is_asynchronous && precision.compute == core::DataType::fp16)
         refuse("plan.precision",

@@ -19,11 +19,12 @@ int piece_of(const schedule::Plan& plan, const schedule::ParameterBucket& bucket
 BucketState::BucketState(const model::ModelGraph& graph, const schedule::Plan& plan,
                          const schedule::ParameterBucket& bucket, const ParameterShare& share, int piece,
                          std::uint64_t seed, bool trains, std::shared_ptr<MemoryAccount> account,
-                         RankArrays& arrays)
+                         std::shared_ptr<MemoryAccount> host, RankArrays& arrays)
     : graph_(graph),
       plan_(plan),
       bucket_(bucket),
       account_(std::move(account)),
+      host_(std::move(host)),
       arrays_(arrays),
       piece_(piece),
       padded_(bucket.padded_elements) {
@@ -45,20 +46,28 @@ BucketState::BucketState(const model::ModelGraph& graph, const schedule::Plan& p
         if (shards(Sharding::gradients))
             piece_gradient_ = array(MemoryKind::gradients, precision.gradients, piece_size_);
         else whole_gradient_ = array(MemoryKind::gradients, precision.gradients, padded_);
-        if (precision.has_master_parameters)
-            master_ = array(MemoryKind::optimizer, core::DataType::fp32, piece_size_);
+        if (precision.has_master_parameters) master_ = update_array(core::DataType::fp32);
+        if (plan.updates_on_hosts()) {
+            host_gradient_ = update_array(precision.gradients);
+            host_parameters_ = update_array(precision.parameters);
+        }
     }
     if (arrays.keeps_values()) upload_parameters(initial);
     if (!trains) return;
     const auto states = static_cast<int>(schedule::state_bytes_per_parameter(plan.optimizer).value / 4);
-    if (states > 0) first_state_ = array(MemoryKind::optimizer, core::DataType::fp32, piece_size_);
-    if (states > 1) second_state_ = array(MemoryKind::optimizer, core::DataType::fp32, piece_size_);
+    if (states > 0) first_state_ = update_array(core::DataType::fp32);
+    if (states > 1) second_state_ = update_array(core::DataType::fp32);
     for (const BufferPointer& state : {first_state_, second_state_})
         if (state) arrays.fill_zero(state->data(), state->bytes());
 }
 
 BufferPointer BucketState::array(MemoryKind kind, core::DataType type, std::size_t elements) const {
     return make_buffer(account_, kind, elements * core::bytes_per_element(type));
+}
+
+BufferPointer BucketState::update_array(core::DataType type) const {
+    return make_buffer(plan_.updates_on_hosts() ? host_ : account_, MemoryKind::optimizer,
+                       piece_size_ * core::bytes_per_element(type));
 }
 
 TensorView BucketState::whole_parameters() {
@@ -109,7 +118,21 @@ void BucketState::finish_reduce_scatter() {
     whole_gradient_.reset();
 }
 
+void BucketState::send_gradient_to_host() {
+    arrays_.copy(host_gradient_->data(), piece_gradient().data(), host_gradient_->bytes());
+    has_sent_gradient_ = true;
+}
+
+void BucketState::return_parameters_from_host() {
+    arrays_.copy(owned_parameters().data(), host_parameters_->data(), host_parameters_->bytes());
+}
+
+TensorView BucketState::updated_gradient() {
+    return has_sent_gradient_ ? host_gradient_->view(plan_.precision.gradients) : piece_gradient();
+}
+
 void BucketState::zero_gradients() {
+    has_sent_gradient_ = false;
     for (const BufferPointer& gradient : {piece_gradient_, whole_gradient_})
         if (gradient) arrays_.fill_zero(gradient->data(), gradient->bytes());
 }
@@ -133,7 +156,9 @@ void BucketState::list_updates(const schedule::Optimizer& optimizer, std::vector
         arrays_.copy((*version_)->data(), whole_parameters_->data(), whole_parameters_->bytes());
     }
     version_.reset();
-    const TensorView parameters = owned_parameters(), gradients = piece_gradient();
+    const TensorView parameters = host_parameters_ ? host_parameters_->view(plan_.precision.parameters)
+                                                   : owned_parameters(),
+                     gradients = updated_gradient();
     std::int32_t index = 0;
     for_each_owned([&](model::ParameterId id, std::int64_t, std::int64_t at, std::int64_t count) {
         UpdateRange range;
@@ -170,6 +195,7 @@ void BucketState::upload_parameters(std::span<const float> whole) {
         arrays_.upload(own, piece_parameters_->view(plan_.precision.parameters));
     else arrays_.upload(whole, whole_parameters_->view(plan_.precision.parameters));
     if (master_) arrays_.upload(own, master_->view(core::DataType::fp32));
+    if (host_parameters_) arrays_.upload(own, host_parameters_->view(plan_.precision.parameters));
 }
 
 std::vector<BucketState::Trained> BucketState::trained() const {
@@ -220,7 +246,7 @@ std::vector<BucketState::Owned> BucketState::owned() {
     const TensorView parameters = owned_parameters();
     const bool has_gradient = shards(Sharding::gradients) ? piece_gradient_ != nullptr
                                                           : whole_gradient_ != nullptr;  // not in evaluation
-    const TensorView gradients = has_gradient ? piece_gradient() : TensorView();
+    const TensorView gradients = has_gradient ? updated_gradient() : TensorView();
     for_each_owned([&](model::ParameterId id, std::int64_t first, std::int64_t at, std::int64_t count) {
         Owned& own = result.emplace_back();
         own.parameter = id;

@@ -21,10 +21,12 @@ int piece_of(const schedule::Plan& plan, const schedule::ParameterBucket& bucket
 
 class BucketState {
 public:
-    // `piece`: which of the `pieces` equal parts of the padded array this rank owns.
+    // `piece`: which of the `pieces` equal parts of the padded array this rank owns. `host`: of an optimizer
+    // there (Plan::optimizer_offload).
     BucketState(const model::ModelGraph& graph, const schedule::Plan& plan,
                 const schedule::ParameterBucket& bucket, const ParameterShare& share, int piece,
-                std::uint64_t seed, bool trains, std::shared_ptr<MemoryAccount> account, RankArrays& arrays);
+                std::uint64_t seed, bool trains, std::shared_ptr<MemoryAccount> account,
+                std::shared_ptr<MemoryAccount> host, RankArrays& arrays);
 
     // Whole arrays. Sharded parameters exist between gather and release_parameters; a sharded gradient from
     // its first contribution to reduce.
@@ -39,6 +41,10 @@ public:
     void release_parameters();
     void finish_reduce_scatter();  // the piece of the whole gradient is this rank's sum: kept or added up, as
                                    // the plan shards
+
+    // An optimizer on the host: the gradient of what this rank updates goes there, its values come back.
+    void send_gradient_to_host();
+    void return_parameters_from_host();
 
     void zero_gradients();
     // What this rank updates, appended.
@@ -75,6 +81,8 @@ public:
 private:
     bool shards(schedule::Sharding what) const { return plan_.sharding >= what && bucket_.pieces > 1; }
     BufferPointer array(schedule::MemoryKind kind, core::DataType type, std::size_t elements) const;
+    BufferPointer update_array(core::DataType type) const;  // of what this rank updates, where it is updated
+    TensorView updated_gradient();                          // what an update reads
     std::size_t piece_begin() const { return piece_ * piece_size_; }
     void upload_parameters(std::span<const float> whole);  // and the master copy
     TensorView owned_parameters() const;
@@ -87,12 +95,14 @@ private:
     const model::ModelGraph& graph_;
     const schedule::Plan& plan_;
     const schedule::ParameterBucket& bucket_;
-    const std::shared_ptr<MemoryAccount> account_;
+    const std::shared_ptr<MemoryAccount> account_, host_;
     RankArrays& arrays_;
     const int piece_;
     std::size_t padded_ = 0, piece_size_ = 0;
     BufferPointer whole_parameters_, piece_parameters_, whole_gradient_, piece_gradient_, master_,
         first_state_, second_state_, update_sums_;
+    BufferPointer host_gradient_, host_parameters_;
+    bool has_sent_gradient_ = false;          // since gradients were zeroed
     std::shared_ptr<BufferPointer> version_;  // null: nobody has asked for the one at hand
 };
 

@@ -42,6 +42,9 @@ RankExecutor::RankExecutor(const schedule::Program& program, const model::Segmen
       list_(program.classes[program.class_of_rank[rank]]),
       coordinates_(schedule::coordinates_of(program.plan.layout, rank)),
       account_(std::make_shared<MemoryAccount>(fmt::format("rank {}", rank), backend.blocks())),
+      host_(program.plan.updates_on_hosts()
+                ? std::make_shared<MemoryAccount>(fmt::format("the host of rank {}", rank), backend.blocks())
+                : nullptr),
       parameter_positions_(graph_.parameters.size()),
       bucket_of_(graph_.parameters.size()),
       micro_batches_(program.stages.size()),
@@ -50,7 +53,7 @@ RankExecutor::RankExecutor(const schedule::Program& program, const model::Segmen
     for (const std::int32_t b : core::indices(list_.buckets)) {
         const schedule::ParameterBucket& bucket = list_.buckets[b];
         buckets_.emplace_back(graph_, program.plan, bucket, share(), piece_of(program.plan, bucket, rank),
-                              options.seed, trains(list_), account_, backend);
+                              options.seed, trains(list_), account_, host_, backend);
         for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
             const model::ParameterId parameter = bucket.parameters[i];
             parameter_positions_[parameter] = ParameterPosition{b, bucket.offsets[i]};

@@ -46,7 +46,9 @@ public:
     std::vector<BucketState>& buckets() { return buckets_; }
     ParameterShare share() const { return share_of(program_.plan.layout, coordinates_); }
     // Most that waited outside the rank's memory (offload).
-    core::Bytes offloaded_peak() const { return offload_ ? offload_->peak() : core::Bytes(0); }
+    core::Bytes offloaded_peak() const {
+        return (offload_ ? offload_->peak() : core::Bytes(0)) + (host_ ? host_->peak() : core::Bytes(0));
+    }
 
 private:
     // Routed tokens sent to other ranks' experts and received from other ranks, by member of the group.
@@ -203,7 +205,7 @@ private:
     Pass pass_;
     const schedule::RankProgram& list_;
     const schedule::RankCoordinates coordinates_;
-    std::shared_ptr<MemoryAccount> account_;
+    std::shared_ptr<MemoryAccount> account_, host_;  // host_: of an optimizer there, else null
 
     std::vector<BucketState> buckets_;
     struct ParameterPosition {

@@ -70,6 +70,7 @@ def expected_facts(document):
     precision = plan.get("precision")
     facts["fp8"] = isinstance(precision, dict) and precision["compute"] == "fp8"
     facts["offload"] = plan.get("offload", "none") != "none"
+    facts["optimizer_on_host"] = plan.get("optimizer_offload", "none") == "host"
     if "partition" in plan:
         facts["first_units"] = plan["partition"]
     return facts
@@ -178,7 +179,7 @@ def check_megatron(document, facts, folder):
             "recompute_layers": args.recompute_num_layers if args.recompute_method == "block" else 0,
             "recompute_modules": recompute_modules(args),
             "context_communication": context_communication(args.cp_comm_type, args.context_parallel_size),
-            "fp8": args.fp8 is not None}
+            "fp8": args.fp8 is not None, "optimizer_on_host": args.optimizer_cpu_offload}
     layout = args.pipeline_model_parallel_layout
     if layout is not None:
         counts = [len(stage) for rank in zip(*layout.layout) for stage in rank] if not isinstance(layout, str) else None
@@ -250,7 +251,7 @@ def check_megatron_bridge(document, facts, folder):
             "recompute_layers": m.recompute_num_layers if m.recompute_method == "block" else 0,
             "recompute_modules": recompute_modules(m),
             "context_communication": context_communication(m.cp_comm_type, m.context_parallel_size), "fp8": config.mixed_precision.fp8 == "hybrid",
-            "gradient_clipping": config.optimizer.clip_grad}
+            "gradient_clipping": config.optimizer.clip_grad, "optimizer_on_host": config.optimizer.optimizer_cpu_offload}
     return versions, seen
 
 
@@ -263,7 +264,8 @@ def check_deepspeed(document, facts, folder):
     parsed = config.DeepSpeedConfig(json.loads(document["text"]), mpu=replicas)
     seen = {"global_batch": parsed.train_batch_size, "micro_batch": parsed.train_micro_batch_size_per_gpu,
             "micro_batches": parsed.gradient_accumulation_steps, "zero_stage": int(parsed.zero_optimization_stage),
-            "gradient_clipping": parsed.gradient_clipping, "tensor": parsed.tensor_parallel_config.autotp_size or 1}
+            "gradient_clipping": parsed.gradient_clipping, "tensor": parsed.tensor_parallel_config.autotp_size or 1,
+            "optimizer_on_host": bool(parsed.zero_config.offload_optimizer) and parsed.zero_config.offload_optimizer.device == "cpu"}
     if facts["context"] > 1:
         sizes = json.loads(document["text"])
         seen.update(data=sizes["data_parallel_size"], context=sizes["sequence_parallel_size"], context_communication="all_to_all")

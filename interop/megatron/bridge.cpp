@@ -84,6 +84,10 @@ void add_parallelism(Expression& e, PythonCall& model) {
     const schedule::Plan& plan = e.plan;
     for (const auto& field : megatron_parallelism(plan))
         std::visit([&](const auto& value) { model.with(field.first, value); }, field.second);
+    // Megatron-LM divides experts as it does the rest unless it is told, and this spreads whole ones
+    // (finalize of its TransformerConfig, 067f987df).
+    if (plan.layout.expert_ranks() > 1 && !plan.layout.spreads_experts_over_tensor())
+        model.with("expert_tensor_parallel_size", plan.layout.expert_tensor());
     model.with("sequence_parallel", plan.has_sequence_parallelism());
     if (const int group = plan.parameters<schedule::GroupParameters>().group_size;
         plan.virtual_stages > 1 && group > 0)
@@ -121,6 +125,10 @@ PythonCall precision(const schedule::Precision& p) {
     return call;
 }
 
+bool uses_distributed_optimizer(const schedule::Plan& plan) {
+    return plan.shards(schedule::Sharding::optimizer) || plan.updates_on_hosts();
+}
+
 PythonCall optimizer(const schedule::Plan& plan) {
     const schedule::Optimizer& o = plan.optimizer;
     PythonCall call("OptimizerConfig");
@@ -131,14 +139,18 @@ PythonCall optimizer(const schedule::Plan& plan) {
     if (is_sgd) call.with("sgd_momentum", o.momentum);
     else call.with("adam_beta1", o.beta1).with("adam_beta2", o.beta2).with("adam_eps", o.epsilon);
     call.with("clip_grad", o.gradient_clipping)
-        .with("use_distributed_optimizer", plan.shards(schedule::Sharding::optimizer));
+        .with("use_distributed_optimizer", uses_distributed_optimizer(plan));
+    if (plan.updates_on_hosts())
+        call.with("optimizer_cpu_offload", true)
+            .with("use_precision_aware_optimizer", true)
+            .with("overlap_cpu_optimizer_d2h_h2d", true);
     return call;
 }
 
 PythonCall data_parallelism(const schedule::Plan& plan) {
     const bool shards = plan.shards(schedule::Sharding::optimizer);
     PythonCall call("DistributedDataParallelConfig");
-    call.with("use_distributed_optimizer", shards)
+    call.with("use_distributed_optimizer", uses_distributed_optimizer(plan))
         .with("grad_reduce_in_fp32", plan.precision.gradients == core::DataType::fp32)
         .with("overlap_grad_reduce", plan.overlaps_gradient_reduction)
         .with("overlap_param_gather", shards && plan.overlaps_parameter_gathering);

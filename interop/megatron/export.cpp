@@ -145,7 +145,12 @@ private:
             flag("--recompute-num-layers", layers);
         }
         const int degree = plan_.effective_shard_degree();
-        if (!plan_.shards(schedule::Sharding::optimizer)) return;
+        if (plan_.updates_on_hosts()) {
+            flag("--optimizer-cpu-offload");
+            flag("--use-precision-aware-optimizer");
+            flag("--overlap-cpu-optimizer-d2h-h2d");
+        }
+        if (!plan_.shards(schedule::Sharding::optimizer) && !plan_.updates_on_hosts()) return;
         flag("--use-distributed-optimizer");
         if (degree != plan_.layout.data)
             flag("--num-distributed-optimizer-instances", plan_.layout.data / degree);

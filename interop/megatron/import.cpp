@@ -141,12 +141,29 @@ void read_experts(MegatronArguments& a, schedule::ParallelLayout& layout) {
                     layout.tensor));
 }
 
+// Of --use-precision-aware-optimizer without it plans have no word: its state may have other types.
+void read_optimizer_offload(MegatronArguments& a, schedule::Plan& plan) {
+    const bool is_precision_aware = a.has("use-precision-aware-optimizer");
+    if (a.has("optimizer-cpu-offload")) {
+        plan.optimizer_offload = schedule::Offload::host;
+        a.has("overlap-cpu-optimizer-d2h-h2d");
+        const double share = a.real("optimizer-offload-fraction", 1.0);
+        if (share != 1)
+            a.error("optimizer-offload-fraction",
+                    fmt::format("a plan has all of its optimizer on the host or nothing, not {:g}", share),
+                    "use 1");
+    } else if (is_precision_aware) {
+        a.error("use-precision-aware-optimizer", "--use-precision-aware-optimizer is not read",
+                "remove it, and say it in the plan where it can");
+    }
+}
+
 void refuse_what_plans_lack(MegatronArguments& a) {
-    for (const char* name : {"account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split",
-                             "distribute-saved-activations", "exp-avg-dtype", "exp-avg-sq-dtype",
-                             "hierarchical-context-parallel-sizes", "main-grads-dtype", "main-params-dtype",
-                             "use-precision-aware-optimizer", "optimizer-cpu-offload", "cpu-offloading",
-                             "fine-grained-activation-offloading", "use-torch-fsdp2", "use-custom-fsdp"})
+    for (const char* name :
+         {"account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split",
+          "distribute-saved-activations", "exp-avg-dtype", "exp-avg-sq-dtype",
+          "hierarchical-context-parallel-sizes", "main-grads-dtype", "main-params-dtype", "cpu-offloading",
+          "fine-grained-activation-offloading", "use-torch-fsdp2", "use-custom-fsdp"})
         if (a.has(name))
             a.error(name, fmt::format("--{} is not read", name),
                     "remove it, and say it in the plan where it can");
@@ -255,6 +272,7 @@ std::optional<schedule::PlanFile> read_megatron(const std::string& text, const s
                     "use a divisor");
         else if (instances > 1) plan.shard_degree = plan.layout.data / static_cast<int>(instances);
     }
+    read_optimizer_offload(a, plan);
     read_precision(a, plan.precision);
     plan.overlaps_gradient_reduction = a.has("overlap-grad-reduce");
     plan.overlaps_parameter_gathering = a.has("overlap-param-gather");

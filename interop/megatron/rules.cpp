@@ -200,6 +200,21 @@ std::vector<MegatronProperty> megatron_properties(const TransformerShape& shape)
     return Properties(shape).all();
 }
 
+namespace {
+
+// HybridDeviceOptimizer takes the path of the precision-aware optimizer, which is a distributed one.
+void refuse_optimizer_offload(Expression& e) {
+    if (!e.plan.updates_on_hosts()) return;
+    if (e.plan.layout.data > 1 && !e.plan.shards(schedule::Sharding::optimizer))
+        e.refuse("optimizer_offload", "host", "its optimizer on the host is a distributed one",
+                 "set sharding = \"optimizer\", or optimizer_offload = \"none\"");
+    if (e.plan.optimizer.kind == schedule::OptimizerKind::sgd)
+        e.refuse("optimizer_offload", "host", "its optimizer on the host is Adam",
+                 "use optimizer = \"adamw\", or set optimizer_offload = \"none\"");
+}
+
+}  // namespace
+
 void refuse_beyond_megatron(Expression& e, const TransformerShape& shape, const std::string& target,
                             core::Diagnostics& diagnostics) {
     for (const core::Unsupported& unsupported : shape.unsupported)
@@ -209,7 +224,8 @@ void refuse_beyond_megatron(Expression& e, const TransformerShape& shape, const 
     refuse_schedules(e);
     refuse_sharding(e);
     refuse_combinations(e, shape);
-    e.refuse_offload();
+    e.refuse_activation_offload();
+    refuse_optimizer_offload(e);
     refuse_precision(e);
     if (const auto heads = e.shared_heads())
         e.warn("tensor_parallel",

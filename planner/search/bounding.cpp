@@ -57,6 +57,9 @@ void Search::bound(Entry& entry, GuardedBounds& guarded) const {
     entry.memory = *memory;
     if (memory->state + device.context_memory > device.memory) entry.rejection = Rejection::state;
     else if (memory->peak > device.memory) entry.rejection = Rejection::activations;
+    if (memory->on_hosts > targets_[entry.target].cluster.instance.host_memory &&
+        targets_[entry.target].cluster.instance.host_memory.value > 0)
+        entry.rejection = Rejection::host_memory;
     if (entry.rejection && entry.is_beside_space()) entry.fewest_layers = fewest_layers(entry);
     if (entry.rejection == Rejection::state || (entry.rejection && entry.stands_for <= 1)) return;
     {

@@ -178,6 +178,8 @@ void Search::note_too_large(std::size_t i, Rejection rejection, const sim::Evalu
     Entry& entry = entries_[i];
     const bool exceeds_hosts = rejection == Rejection::host_memory;
     if (!exceeds_hosts && rejection != Rejection::simulated_peak) return;
+    if (exceeds_hosts && entry.plan.offload == schedule::Offload::none)
+        return;  // it is the optimizer's state
     if (exceeds_hosts) entry.fewest_layers = fewest_layers_for_hosts(entry, evaluation);
     else if (entry.is_beside_space()) entry.fewest_layers = fewest_layers(entry);
     if (entry.is_beside_space()) recompute_where_needed(i);

@@ -68,9 +68,8 @@ StateFootprint state_footprint(const StateElements& elements, const Plan& plan) 
     StateFootprint state;
     state.parameters = share(Sharding::parameters) * core::size_of(plan.precision.parameters);
     state.gradients = share(Sharding::gradients) * core::size_of(plan.precision.gradients);
-    state.optimizer =
-        share(Sharding::optimizer) * (state_bytes_per_parameter(plan.optimizer) +
-                                      core::Bytes(plan.precision.has_master_parameters ? 4 : 0));
+    state.optimizer = share(Sharding::optimizer) * optimizer_bytes_on_device(plan);
+    state.on_host = share(Sharding::optimizer) * optimizer_bytes_on_host(plan);
     return state;
 }
 

@@ -82,6 +82,25 @@ core::Bytes state_bytes_per_parameter(const Optimizer& optimizer) {
     return core::Bytes(0);
 }
 
+namespace {
+
+core::Bytes optimizer_bytes(const Plan& plan) {
+    return state_bytes_per_parameter(plan.optimizer) +
+           core::Bytes(plan.precision.has_master_parameters ? 4 : 0);
+}
+
+}  // namespace
+
+core::Bytes optimizer_bytes_on_device(const Plan& plan) {
+    return plan.updates_on_hosts() ? core::Bytes(0) : optimizer_bytes(plan);
+}
+
+core::Bytes optimizer_bytes_on_host(const Plan& plan) {
+    if (!plan.updates_on_hosts()) return core::Bytes(0);
+    return optimizer_bytes(plan) + core::size_of(plan.precision.gradients) +
+           core::size_of(plan.precision.parameters);
+}
+
 model::CostContext Plan::cost_context() const {
     model::CostContext context;
     context.micro_batch = micro_batch;

@@ -98,8 +98,13 @@ struct Optimizer {
         0.0;  // largest norm of all gradients together (torch.nn.utils.clip_grad_norm_); 0 = none
     bool operator==(const Optimizer&) const = default;
 };
+struct Plan;
 // fp32 state per parameter: sgd 0 (4 with momentum), adam and adamw 8, lamb 8.
 core::Bytes state_bytes_per_parameter(const Optimizer& optimizer);
+// With the fp32 values, of a parameter that this rank updates: on the device, or on the host, which has
+// copies of the gradient and of what forward reads beside them.
+core::Bytes optimizer_bytes_on_device(const Plan& plan);
+core::Bytes optimizer_bytes_on_host(const Plan& plan);
 // Do updates need the norms of every parameter and of its update first? (LAMB, arXiv 1904.00962,
 // algorithm 2.)
 inline bool needs_update_norms(const Optimizer& optimizer) { return optimizer.kind == OptimizerKind::lamb; }
@@ -148,6 +153,9 @@ struct Plan {
     int activation_loading_horizon = 4;
     core::BytesPerSecond
         offload_bandwidth;  // of a node's disks together, each way: offload = disk; no profile knows it
+    // Where the optimizer's state and the fp32 values lie, and who updates: `host`, the processors of the
+    // node (ZeRO-Offload, arXiv 2101.06840), to which gradients go and from which parameters come back.
+    Offload optimizer_offload = Offload::none;
     Precision precision;
     model::AttentionImplementation attention = model::AttentionImplementation::flash;
     bool fused_cross_entropy =
@@ -200,6 +208,7 @@ struct Plan {
     bool runs_cores_again_alone() const {
         return recompute == Recompute::selective && recompute_modules.are({RecomputeModule::core_attn});
     }
+    bool updates_on_hosts() const { return optimizer_offload != Offload::none; }
     // Recomputation of chosen modules that such tools cannot say.
     bool runs_chosen_modules_again() const {
         return recompute == Recompute::selective && !runs_cores_again_alone();

@@ -38,6 +38,7 @@ public:
         check_parts_of_data_axis();
         check_recompute();
         check_offload();
+        check_optimizer_offload();
     }
 
 private:
@@ -339,8 +340,19 @@ private:
         core::Diagnostics unheard;
         const auto order =
             is_searched_order(plan_.schedule) ? std::optional<Schedule>() : make_schedule(plan_, unheard);
-        if (!order) return;
-        if (order->is_forward_only) warning("offload", "offload has no effect without a backward pass");
+        if (order && order->is_forward_only)
+            warning("offload", "offload has no effect without a backward pass");
+    }
+
+    void check_optimizer_offload() {
+        if (!plan_.updates_on_hosts()) return;
+        if (needs_update_norms(plan_.optimizer))
+            error("optimizer_offload", "optimizer_offload = \"host\" is for optimizers that need no norms",
+                  "use optimizer = \"adamw\", or optimizer_offload = \"none\"");
+        if (const auto* chosen = find_pipeline_schedule(plan_.schedule); chosen && chosen->is_asynchronous)
+            error("optimizer_offload",
+                  fmt::format("hosts update once a step, and {} between micro-batches", plan_.schedule),
+                  "use another schedule, or optimizer_offload = \"none\"");
     }
 
     void check_recompute_modules() {

@@ -199,6 +199,11 @@ std::string describe(const Program& program, int class_index, std::uint32_t inde
             text += i.bucket ? fmt::format(" bucket {}", *i.bucket) : std::string(" all buckets");
             break;
         case InstructionKind::copy:
+            if (i.bucket) {
+                text += fmt::format(" {} {} bucket {} {:.0f} B", i.loads ? "in" : "out", name_of(i.payload),
+                                    *i.bucket, i.bytes.value);
+                break;
+            }
             text += fmt::format(" {} {} stage {}{} {:.0f} B", i.loads ? "in" : "out", i.micro_batch, i.stage,
                                 operators_text(i), i.bytes.value);
             break;

@@ -35,7 +35,8 @@ enum class InstructionKind : std::uint8_t {
                      // shard of them; asynchronous: the `micro_batch`-th of the step
     zero_gradients,  // start of a step
     copy,  // tensors that the operators of a range saved for the backward of a micro-batch: out to the plan's
-           // offload target, or back (`loads`)
+           // offload target, or back (`loads`); of an optimizer on the host, what this rank updates of
+           // `bucket`: its gradient out, its parameters back
     gradient_norm,  // sum of squares of the gradients that this rank counts. Replicated parameters are
                     // counted by tensor rank 0, tied ones by their first pipeline rank. Collectives with
                     // payload gradient_norm add the sums up; the updates scale gradients by the result

@@ -127,7 +127,7 @@ void ProgramChecker::check_instruction(std::int32_t c, std::int32_t n) {
     const bool is_on_activations =
         i.kind == InstructionKind::collective &&
         (i.payload == PayloadKind::activation || i.payload == PayloadKind::activation_gradient);
-    if (i.kind == InstructionKind::compute || i.kind == InstructionKind::copy ||
+    if (i.kind == InstructionKind::compute || (i.kind == InstructionKind::copy && !i.bucket) ||
         i.kind == InstructionKind::send || i.kind == InstructionKind::receive || is_on_activations) {
         if (!has_stage || !has_micro_batch || !passes(i.stage, i.micro_batch))
             report("structure", c, n, "no such stage or micro-batch");

@@ -94,6 +94,10 @@ std::span<const NamedConstant> named_constants() {
          "GB/s of a host copying inputs from pageable memory",
          "set: one thread's memcpy of a server; the one source that shows it (pollux) agrees", nullptr,
          ConstantUnit::gigabytes_per_second},
+        {"host_update_rate", &C::host_update_rate, 0.2, 0.9, 0.45, false,
+         "share of the rate of a host's memory that an optimizer's step there achieves",
+         "set: Adam of 1e9 to 1e10 parameters on a DGX-2's two Xeon 8168, 28 bytes each (arXiv 2101.06840, "
+         "table 4): 0.43 to 0.5"},
     };
     return list;
 }

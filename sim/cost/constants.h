@@ -64,6 +64,8 @@ struct CostConstants {
     double eager_loading_gib = 1.8;
     double input_copy_gbs =
         8;  // GB/s of a host that copies images from pageable memory, all ranks of a node together
+    // An optimizer's step on the host: achieved share of the rate of all memory channels of a node.
+    double host_update_rate = 0.45;
 };
 
 // What a constant's number counts; facts of framework profiles that refer to it are converted from this.

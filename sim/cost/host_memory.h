@@ -1,4 +1,5 @@
-// Memory of the hosts that a Program's offloaded activations occupy while they wait for their backward.
+// Memory of the hosts that a Program's offloaded activations occupy while they wait for their backward, and
+// the state of an optimizer there.
 #pragma once
 
 #include "cluster/topology.h"
@@ -12,8 +13,14 @@ namespace sim {
 // back has ended.
 core::Bytes most_offloaded(const schedule::RankProgram& list);
 
-// Of the ranks of the fullest node together, each at its own peak. Zero where a Program offloads to disk or
-// not at all.
+// In words, what a plan has there: "activations and optimizer state".
+const char* what_is_offloaded(const schedule::Plan& plan);
+
+// What one rank keeps there to update its parameters.
+core::Bytes optimizer_on_host(const schedule::Plan& plan, const schedule::RankProgram& list);
+
+// Of the ranks of the fullest node together, each at its own peak. Zero where a Program offloads nothing, or
+// to disk.
 core::Bytes offloaded_to_a_host(const schedule::Program& program, const cluster::Cluster& cluster);
 
 }  // namespace sim

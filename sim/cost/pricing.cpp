@@ -28,7 +28,7 @@ core::Bytes gradient_bytes(const schedule::RankProgram& list) {
 
 // The step, and the norms before it, work on this rank's shard of the bucket.
 ComputePrice optimizer_price(const schedule::Program& program, const schedule::RankProgram& list,
-                             const Instruction& step, const ComputeCost& compute) {
+                             const Instruction& step, const CostModels& costs) {
     const bool is_sharded = program.plan.sharding != schedule::Sharding::none;
     std::int64_t elements = 0, tensors = 0;
     for (std::size_t b = 0; b < list.buckets.size(); ++b) {
@@ -37,8 +37,13 @@ ComputePrice optimizer_price(const schedule::Program& program, const schedule::R
         elements += is_sharded ? bucket.padded_elements / bucket.pieces : bucket.elements;
         tensors += is_sharded ? 1 : std::ssize(bucket.parameters);
     }
-    return step.kind == InstructionKind::update_norm ? compute.update_norm(elements)
-                                                     : compute.optimizer_step(elements, tensors);
+    if (costs.host_update.is_there()) {
+        ComputePrice price;
+        price.device = costs.host_update.of(static_cast<double>(elements));
+        return price;
+    }
+    return step.kind == InstructionKind::update_norm ? costs.compute.update_norm(elements)
+                                                     : costs.compute.optimizer_step(elements, tensors);
 }
 
 // The host dispatches ahead of the device: what the device spends on long kernels or on collectives, the host
@@ -200,7 +205,7 @@ private:
                 break;
             case InstructionKind::update_norm:
             case InstructionKind::optimizer_step:
-                price.work = optimizer_price(program_, list_, instruction, costs_.compute);
+                price.work = optimizer_price(program_, list_, instruction, costs_);
                 break;
             case InstructionKind::zero_gradients:
             case InstructionKind::gradient_norm:
@@ -213,7 +218,9 @@ private:
                     costs_.communication.assembly(*instruction.peer, instruction.bytes, instruction.payload);
                 break;
             case InstructionKind::copy:
-                price.time = costs_.communication.host_copy(instruction.bytes, instruction.loads);
+                price.time = costs_.communication.host_copy(
+                    instruction.bytes, instruction.loads,
+                    instruction.bucket ? schedule::Offload::host : program_.plan.offload);
                 break;
             case InstructionKind::receive: break;  // ends when the sender's transfer has arrived
             case InstructionKind::collective: price.time = time_of_collective(instruction); break;
@@ -259,6 +266,14 @@ std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const
                                            const CostConstants& constants, KnownCandidates* known,
                                            const std::vector<std::int32_t>* first_like) {
     core::require(schedule::is_laid_out(graph, plan), "the graph is the plan's (planned_graph.h)");
+    if (lacks_host_bandwidth(plan, cluster)) {
+        diagnostics.error(
+            {}, "plan.optimizer_offload",
+            cluster.instance.name +
+                " states no host_memory_bandwidth, and optimizer_offload = \"host\" updates there",
+            "give [cluster] host_memory_bandwidth, or set optimizer_offload = \"none\"");
+        return std::nullopt;
+    }
     const int ranks_a_node = cluster::most_ranks_of_a_node(cluster, plan.layout.ranks());
     std::optional<ComputeCost> compute = ComputeCost::make(graph, cluster.instance.device, plan, diagnostics,
                                                            constants, ranks_a_node, first_like);
@@ -267,6 +282,7 @@ std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const
                       known ? CommunicationCost(plan, cluster, constants, *known)
                             : CommunicationCost(plan, cluster, constants),
                       {}};
+    models.host_update = HostUpdate(plan, cluster, constants);
     const int passes = schedule::passes_per_micro_batch(plan);
     if (passes == 1) return models;
     for (const model::ModelGraph& segment : model::SegmentGraphs(graph, passes)) {

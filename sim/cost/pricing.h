@@ -11,6 +11,7 @@
 #include "schedule/program/program.h"
 #include "sim/cost/collective/collective.h"
 #include "sim/cost/compute.h"
+#include "sim/cost/host_update.h"
 #include "sim/engine/simulate.h"
 
 namespace sim {
@@ -29,6 +30,7 @@ struct CostModels {
     CommunicationCost communication;
     // Where the plan's schedule cuts sequences; then `compute` is of the whole.
     std::vector<ComputeCost> by_segment;
+    HostUpdate host_update = {};
     bool counts_hosts = true;  // false: they dispatch in no time
     const ComputeCost& of_segment(int segment) const {
         return by_segment.empty() ? compute : by_segment[segment];

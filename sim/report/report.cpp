@@ -11,6 +11,7 @@
 #include "core/document.h"
 #include "model/model_graph.h"
 #include "schedule/plan/explicit_order.h"
+#include "sim/cost/host_memory.h"
 #include "sim/report/breakdown.h"
 #include "sim/report/memory_report.h"
 
@@ -38,9 +39,10 @@ std::string memory_words(const schedule::Plan& plan) {
         text += fmt::format(", activations offloaded to {}, back {} units ahead",
                             plan.offload == schedule::Offload::host ? "the host" : "disk",
                             plan.activation_loading_horizon);
-    text += fmt::format(", {} compute, {} gradients, {}{}", core::name_of(plan.precision.compute),
+    text += fmt::format(", {} compute, {} gradients, {}{}{}", core::name_of(plan.precision.compute),
                         core::name_of(plan.precision.gradients), schedule::name_of(plan.optimizer.kind),
-                        plan.precision.has_master_parameters ? " with fp32 master weights" : "");
+                        plan.precision.has_master_parameters ? " with fp32 master weights" : "",
+                        plan.updates_on_hosts() ? " on the hosts" : "");
     return text;
 }
 
@@ -77,7 +79,7 @@ std::string stage_words(const std::vector<int>& stages) {
 // Tables that are as wide as they are whatever the terminal.
 constexpr std::size_t whole_width = 1000;
 
-std::string memory_table(const Evaluation& evaluation) {
+std::string memory_table(const Evaluation& evaluation, const schedule::Plan& plan) {
     // Small models in MiB: a table of zeros says nothing.
     const bool is_small = evaluation.peak_memory < core::gibibytes(2);
     const auto in_unit = [&](core::Bytes bytes) { return core::to_gibibytes(bytes) * (is_small ? 1024 : 1); };
@@ -93,8 +95,8 @@ std::string memory_table(const Evaluation& evaluation) {
                    stage_words(row.stages), row.peak > evaluation.available_memory ? "<- too much" : ""});
     text += table.text(whole_width);
     if (evaluation.host_memory.value > 0)
-        text += fmt::format("  on the fullest host {} for offloaded activations{}\n",
-                            core::format(evaluation.host_memory),
+        text += fmt::format("  on the fullest host {} for offloaded {}{}\n",
+                            core::format(evaluation.host_memory), what_is_offloaded(plan),
                             evaluation.available_host_memory
                                 ? fmt::format(" of {}", core::format(*evaluation.available_host_memory))
                                 : "");
@@ -186,7 +188,7 @@ std::string text_report(const Evaluation& evaluation, const model::ModelGraph& g
             "Cost      {} USD an hour{}, {} USD per million samples\n",
             core::with_thousands(core::to_dollars_per_hour(evaluation.rate)), price_words(cluster.instance),
             core::with_thousands(evaluation.rate.value * 1e6 / evaluation.samples_per_second));
-    text += "\n" + memory_table(evaluation) + "\n" + breakdown_bars(evaluation);
+    text += "\n" + memory_table(evaluation, plan) + "\n" + breakdown_bars(evaluation);
     if (intervals) text += "\n" + text_of(*intervals);
     if (!evaluation.assumptions.empty()) {
         text += "\nAssumptions\n";

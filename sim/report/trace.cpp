@@ -76,7 +76,10 @@ std::string label(const schedule::Program& program, const Instruction& instructi
             if (instruction.micro_batch >= 0) text += " " + micro_batch;
             break;
         case InstructionKind::copy:
-            text = fmt::format("{} {}", instruction.loads ? "load" : "offload", instruction.micro_batch);
+            text = instruction.bucket ? fmt::format("{} {} {}", instruction.loads ? "load" : "offload",
+                                                    payload_word(instruction.payload), *instruction.bucket)
+                                      : fmt::format("{} {}", instruction.loads ? "load" : "offload",
+                                                    instruction.micro_batch);
             break;
         case InstructionKind::optimizer_step: text = "optimizer step"; break;
         case InstructionKind::zero_gradients: text = "zero gradients"; break;

@@ -78,6 +78,7 @@ schedule::Plan random_plan(core::Random& random) {
         const core::DataType low = one_of(random, {core::DataType::bf16, core::DataType::fp16});
         plan.precision = {low, low, one_of(random, {low, core::DataType::fp32}), true};
     }
+    plan.optimizer_offload = one_of(random, {Offload::none, Offload::none, Offload::host});
     return plan;
 }
 
@@ -99,7 +100,8 @@ TEST_CASE("a random sample of plans trains as the reference does") {
                                                    "experts = 4\nexperts_per_token = 1\nexpert_interval = "
                                                    "3\nauxiliary_loss = 0.1\ncapacity_factor = 1.0");
     core::Random random(seed);
-    int plans = 0, of_experts = 0, of_parts = 0, offloaded = 0, rounded = 0, of_several = 0, by_lamb = 0;
+    int plans = 0, of_experts = 0, of_parts = 0, offloaded = 0, rounded = 0, of_several = 0, by_lamb = 0,
+        on_hosts = 0;
     for (int draw = 0; draw < 20000 && plans < 60; ++draw) {
         const schedule::Plan plan = random_plan(random);
         const model::ModelGraph& graph = one_of(random, {&gpt, &llama, &normed, &mixture, &balanced})[0];
@@ -120,6 +122,7 @@ TEST_CASE("a random sample of plans trains as the reference does") {
         of_experts += plan.layout.expert > 1;
         of_parts += plan.layout.context > 1;
         offloaded += plan.offload != schedule::Offload::none;
+        on_hosts += plan.updates_on_hosts();
         by_lamb += plan.optimizer.kind == schedule::OptimizerKind::lamb;
         of_several +=
             (plan.layout.expert > 1) + (plan.layout.context > 1) + (plan.offload != schedule::Offload::none) >
@@ -127,9 +130,10 @@ TEST_CASE("a random sample of plans trains as the reference does") {
     }
     WARN(plans << " plans of seed " << seed << ", " << of_experts << " with experts over ranks, " << of_parts
                << " with sequences over ranks, " << offloaded << " with offload, " << of_several
-               << " with several of these, " << rounded << " in bf16, " << by_lamb << " by LAMB");
+               << " with several of these, " << rounded << " in bf16, " << by_lamb << " by LAMB, " << on_hosts
+               << " on hosts");
     CHECK(plans == 60);
-    CHECK(std::min({of_experts, of_parts, offloaded, rounded, by_lamb}) >= 3);
+    CHECK(std::min({of_experts, of_parts, offloaded, rounded, by_lamb, on_hosts}) >= 3);
 }
 
 TEST_CASE("parts of layers that run again beside other axes train as the reference does") {

@@ -476,6 +476,48 @@ TEST_CASE("activations that wait on the host or on disk leave losses as they are
     CHECK(comparison.run.memory.peak[0].value < before);
 }
 
+TEST_CASE("an optimizer on the host trains as one on the device, whose memory lacks its state") {
+    using schedule::Sharding;
+    schedule::Plan plan = tiny::plan();
+    plan.layout.data = GENERATE(1, 2);
+    plan.sharding = GENERATE(Sharding::none, Sharding::optimizer, Sharding::gradients, Sharding::parameters);
+    plan.optimizer.kind = GENERATE(schedule::OptimizerKind::sgd, schedule::OptimizerKind::adamw);
+    // So that the rounding of gradients is not magnified to that of an update.
+    plan.optimizer.epsilon = 1e-3;
+    SECTION("alone") {
+        plan.optimizer.momentum = plan.optimizer.kind == schedule::OptimizerKind::sgd ? 0.9 : 0;
+    }
+    SECTION("clipped") { plan.optimizer.gradient_clipping = 0.02; }
+    SECTION("over tensor ranks, in a pipeline that offloads") {
+        plan.layout.tensor = plan.layout.pipeline = 2;
+        plan.schedule = "gpipe";
+        plan.offload = schedule::Offload::host;
+        plan.activation_loading_horizon = 1;
+    }
+    SECTION("with values of 32 bits beside those of 16") {
+        plan.precision = {core::DataType::bf16, core::DataType::bf16, core::DataType::fp32, true};
+    }
+    const model::ModelGraph graph = tiny::gpt(4, "dropout = 0.1");
+    const tiny::Comparison on_device = tiny::compare(plan, graph);
+    plan.optimizer_offload = schedule::Offload::host;
+    INFO(core::to_toml(schedule::to_value(plan)));
+    const tiny::Comparison on_host = tiny::compare(plan, graph);
+    CHECK(on_host.run.losses == on_device.run.losses);
+    CHECK(on_host.gradients == on_device.gradients);
+    CHECK(on_host.parameters == on_device.parameters);
+    if (plan.precision.compute == core::DataType::fp32) tiny::check_equal(on_host);
+    // Of each parameter that the rank updates, and padding: two moments or one, and the values of 32 bits.
+    const schedule::Program program = tiny::program_of(plan, graph);
+    const double each = (plan.optimizer.kind == schedule::OptimizerKind::adamw ? 8
+                         : plan.optimizer.momentum != 0                        ? 4
+                                                                               : 0) +
+                        (plan.precision.has_master_parameters ? 4 : 0);
+    double updated = 0;
+    for (const schedule::ParameterBucket& bucket : program.classes[0].buckets)
+        updated += static_cast<double>(bucket.padded_elements / bucket.pieces);
+    CHECK(on_device.run.memory.peak[0].value - on_host.run.memory.peak[0].value == each * updated);
+}
+
 TEST_CASE("activations that left are back before the first half of a split backward") {
     schedule::Plan plan = tiny::plan();
     plan.micro_batches = 8;

@@ -300,6 +300,23 @@ TEST_CASE("what a target can express comes back from its file as it was") {
         "data_parallel = 4\ncontext_parallel = 4\ncontext_communication = \"all_to_all\"\nmicro_batches = 4\n"
         "sharding = \"parameters\"\n",
         "deepspeed");
+    const std::string on_host = "data_parallel = 16\nmicro_batches = 4\noptimizer_offload = \"host\"\n";
+    there_and_back(on_host + "sharding = \"optimizer\"\noverlaps_parameter_gathering = false\n", "megatron");
+    there_and_back(on_host + "sharding = \"parameters\"\n", "deepspeed");
+}
+
+TEST_CASE("an optimizer on the host is one of those that say so") {
+    const std::string plan = "data_parallel = 16\nmicro_batches = 4\noptimizer_offload = \"host\"\n";
+    for (const char* target : {"sagemaker-smp-v1", "sagemaker-smp-v2", "torchtitan", "accelerate", "nemo"})
+        refused(plan, target, "optimizer_offload");
+    // Both have one where its state is divided.
+    for (const char* target : {"megatron", "megatron-bridge", "deepspeed"})
+        refused(plan, target, "optimizer_offload");
+    core::Diagnostics diagnostics;
+    const auto bridged =
+        exported(source_with(plan + "sharding = \"optimizer\"\n"), "megatron-bridge", diagnostics);
+    REQUIRE(bridged);
+    CHECK(bridged->text.find("optimizer_cpu_offload=True") != std::string::npos);
 }
 
 TEST_CASE("parts of layers that run again are Megatron-LM's modules where it has them") {
@@ -504,4 +521,22 @@ TEST_CASE("a pipeline layout with repetitions is the first unit of each stage") 
     CHECK(interop::read_megatron_layout("Et*2|(tt|)*2,tL") == std::vector<std::int32_t>{0, 3, 5, 7});
     CHECK(!interop::read_megatron_layout("Et||tL"));
     CHECK(!interop::read_megatron_layout("E(t*99999999999)*9|L"));
+}
+
+TEST_CASE("Megatron-Bridge, whose experts are whole unless they are said to be divided, is told") {
+    const std::string mixture = "experts = 8\nexperts_per_token = 2\n",
+                      plan =
+                          "data_parallel = 4\ntensor_parallel = 4\nsequence_parallel = true\n"
+                          "micro_batches = 4\noverlaps_parameter_gathering = false\nexpert_parallel = 4\n";
+    for (const bool are_whole : {false, true}) {
+        core::Diagnostics diagnostics;
+        const auto bridged =
+            exported(source_with(plan + (are_whole ? "expert_tensor_parallel = 1\n" : ""), mixture),
+                     "megatron-bridge", diagnostics);
+        INFO(core::format(diagnostics));
+        REQUIRE(bridged);
+        const char* const said =
+            are_whole ? "expert_tensor_parallel_size=1" : "expert_tensor_parallel_size=4";
+        CHECK(bridged->text.find(said) != std::string::npos);
+    }
 }

@@ -152,7 +152,7 @@ TEST_CASE("every argument of Megatron-LM is honoured, harmless or refused") {
     for (const char* argument :
          {"squared-relu", "multi-latent-attentions", "spec a b", "optimizer muon",
           "moe-layer-freq [0]*3+[1]*58 --num-experts 4", "moe-layer-freq (((([1] --num-experts 4",
-          "moe-layer-freq [1]*99999999999 --num-experts 4", "window-size x", "optimizer-cpu-offload",
+          "moe-layer-freq [1]*99999999999 --num-experts 4", "window-size x", "use-precision-aware-optimizer",
           "expert-tensor-parallel-size 2", "cp-comm-type a2a+p2p",
           "recompute-granularity selective --recompute-modules shared_experts",
           "recompute-granularity selective --recompute-modules core_attn moe_act",
@@ -215,15 +215,21 @@ TEST_CASE("every key of a DeepSpeed configuration is honoured, harmless or refus
     INFO(core::format(diagnostics));
     REQUIRE(file);
     CHECK(file->plan.optimizer.gradient_clipping == 0.5);
+    CHECK_FALSE(file->plan.updates_on_hosts());
+    const auto on_hosts = imported(configuration("", R"(, "offload_optimizer": {"device": "cpu"})"),
+                                   "deepspeed", diagnostics, "gpt2");
+    REQUIRE(on_hosts);
+    CHECK(on_hosts->plan.optimizer_offload == schedule::Offload::host);
     for (const char* key :
          {"compression_training\": {\"weights\": {\"enabled\": true}}", "amp\": {\"enabled\": true}",
           "sparse_gradients\": true", "gradient_cliping\": 1"}) {
         const std::string text = key;
         refused(configuration(", \"" + text), "deepspeed", text.substr(0, text.find('"')));
     }
-    for (const char* key : {"zero_hpz_partition_size\": 8", "zero_quantized_gradients\": true",
-                            "zero_quantized_weights\": true", "cpu_offload\": true",
-                            "stage3_prefetch_bucket\": 1", "offload_optimizer\": {\"device\": \"cpu\"}"}) {
+    for (const char* key :
+         {"zero_hpz_partition_size\": 8", "zero_quantized_gradients\": true",
+          "zero_quantized_weights\": true", "cpu_offload\": true", "stage3_prefetch_bucket\": 1",
+          "offload_optimizer\": {\"device\": \"nvme\"}", "offload_param\": {\"device\": \"cpu\"}"}) {
         const std::string text = key;
         refused(configuration("", ", \"" + text), "deepspeed", text.substr(0, text.find('"')));
     }

@@ -132,6 +132,7 @@ private:
         plan.overlaps_parameter_gathering = happens(0.8);
         if (happens(0.4)) plan.communication = one_of(schedule::communication_libraries()).name;
         plan.framework = one_of<std::string>({"", "", "pytorch", "deepspeed", "megatron-lm"});
+        if (happens(0.15)) plan.optimizer_offload = schedule::Offload::host;
     }
 
     core::Random random_;

@@ -59,6 +59,10 @@ Question small_question(core::Random& random) {
     question.request.most_virtual_stages = 2;
     question.request.offload = schedule::Offload::none;
     question.request.objective = random.below(4) == 0 ? Objective::memory : Objective::speed;
+    if (random.below(3) == 0) {  // with the optimizer on the hosts as well
+        question.targets.push_back(question.targets.front());
+        question.targets.back().base.optimizer_offload = schedule::Offload::host;
+    }
     return question;
 }
 
@@ -110,17 +114,18 @@ TEST_CASE("the answer of a small space is the best of every plan with every part
         REQUIRE(result.account.is_proven_optimal);
         double best = std::numeric_limits<double>::infinity();
         std::optional<schedule::Plan> which;
-        for (const schedule::Plan& plan :
-             legal_plans(question.graph, question.targets.front().cluster,
-                         {.global_batch = question.request.global_batch,
-                          .base = question.targets.front().base,
-                          .most_virtual_stages = question.request.most_virtual_stages,
-                          .offload = question.request.offload})) {
-            const double value = best_partition(question, plan);
-            if (value >= best) continue;
-            best = value;
-            which = plan;
-        }
+        for (const Target& target : question.targets)
+            for (const schedule::Plan& plan :
+                 legal_plans(question.graph, target.cluster,
+                             {.global_batch = question.request.global_batch,
+                              .base = target.base,
+                              .most_virtual_stages = question.request.most_virtual_stages,
+                              .offload = question.request.offload})) {
+                const double value = best_partition(question, plan);
+                if (value >= best) continue;
+                best = value;
+                which = plan;
+            }
         INFO("better: " << core::to_toml(schedule::to_value(*which)));
         INFO("found: " << core::to_toml(schedule::to_value(result.plans.front().plan)));
         CHECK(result.plans.front().value == Approx(best).epsilon(1e-9));

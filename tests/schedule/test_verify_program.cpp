@@ -332,6 +332,56 @@ TEST_CASE("every mutation of a Program breaks the rule it should") {
     }
 }
 
+TEST_CASE("every mutation of the copies to and from an optimizer on the host is found") {
+    const auto is_copy = [](bool loads) {
+        return [loads](const Instruction& i) { return i.kind == InstructionKind::copy && i.loads == loads; };
+    };
+    const Match is_step = is_kind(InstructionKind::optimizer_step);
+    using Apply = std::function<void(RankProgram&)>;
+    const std::vector<std::pair<const char*, Apply>> mutations = {
+        {"a gradient does not go", [&](RankProgram& l) { erase(l, find(l, is_copy(false))); }},
+        {"values do not come back", [&](RankProgram& l) { erase(l, find(l, is_copy(true))); }},
+        {"a gradient goes twice, another not",
+         [&](RankProgram& l) { l.instructions[find(l, is_copy(false), 1)].bucket = 0; }},
+        {"half a gradient goes", [&](RankProgram& l) { l.instructions[find(l, is_copy(false))].bytes /= 2; }},
+        {"half the values come back",
+         [&](RankProgram& l) { l.instructions[find(l, is_copy(true))].bytes /= 2; }},
+        {"parameters go for gradients",
+         [&](RankProgram& l) { l.instructions[find(l, is_copy(false))].payload = PayloadKind::parameter; }},
+        {"a gradient goes before it is whole",
+         [&](RankProgram& l) { l.instructions[find(l, is_copy(false))].after_count = 0; }},
+        {"an update does not wait for its gradient",
+         [&](RankProgram& l) { l.instructions[find(l, is_step)].after_count = 0; }},
+        {"values come back before they are updated",
+         [&](RankProgram& l) { l.instructions[find(l, is_copy(true))].after_count = 0; }},
+        {"what is gathered was not updated yet",
+         [&](RankProgram& l) {
+             l.instructions[find(l, is_collective(GroupKind::shard, PayloadKind::parameter))].after_count = 0;
+         }},
+    };
+    const auto program_of = [](Offload place) {
+        Plan plan = rich_program(Sharding::optimizer).plan;
+        plan.optimizer_offload = place;
+        return *lowered(plan, load_graph("gpt-tiny"));
+    };
+    for (const auto& [what, apply] : mutations) {
+        INFO(what);
+        Program program = program_of(Offload::host);
+        REQUIRE(verify(program).empty());
+        apply(program.classes[0]);
+        const std::vector<Violation> violations = verify(program);
+        INFO(text_of(violations));
+        CHECK(std::any_of(violations.begin(), violations.end(),
+                          [](const Violation& v) { return v.rule == "update"; }));
+    }
+    Program program = program_of(Offload::host);
+    program.plan.optimizer_offload = Offload::none;
+    CHECK_FALSE(verify(program).empty());  // nobody else copies
+    program = program_of(Offload::none);
+    program.plan.optimizer_offload = Offload::host;
+    CHECK_FALSE(verify(program).empty());
+}
+
 TEST_CASE("every mutation of the norms that LAMB needs before an update is found") {
     struct Mutation {
         const char* what;

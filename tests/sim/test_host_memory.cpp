@@ -67,6 +67,50 @@ TEST_CASE("nodes do not add up, and what stays or goes to disk takes nothing of 
     CHECK(evaluation_of(graph, nodes_of("p4d.24xlarge", 1), plan).host_memory.value == 0);
 }
 
+TEST_CASE("an optimizer on the hosts takes their memory and the rate of it, and none of the devices'") {
+    using schedule::Sharding;
+    const model::ModelGraph graph = load_graph("gpt2", 256);
+    double parameters = 0;
+    for (const model::Parameter& parameter : graph.parameters)
+        parameters += static_cast<double>(model::element_count(parameter.shape));
+    for (const int nodes : {1, 2})
+        for (const Sharding sharding : {Sharding::none, Sharding::optimizer, Sharding::parameters}) {
+            const int ranks = 8 * nodes;
+            schedule::Plan plan;
+            plan.layout.data = ranks;
+            plan.sharding = sharding;
+            plan.overlaps_gradient_reduction = false;
+            const cluster::Cluster cluster = nodes_of("p4d.24xlarge", nodes);
+            const sim::Evaluation on_device = evaluation_of(graph, cluster, plan);
+            plan.optimizer_offload = schedule::Offload::host;
+            const sim::Evaluation on_host = evaluation_of(graph, cluster, plan);
+            const double updated = sharding == Sharding::none ? parameters : parameters / ranks;
+            // Values of 32 bits, two moments, the gradient and what goes back, of 16 bits each; padding.
+            CHECK(on_host.host_memory.value == Approx(16 * updated * 8).epsilon(1e-3));
+            CHECK(on_device.host_memory.value == 0);
+            CHECK(on_host.memory[0].optimizer.value == 0);
+            CHECK(on_device.memory[0].optimizer.value >= 12 * updated);
+            // 28 bytes each of a gradient of two, two moments and values of four twice, and two that go back,
+            // at 45 % of an eighth of 281.6 GB/s.
+            const double seconds = 28 * updated / (0.45 * 281.6e9 / 8);
+            CHECK(on_host.breakdown.optimizer.value >= seconds * (1 - 1e-9));
+            CHECK(on_host.breakdown.optimizer.value < seconds * 1.1 + on_device.breakdown.optimizer.value);
+            CHECK(on_host.breakdown.offload.value > 0);
+        }
+}
+
+TEST_CASE("a host whose memory has no known rate is not said to update") {
+    const model::ModelGraph graph = load_graph("gpt2", 256);
+    schedule::Plan plan;
+    plan.layout.data = 8;
+    plan.optimizer_offload = schedule::Offload::host;
+    cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
+    cluster.instance.host_memory_bandwidth = {};
+    core::Diagnostics diagnostics;
+    CHECK_FALSE(sim::evaluate(graph, cluster, plan, diagnostics));
+    CHECK(core::format(diagnostics).find("host_memory_bandwidth") != std::string::npos);
+}
+
 TEST_CASE("a plan whose offloaded activations exceed the host does not fit and says so") {
     const model::ModelGraph graph = load_graph("gpt2", 256);
     cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);

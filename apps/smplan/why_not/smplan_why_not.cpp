@@ -147,6 +147,7 @@ std::vector<planner::Target> targets_of(const WhyNotRequest& request, const sim:
         base.framework = scenario.file.plan.framework;
         base.fused_cross_entropy = scenario.file.plan.fused_cross_entropy;
         base.offload_bandwidth = scenario.file.plan.offload_bandwidth;
+        base.optimizer_offload = scenario.file.plan.optimizer_offload;
         return base;
     };
     if (request.runner)

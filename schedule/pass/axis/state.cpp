@@ -30,9 +30,7 @@ public:
         if (!draft_.trains()) return;
         list.persistent(MemoryKind::gradients, gradients * core::size_of(plan.precision.gradients));
         if (!draft_.updates()) return;
-        list.persistent(MemoryKind::optimizer,
-                        states * (state_bytes_per_parameter(plan.optimizer) +
-                                  core::Bytes(plan.precision.has_master_parameters ? 4 : 0)));
+        list.persistent(MemoryKind::optimizer, states * optimizer_bytes_on_device(plan));
     }
 };
 

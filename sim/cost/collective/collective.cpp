@@ -287,12 +287,13 @@ core::Seconds CommunicationCost::collective(CollectiveKind kind, schedule::Group
                measured ? *measured : time_of(choose(first_like(participants), bytes), bytes).total();
 }
 
-core::Seconds CommunicationCost::host_copy(core::Bytes bytes, bool loads) {
-    std::optional<LinearCost>& cost = host_copies_[loads ? 1 : 0];
+core::Seconds CommunicationCost::host_copy(core::Bytes bytes, bool loads, schedule::Offload where) {
+    const bool is_on_disk = where == schedule::Offload::disk;
+    std::optional<LinearCost>& cost = host_copies_[is_on_disk][loads];
     if (!cost) {
         cost.emplace();
         const int ranks = plan_.layout.ranks();
-        if (plan_.offload == schedule::Offload::disk) {
+        if (is_on_disk) {
             cost->seconds_per_byte =
                 cluster::most_ranks_of_a_node(cluster_, ranks) / plan_.offload_bandwidth.value;
         } else if (!has_nccl(cluster_.instance.device)) {

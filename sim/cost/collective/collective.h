@@ -61,7 +61,7 @@ public:
     core::Seconds assembly(int at, core::Bytes bytes, schedule::PayloadKind payload);
 
     // Out to the memory of each rank's host or to disk, or back, all ranks at the same time.
-    core::Seconds host_copy(core::Bytes bytes, bool loads);
+    core::Seconds host_copy(core::Bytes bytes, bool loads, schedule::Offload where);
 
     // The candidate chosen, for reports and for the clock: which links it keeps busy and for how long.
     // Lives as long as this object.
@@ -139,7 +139,7 @@ private:
     std::map<Participants, Candidates> candidates_;
     std::map<std::pair<Participants, const Candidate*>, Candidate> moved_;  // to other nodes, or to all
     std::map<std::pair<Participants, double>, core::Seconds> prices_;       // by bytes
-    std::optional<LinearCost> host_copies_[2];                              // out, back
+    std::optional<LinearCost> host_copies_[2][2];  // to the host or to disk, out or back
     std::map<std::pair<int, int>, Transfer> transfers_, own_transfers_;
     std::map<std::pair<Participants, int>, std::vector<Candidate>>
         own_candidates_;  // by lowest rank of the group

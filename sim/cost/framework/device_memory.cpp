@@ -215,7 +215,7 @@ private:
         const double bytes = is_bf16      ? framework_.bf16_update_bytes
                              : is_sharded ? framework_.sharded_update_bytes
                                           : framework_.update_bytes;
-        if (plan_.precision.has_master_parameters)
+        if (plan_.precision.has_master_parameters && !plan_.updates_on_hosts())
             add(MemoryKind::optimizer,
                 core::Bytes(elements_ / (plan_.shards(Sharding::optimizer) ? pieces : 1) * bytes), update);
     }

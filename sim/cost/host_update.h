@@ -1,0 +1,30 @@
+// What an optimizer on the host takes (Plan::optimizer_offload): its processors stream the state of all ranks
+// of a node through the node's memory.
+#pragma once
+
+#include <cstdint>
+
+#include "cluster/topology.h"
+#include "core/units.h"
+#include "schedule/plan/plan.h"
+#include "sim/cost/constants.h"
+
+namespace sim {
+
+class HostUpdate {
+public:
+    // Zero: the plan updates on its devices, or its devices are processors, which are their own hosts.
+    HostUpdate() = default;
+    HostUpdate(const schedule::Plan& plan, const cluster::Cluster& cluster, const CostConstants& constants);
+
+    bool is_there() const { return seconds_per_element_ > 0; }
+    core::Seconds of(double elements) const { return core::Seconds(seconds_per_element_ * elements); }
+
+private:
+    double seconds_per_element_ = 0;  // of one rank's, while all ranks of its node update
+};
+
+// Does the plan need the rate of a host's memory that its instance does not state?
+bool lacks_host_bandwidth(const schedule::Plan& plan, const cluster::Cluster& cluster);
+
+}  // namespace sim
