@@ -44,11 +44,11 @@ void refuse_modules(Expression& e, const TransformerShape& shape) {
     using schedule::RecomputeModule;
     e.refuse_recompute_modules_but(
         {RecomputeModule::core_attn, RecomputeModule::layernorm, RecomputeModule::mla_up_proj,
-         RecomputeModule::mlp, RecomputeModule::moe},
+         RecomputeModule::mlp, RecomputeModule::moe, RecomputeModule::shared_experts},
         "activations run again in experts alone (moe_act), without their products");
-    const schedule::RecomputeModules no_norms = {RecomputeModule::core_attn, RecomputeModule::activation,
-                                                 RecomputeModule::mla_up_proj, RecomputeModule::mlp,
-                                                 RecomputeModule::moe};
+    const schedule::RecomputeModules no_norms = {
+        RecomputeModule::core_attn, RecomputeModule::activation, RecomputeModule::mla_up_proj,
+        RecomputeModule::mlp,       RecomputeModule::moe,        RecomputeModule::shared_experts};
     if (!shape.is_latent() || shape.experts == 0)
         e.refuse_recompute_modules_but(
             no_norms,

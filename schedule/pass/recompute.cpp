@@ -61,6 +61,8 @@ public:
             if (plan_.runs_again(RecomputeModule::mla_up_proj)) add_projections_of(i);
         for (std::int32_t i = unit_.begin; i < unit_.end; ++i) add_layer_of(i);
         for (std::int32_t i = unit_.begin; i < unit_.end; ++i)
+            if (plan_.runs_again(RecomputeModule::shared_experts)) add_shared_experts(i);
+        for (std::int32_t i = unit_.begin; i < unit_.end; ++i)
             if (is_chosen(i)) add({i, i + 1});
         std::sort(found_.begin(), found_.end(),
                   [](const Rerun& a, const Rerun& b) { return a.operators.begin < b.operators.begin; });
@@ -139,6 +141,34 @@ private:
         if (!runs_again || end == begin) return;
         const bool has_norm = !has_router || plan_.runs_again(RecomputeModule::layernorm);
         add({has_norm && is_norm_of({begin, end}) ? begin - 1 : begin, end});
+    }
+    // Of a mixture whose results are added to those of an expert of all tokens: what lies between is that
+    // expert.
+    void add_shared_experts(std::int32_t sum) {
+        if (op(sum).kind != OperatorKind::add || op(sum).inputs.size() != 2) return;
+        const model::OperatorRange shared{index_of(op(sum).inputs[0]) + 1, sum};
+        if (shared.size() <= 0 || shared.begin <= unit_.begin || index_of(op(sum).inputs[1]) + 1 != sum)
+            return;
+        bool follows_mixture = false, has_activation = false;
+        for (std::int32_t i = shared.begin; i-- > unit_.begin && !follows_mixture;) {
+            follows_mixture = op(i).kind == OperatorKind::combine;
+            if (!follows_mixture && !passes_on(i)) return;
+        }
+        for (std::int32_t i = shared.begin; i < shared.end; ++i) {
+            has_activation = has_activation || is_activation(op(i).kind);
+            if (reads_gathered_tokens(i, shared.begin)) return;
+        }
+        if (follows_mixture && has_activation) add(shared);
+    }
+    // ... of before `begin`: they are gathered anew by the backward that reads them, and not kept.
+    bool reads_gathered_tokens(std::int32_t i, std::int32_t begin) const {
+        if (!plan_.has_sequence_parallelism()) return false;
+        for (model::TensorId input : op(i).inputs) {
+            while (index_of(input) < begin && model::is_view(producer(input).kind))
+                input = producer(input).inputs[0];
+            if (index_of(input) < begin && producer(input).kind == OperatorKind::parallel_enter) return true;
+        }
+        return false;
     }
     // Is the operator before these a norm of what they alone read?
     bool is_norm_of(model::OperatorRange operators) const {

@@ -32,6 +32,7 @@ std::string_view name_of(RecomputeModule module) {
         case RecomputeModule::mla_up_proj: return "mla_up_proj";
         case RecomputeModule::mlp: return "mlp";
         case RecomputeModule::moe: return "moe";
+        case RecomputeModule::shared_experts: return "shared_experts";
     }
     return "";
 }

@@ -29,8 +29,17 @@ enum class Recompute { none, selective, full };
 // `activation`): the cores of attention; the norms that layers begin with; the functions between the products
 // of feed-forward layers; the projections up from latent queries, keys and values (arXiv 2412.19437, section
 // 3.2.3); whole dense feed-forward layers, each with its norm; whole mixtures, an expert of all tokens and
-// exchanges of routed ones included. What they make is not kept, but for the output of attention.
-enum class RecomputeModule : std::uint8_t { core_attn, layernorm, activation, mla_up_proj, mlp, moe };
+// exchanges of routed ones included; the experts of all tokens alone. What they make is not kept, but for the
+// output of attention.
+enum class RecomputeModule : std::uint8_t {
+    core_attn,
+    layernorm,
+    activation,
+    mla_up_proj,
+    mlp,
+    moe,
+    shared_experts
+};
 class RecomputeModules {
 public:
     constexpr RecomputeModules(std::initializer_list<RecomputeModule> modules) {
@@ -63,8 +72,9 @@ enum class OptimizerKind { sgd, adam, adamw, lamb };
 std::string_view name_of(Sharding sharding);
 std::string_view name_of(Recompute recompute);
 inline constexpr RecomputeModule all_recompute_modules[] = {
-    RecomputeModule::core_attn,   RecomputeModule::layernorm, RecomputeModule::activation,
-    RecomputeModule::mla_up_proj, RecomputeModule::mlp,       RecomputeModule::moe};
+    RecomputeModule::core_attn,     RecomputeModule::layernorm, RecomputeModule::activation,
+    RecomputeModule::mla_up_proj,   RecomputeModule::mlp,       RecomputeModule::moe,
+    RecomputeModule::shared_experts};
 std::string_view name_of(RecomputeModule module);
 std::vector<std::string> names_of(RecomputeModules modules);
 std::string_view name_of(Offload offload);

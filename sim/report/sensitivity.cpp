@@ -67,6 +67,12 @@ std::vector<Figure> figures_of(const cluster::InstanceType& instance, const sche
                            i.device.host_dispatch = i.device.host_dispatch * f;
                            return i.device.host_dispatch.value > 0;
                        }});
+    if (plan.updates_on_hosts())
+        figures.push_back(
+            {"instance.host_memory_bandwidth", "rate of a host's memory", [](InstanceType& i, double f) {
+                 i.host_memory_bandwidth = i.host_memory_bandwidth * f;
+                 return i.host_memory_bandwidth.value > 0;
+             }});
     const std::pair<LinkKind, const char*> kinds[] = {{LinkKind::nvlink, "nvlink"},
                                                       {LinkKind::pcie, "pcie"},
                                                       {LinkKind::host_interconnect, "host_interconnect"}};

@@ -146,7 +146,9 @@ TEST_CASE("parts of layers that run again beside other axes train as the referen
                                    schedule::RecomputeModule::activation},
         schedule::RecomputeModules{schedule::RecomputeModule::mlp, schedule::RecomputeModule::moe},
         schedule::RecomputeModules{schedule::RecomputeModule::layernorm, schedule::RecomputeModule::mlp,
-                                   schedule::RecomputeModule::moe});
+                                   schedule::RecomputeModule::moe},
+        schedule::RecomputeModules{schedule::RecomputeModule::shared_experts,
+                                   schedule::RecomputeModule::activation});
     SECTION("a split backward") {
         plan.layout.pipeline = 2;
         plan.schedule = GENERATE(as<std::string>{}, "1f1b", "zb-h1");
@@ -168,6 +170,7 @@ TEST_CASE("parts of layers that run again beside other axes train as the referen
     INFO(core::to_toml(schedule::to_value(plan)));
     tiny::check_equal(tiny::compare(
         plan, tiny::mixtral(4, "experts_per_token = 2\nauxiliary_loss = 0.3\ncapacity_factor = 1.0")));
+    tiny::check_equal(tiny::compare(plan, tiny::mixtral(4, "experts_per_token = 2\nshared_expert_ffn = 8")));
     if (plan.layout.expert_ranks() > 1) return;
     tiny::check_equal(tiny::compare(plan, tiny::gpt(4, "dropout = 0.1")));
     tiny::check_equal(tiny::compare(plan, tiny::llama(4)));

@@ -154,7 +154,7 @@ TEST_CASE("every argument of Megatron-LM is honoured, harmless or refused") {
           "moe-layer-freq [0]*3+[1]*58 --num-experts 4", "moe-layer-freq (((([1] --num-experts 4",
           "moe-layer-freq [1]*99999999999 --num-experts 4", "window-size x", "use-precision-aware-optimizer",
           "expert-tensor-parallel-size 2", "cp-comm-type a2a+p2p",
-          "recompute-granularity selective --recompute-modules shared_experts",
+          "recompute-granularity selective --recompute-modules gdn_norm_out",
           "recompute-granularity selective --recompute-modules core_attn moe_act",
           "recompute-method odd --recompute-granularity full",
           "recompute-num-layers 2 --recompute-granularity full", "softmax-type odd", "attention-backend odd",

@@ -279,9 +279,12 @@ TEST_CASE("recomputing more is never faster, and holds no more memory, without o
                 if (gathers_parameters(changed))
                     CHECK(step_of(*less) <= step_of(changed) * (1 + largest_anomaly));
                 else check_no_longer(*less, changed);
-                // A unit that runs again keeps its input beside what its backward reads; whole gradients and
-                // gathered parameters are held for as long as they travel.
-                const double more = changed.plan.shards(schedule::Sharding::gradients) ? 0.005 : 0.002;
+                // A unit that runs again keeps its input beside what its backward reads; attention that does
+                // works on its tensors beside those of its backward (0.7 % of a rank of T5); whole gradients
+                // and gathered parameters are held for as long as they travel.
+                const double more = recompute == Recompute::selective                    ? 0.01
+                                    : changed.plan.shards(schedule::Sharding::gradients) ? 0.005
+                                                                                         : 0.002;
                 CHECK(evaluation->peak_memory.value <= try_evaluate(*less)->peak_memory.value * (1 + more));
             }
             less = changed;

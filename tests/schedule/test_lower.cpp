@@ -467,6 +467,29 @@ TEST_CASE("what runs again of a layer is not kept, nor anything else less") {
     CHECK(whole - saved(mixtral, plain, {RecomputeModule::moe, RecomputeModule::layernorm}) ==
           Approx(mixture + 2 * norm));
 
+    // An expert of all tokens beside a mixture: gate and up, and their product.
+    const double shared_ffn = 20480;
+    const model::ModelGraph shared = graph_of([&] {
+        core::Value table = core::Value::table();
+        table["family"] = "mixtral";
+        for (const auto& [key, value] : {std::pair<const char*, std::int64_t>{"hidden", 3584},
+                                         {"ffn", 2560},
+                                         {"layers", 2},
+                                         {"heads", 28},
+                                         {"kv_heads", 4},
+                                         {"vocabulary", 1024},
+                                         {"sequence_length", 512},
+                                         {"max_positions", 512},
+                                         {"experts", 8},
+                                         {"experts_per_token", 2},
+                                         {"shared_expert_ffn", int(shared_ffn)}})
+            table[key] = value;
+        return table;
+    }());
+    CHECK(saved(shared, plain, {RecomputeModule::mlp}) -
+              saved(shared, plain, {RecomputeModule::shared_experts}) ==
+          Approx(3.0 * 512 * bf16 * 3 * shared_ffn));
+
     // DeepSeek-V3 (arXiv 2412.19437, section 4.2): 128 heads of queries and keys of 192 and values of 128.
     // The latents that they are made of are kept anyhow, but for the 64 of the keys that all heads share.
     const model::ModelGraph deepseek = load_graph("deepseek-v3");
