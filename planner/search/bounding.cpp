@@ -38,6 +38,12 @@ int cheapest_begin(const std::map<int, int>& settled) {
 
 }  // namespace
 
+// With optimizers there. Offloaded activations would only add to it.
+bool Search::exceeds_hosts(const Entry& entry) const {
+    const core::Bytes available = targets_[entry.target].cluster.instance.host_memory;
+    return available.value > 0 && entry.memory.on_hosts > available;
+}
+
 void Search::bound(Entry& entry, GuardedBounds& guarded) const {
     Bounds& bounds = guarded.bounds;
     const cluster::DeviceSpec& device = targets_[entry.target].cluster.instance.device;
@@ -56,12 +62,11 @@ void Search::bound(Entry& entry, GuardedBounds& guarded) const {
     }
     entry.memory = *memory;
     if (memory->state + device.context_memory > device.memory) entry.rejection = Rejection::state;
+    else if (exceeds_hosts(entry)) entry.rejection = Rejection::host_memory;
     else if (memory->peak > device.memory) entry.rejection = Rejection::activations;
-    if (memory->on_hosts > targets_[entry.target].cluster.instance.host_memory &&
-        targets_[entry.target].cluster.instance.host_memory.value > 0)
-        entry.rejection = Rejection::host_memory;
     if (entry.rejection && entry.is_beside_space()) entry.fewest_layers = fewest_layers(entry);
-    if (entry.rejection == Rejection::state || (entry.rejection && entry.stands_for <= 1)) return;
+    const bool may_be_helped = entry.rejection == Rejection::activations && entry.stands_for > 1;
+    if (entry.rejection && !may_be_helped) return;
     {
         const std::lock_guard lock(guarded.guard);
         entry.time_bound = std::max(entry.time_bound, bounds.time(entry.plan));

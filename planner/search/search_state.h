@@ -254,6 +254,7 @@ private:
         Bounds bounds;
     };
     // Parts of bound_families and search_waves.
+    bool exceeds_hosts(const Entry& entry) const;
     void bound(Entry& entry, GuardedBounds& guarded) const;
     std::optional<double> least_bound() const;
     std::vector<std::size_t> next_families() const;
