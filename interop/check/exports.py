@@ -148,6 +148,12 @@ def recompute_modules(config):
     return config.recompute_modules or ["core_attn"] if config.recompute_granularity == "selective" else []
 
 
+def divides_optimizer(is_distributed, facts):
+    """ZeRO-1? An optimizer on the host is a distributed one there, also of one rank."""
+    is_alone = facts["optimizer_on_host"] and facts["data"] * facts["context"] == 1
+    return 1 if is_distributed and not is_alone else 0
+
+
 def megatron_arguments(words):
     """What Megatron-LM's own parser and checks make of them, by the environment's ranks."""
     import torch
@@ -174,7 +180,7 @@ def check_megatron(document, facts, folder):
             "virtual_stages": args.virtual_pipeline_model_parallel_size or 1,
             "sequence_parallel": args.sequence_parallel, "micro_batch": args.micro_batch_size,
             "global_batch": args.global_batch_size, "sequence_length": args.seq_length,
-            "zero_stage": 1 if args.use_distributed_optimizer else 0,
+            "zero_stage": divides_optimizer(args.use_distributed_optimizer, facts),
             "recompute_full": args.recompute_granularity == "full", "gradient_clipping": args.clip_grad,
             "recompute_layers": args.recompute_num_layers if args.recompute_method == "block" else 0,
             "recompute_modules": recompute_modules(args),
@@ -246,7 +252,7 @@ def check_megatron_bridge(document, facts, folder):
             "data": config.data_parallel_size, "virtual_stages": m.virtual_pipeline_model_parallel_size or 1,
             "sequence_parallel": m.sequence_parallel, "micro_batch": config.train.micro_batch_size,
             "global_batch": config.train.global_batch_size, "sequence_length": m.seq_length,
-            "zero_stage": 1 if config.optimizer.use_distributed_optimizer else 0,
+            "zero_stage": divides_optimizer(config.optimizer.use_distributed_optimizer, facts),
             "recompute_full": m.recompute_granularity == "full",
             "recompute_layers": m.recompute_num_layers if m.recompute_method == "block" else 0,
             "recompute_modules": recompute_modules(m),

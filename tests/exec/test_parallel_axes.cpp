@@ -515,7 +515,10 @@ TEST_CASE("an optimizer on the host trains as one on the device, whose memory la
     double updated = 0;
     for (const schedule::ParameterBucket& bucket : program.classes[0].buckets)
         updated += static_cast<double>(bucket.padded_elements / bucket.pieces);
-    CHECK(on_device.run.memory.peak[0].value - on_host.run.memory.peak[0].value == each * updated);
+    // When a message arrives is not the same in every run.
+    const double message = plan.layout.pipeline > 1 ? plan.micro_batch * 8 * 16 * 4 : 0;
+    const double less = on_device.run.memory.peak[0].value - on_host.run.memory.peak[0].value;
+    CHECK(std::abs(less - each * updated) <= message);
 }
 
 TEST_CASE("activations that left are back before the first half of a split backward") {
