@@ -125,10 +125,6 @@ PythonCall precision(const schedule::Precision& p) {
     return call;
 }
 
-bool uses_distributed_optimizer(const schedule::Plan& plan) {
-    return plan.shards(schedule::Sharding::optimizer) || plan.updates_on_hosts();
-}
-
 PythonCall optimizer(const schedule::Plan& plan) {
     const schedule::Optimizer& o = plan.optimizer;
     PythonCall call("OptimizerConfig");

@@ -150,7 +150,7 @@ private:
             flag("--use-precision-aware-optimizer");
             flag("--overlap-cpu-optimizer-d2h-h2d");
         }
-        if (!plan_.shards(schedule::Sharding::optimizer) && !plan_.updates_on_hosts()) return;
+        if (!uses_distributed_optimizer(plan_)) return;
         flag("--use-distributed-optimizer");
         if (degree != plan_.layout.data)
             flag("--num-distributed-optimizer-instances", plan_.layout.data / degree);

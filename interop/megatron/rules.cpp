@@ -94,6 +94,10 @@ const char* context_words_of_megatron(schedule::ContextCommunication communicati
 
 }  // namespace
 
+bool uses_distributed_optimizer(const schedule::Plan& plan) {
+    return plan.shards(schedule::Sharding::optimizer) || plan.updates_on_hosts();
+}
+
 std::vector<MegatronField> megatron_parallelism(const schedule::Plan& plan) {
     std::vector<MegatronField> fields = {{"tensor_model_parallel_size", plan.layout.tensor},
                                          {"pipeline_model_parallel_size", plan.layout.pipeline}};

@@ -29,6 +29,8 @@ struct MegatronProperty {
     std::string argument, field, source;  // the value of the field as Python has it
 };
 std::vector<MegatronProperty> megatron_properties(const TransformerShape& shape);
+// Its optimizer on the host is one, also of one replica.
+bool uses_distributed_optimizer(const schedule::Plan& plan);
 // The method and number of layers of full recomputation: every layer by itself, or of each stage the first.
 std::pair<const char*, int> megatron_full_recomputation(const schedule::Plan& plan);
 
