@@ -68,9 +68,8 @@ bool solve_on_hosts(Answer& answer) {
     Request on_hosts = request;
     on_hosts.optimizer_place = OptimizerPlace::hosts;
     std::vector<planner::Target> all = targets_again(on_hosts, graph, targets);
-    std::erase_if(all, [](const planner::Target& target) {
-        return sim::lacks_host_bandwidth(target.base, target.cluster);
-    });
+    std::erase_if(all,
+                  [](const planner::Target& target) { return sim::lacks_host_bandwidth(target.cluster); });
     if (all.empty()) return false;
     core::Diagnostics diagnostics;
     planner::SearchResult result = planner::search_plans(graph, all, request.search, diagnostics);

@@ -21,7 +21,7 @@
 #include "jobs/job.h"
 #include "model/load.h"
 #include "schedule/plan/plan_file.h"
-#include "sim/cost/compute.h"
+#include "sim/cost/host_update.h"
 
 namespace api {
 
@@ -114,7 +114,7 @@ void read_optimizer_offload(Request& request, Options& options) {
     if (request.optimizer_place != OptimizerPlace::hosts && request.optimizer_place != OptimizerPlace::either)
         return;
     for (const cluster::Cluster& kind : request.targets)
-        if (kind.instance.host_memory_bandwidth.value <= 0 && kind.instance.device.has_concurrent_streams)
+        if (sim::lacks_host_bandwidth(kind))
             options.error("--optimizer-offload",
                           fmt::format("{} states no host_memory_bandwidth", kind.instance.name),
                           "give [cluster] host_memory_bandwidth in its file, or choose another target");

@@ -16,6 +16,7 @@
 #include "schedule/pass/recompute.h"
 #include "schedule/program/pieces.h"
 #include "sim/cost/framework/framework_lookup.h"
+#include "sim/cost/host_update.h"
 #include "sim/cost/kernel/attention.h"
 #include "sim/cost/kernel/convolution.h"
 #include "sim/cost/kernel/fp8_casts.h"
@@ -617,14 +618,8 @@ ComputePrice ComputeCost::update_norm(std::int64_t elements) const {
 }
 
 ComputePrice ComputeCost::optimizer_step(std::int64_t elements, std::int64_t tensors) const {
-    const schedule::Precision& precision = plan_->precision;
-    const double parameter = core::size_of(precision.parameters).value;
-    // Read the gradient; read and write the state and the fp32 values; with master weights also write the
-    // copy that forward reads. LAMB reads values and update once more for its two norms (arXiv 1904.00962,
-    // algorithm 2).
-    double bytes = core::size_of(precision.gradients).value +
-                   2 * schedule::state_bytes_per_parameter(plan_->optimizer).value;
-    bytes += precision.has_master_parameters ? 2 * fp32_bytes + parameter : 2 * parameter;
+    // LAMB reads values and update once more for its two norms (arXiv 1904.00962, algorithm 2).
+    double bytes = update_bytes_per_parameter(*plan_);
     if (plan_->optimizer.kind == schedule::OptimizerKind::lamb) bytes += 2 * fp32_bytes;
     bytes -= bytes_before_norms().value;
     bytes += traits_.step_bytes;
@@ -636,7 +631,7 @@ ComputePrice ComputeCost::optimizer_step(std::int64_t elements, std::int64_t ten
     // (torch/csrc/distributed/c10d/reducer.cpp).
     const bool copies = traits_.copies_into_buckets && plan_->layout.data > 1 &&
                         !plan_->shards(schedule::Sharding::optimizer);
-    if (copies) bytes += 4 * core::size_of(precision.gradients).value;
+    if (copies) bytes += 4 * core::size_of(plan_->precision.gradients).value;
     ComputePrice price;
     price.device = device_->kernel_launch +
                    streaming_time(core::Bytes(bytes * static_cast<double>(elements)), *device_, constants_);

@@ -24,7 +24,11 @@ private:
     double seconds_per_element_ = 0;  // of one rank's, while all ranks of its node update
 };
 
-// Does the plan need the rate of a host's memory that its instance does not state?
-bool lacks_host_bandwidth(const schedule::Plan& plan, const cluster::Cluster& cluster);
+// Is there a host apart from the devices, the rate of whose memory the instance does not state?
+bool lacks_host_bandwidth(const cluster::Cluster& cluster);
+
+// What an update streams, wherever it is: the gradient is read, state and values are read and written; with
+// fp32 values also the copy that forward reads is written.
+double update_bytes_per_parameter(const schedule::Plan& plan);
 
 }  // namespace sim

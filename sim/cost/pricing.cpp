@@ -266,7 +266,7 @@ std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const
                                            const CostConstants& constants, KnownCandidates* known,
                                            const std::vector<std::int32_t>* first_like) {
     core::require(schedule::is_laid_out(graph, plan), "the graph is the plan's (planned_graph.h)");
-    if (lacks_host_bandwidth(plan, cluster)) {
+    if (plan.updates_on_hosts() && lacks_host_bandwidth(cluster)) {
         diagnostics.error(
             {}, "plan.optimizer_offload",
             cluster.instance.name +
