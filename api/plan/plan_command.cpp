@@ -75,9 +75,9 @@ bool solve_on_hosts(Answer& answer) {
     planner::SearchResult result = planner::search_plans(graph, all, request.search, diagnostics);
     if (result.plans.empty()) return false;
     targets = std::move(all);
-    request.optimizer_place = OptimizerPlace::hosts;
+    request.optimizer_place = OptimizerPlace::either;  // of questions beside this one
     request.assumptions.emplace_back(
-        "no plan fits with the optimizer on the devices: it is on the hosts (--optimizer-offload)");
+        "no plan was found with the optimizer on the devices: it is on the hosts (--optimizer-offload)");
     answer.result = std::move(result);
     answer.diagnostics = std::move(diagnostics);
     return true;
@@ -90,9 +90,7 @@ Answer solve(Question question) {
     request.search.keep = std::max(request.rows, planner::SearchRequest().keep);
     answer.result = planner::search_plans(graph, targets, request.search, answer.diagnostics);
     planner::SearchResult& result = answer.result;
-    if (result.plans.empty()) {
-        if (request.search.is_stopped && request.search.is_stopped()) return answer;
-    }
+    if (result.plans.empty() && request.search.is_stopped && request.search.is_stopped()) return answer;
     if (result.plans.empty() && !solve_on_hosts(answer)) {
         answer.diagnostics = why_no_plan(request, graph, targets, result, answer.diagnostics);
         return answer;

@@ -148,6 +148,17 @@ def test_nothing_fits_is_an_error_of_its_own():
     assert caught.value.diagnostics and not isinstance(caught.value, smsim.InputError)
 
 
+def test_what_limits_cost_is_counted_from_the_best_without_them_wherever_its_optimizer_is():
+    question = dict(model="gpt2-xl", target="p3.8xlarge", nodes=1, global_batch=16, seq_len=512, top=1)
+    free = smsim.plan(**question)
+    # Whole state on each of four 16 GB devices: only with the optimizer on the hosts.
+    kept = smsim.plan(**question, dp=4, sharding="none")
+    assert free.best.optimizer_offload == "none" and kept.best.optimizer_offload == "host"
+    without = kept.limits["without"]
+    assert without["step_time_s"] == pytest.approx(free.best.step_time_s)
+    assert kept.limits["cost_pct"] == pytest.approx(100 * (kept.best.step_time_s / free.best.step_time_s - 1))
+
+
 def test_wrong_options_are_named_as_the_keywords():
     with pytest.raises(smsim.InputError) as caught:
         smsim.plan("gpt2", "p3.16xlarge", max_nodes=0, objective="sped")
