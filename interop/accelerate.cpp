@@ -41,7 +41,7 @@ void add_sharding(Expression& e, core::Value& document) {
     fsdp["fsdp_auto_wrap_policy"] = "TRANSFORMER_BASED_WRAP";
     fsdp["fsdp_reshard_after_forward"] = plan.sharding == schedule::Sharding::parameters;
     fsdp["fsdp_activation_checkpointing"] = plan.recompute == schedule::Recompute::full;
-    fsdp["fsdp_offload_params"] = false;
+    fsdp["fsdp_offload_params"] = plan.keeps_parameters_on_hosts();
     fsdp["fsdp_cpu_ram_efficient_loading"] = true;
     fsdp["fsdp_state_dict_type"] = "SHARDED_STATE_DICT";
     core::Value& axes = document["parallelism_config"];
@@ -65,7 +65,11 @@ std::optional<Export> write_accelerate(const ExportSource& source, const ExportO
     e.require_order({"PDT"});
     e.refuse_sequence_parallel("none of its keys turns it on");
     e.refuse_shared_heads("transformers' plans divide keys and values by whole heads");
-    e.refuse_offload();
+    e.refuse_activation_offload();
+    e.refuse_optimizer_offload_alone();
+    if (plan.keeps_parameters_on_hosts() && plan.effective_shard_degree() == 1)
+        e.refuse("parameter_offload", "host", "FSDP keeps them there, of several ranks",
+                 "set data_parallel to 2 or more");
     e.refuse_recompute(schedule::Recompute::selective, "it checkpoints whole layers");
     e.refuse_recompute_layers("it checkpoints every layer");
     if (plan.layout.expert_ranks() > 1)

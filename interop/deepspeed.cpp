@@ -109,13 +109,17 @@ private:
         if (plan_.optimizer.kind == schedule::OptimizerKind::sgd)
             e_.refuse("optimizer_offload", "host", "its optimizer there is DeepSpeedCPUAdam",
                       "use optimizer = \"adamw\", or set optimizer_offload = \"none\"");
-        zero["offload_optimizer"]["device"] = "cpu";
-        zero["offload_optimizer"]["pin_memory"] = true;
+        for (const char* state : {"offload_optimizer", "offload_param"}) {
+            if (state == std::string_view("offload_param") && !plan_.keeps_parameters_on_hosts()) continue;
+            zero[state]["device"] = "cpu";
+            zero[state]["pin_memory"] = true;
+        }
     }
 
     void sharding() {
         const int degree = plan_.effective_shard_degree();
-        const bool shards = degree > 1;
+        // ZeRO-3 fetches parameters from the host over one rank too.
+        const bool shards = degree > 1 || plan_.keeps_parameters_on_hosts();
         core::Value& zero = document_["zero_optimization"];
         zero["stage"] = shards ? static_cast<int>(plan_.sharding) : 0;
         optimizer_on_host(shards, zero);
@@ -171,7 +175,7 @@ private:
         e_.refuse_sequence_parallel("its tensor parallelism has no such mode");
         e_.refuse_shared_heads("its automatic tensor parallelism divides keys and values by whole heads");
         if (plan_.layout.tensor == 1) return;
-        if (plan_.shards(schedule::Sharding::parameters))
+        if (plan_.fetches_parameters())
             e_.refuse("tensor_parallel", std::to_string(plan_.layout.tensor),
                       "its tensor parallelism goes with ZeRO stages 0 to 2",
                       "set sharding below \"parameters\", or tensor_parallel = 1");

@@ -138,15 +138,21 @@ void read_zero(const core::Value& table, schedule::Plan& plan, core::Diagnostics
             zero.optional_integer("mics_shard_size", {.least = -1, .greatest = positive.greatest});
         degree && *degree > 0)
         plan.shard_degree = static_cast<int>(*degree);
-    for (const char* key : {"offload_optimizer", "offload_param"}) {
+    for (const auto& [key, place] : {std::pair("offload_optimizer", &schedule::Plan::optimizer_offload),
+                                     {"offload_param", &schedule::Plan::parameter_offload}}) {
         const core::Value* offload = zero.optional_table(key);
         const core::Value* device = offload ? offload->find("device") : nullptr;
-        const bool is_optimizer_on_host = key == std::string_view("offload_optimizer") && device &&
-                                          device->is_string() && device->string() == "cpu";
-        if (is_optimizer_on_host) plan.optimizer_offload = schedule::Offload::host;
-        else if (device && device->is_string() && device->string() != "none")
+        if (!device || !device->is_string() || device->string() == "none") continue;
+        if (device->string() == "cpu") plan.*place = schedule::Offload::host;
+        else
             zero.error(key, fmt::format("{} to {} has no counterpart in a plan", key, device->string()),
-                       "plans keep parameters on the device, and the optimizer there or on the \"cpu\"");
+                       "plans keep state on the device, or on the \"cpu\"");
+    }
+    if (plan.keeps_parameters_on_hosts() && plan.sharding != schedule::Sharding::parameters) {
+        plan.parameter_offload = schedule::Offload::none;  // of stage 3 alone
+    } else if (plan.keeps_parameters_on_hosts() && !plan.updates_on_hosts()) {
+        zero.error("offload_param", "offload_param without offload_optimizer has no counterpart in a plan",
+                   "set offload_optimizer to the \"cpu\" too, or remove offload_param");
     }
     if (const auto degree =
             zero.optional_integer("zero_hpz_partition_size", {.least = 0, .greatest = positive.greatest});

@@ -98,6 +98,7 @@ void Expression::refuse_whole_experts(const std::string& why) {
 void Expression::refuse_offload() {
     refuse_activation_offload();
     refuse_optimizer_offload();
+    refuse_parameter_offload();
 }
 
 void Expression::refuse_activation_offload() {
@@ -110,6 +111,19 @@ void Expression::refuse_optimizer_offload() {
     if (plan.updates_on_hosts())
         refuse("optimizer_offload", std::string(schedule::name_of(plan.optimizer_offload)),
                "its export here keeps the optimizer on the device", "set optimizer_offload = \"none\"");
+}
+
+void Expression::refuse_parameter_offload() {
+    if (plan.keeps_parameters_on_hosts())
+        refuse("parameter_offload", std::string(schedule::name_of(plan.parameter_offload)),
+               "its export here keeps parameters on the device", "set parameter_offload = \"none\"");
+}
+
+void Expression::refuse_optimizer_offload_alone() {
+    if (plan.updates_on_hosts() && !plan.keeps_parameters_on_hosts())
+        refuse("optimizer_offload", std::string(schedule::name_of(plan.optimizer_offload)),
+               "it keeps parameters and optimizer on the hosts, or neither",
+               "set parameter_offload = \"host\" too, or optimizer_offload = \"none\"");
 }
 
 core::SourceLocation Expression::place(std::string_view key) const {

@@ -51,9 +51,12 @@ public:
     void refuse_parts_of_data_axis();
     void refuse_whole_experts(const std::string& why);
     void refuse_expert_parallel();
-    void refuse_offload();  // of activations and of the optimizer
+    void refuse_offload();  // of activations and of state
     void refuse_activation_offload();
     void refuse_optimizer_offload();
+    void refuse_parameter_offload();
+    // Of targets that keep parameters and optimizer on the hosts, or neither (FSDP's CPUOffloadPolicy).
+    void refuse_optimizer_offload_alone();
     void warn(std::string_view key, const std::string& message, const std::string& hint = {});
     // Left to the training script: listed in one warning by finish().
     void leave_to_script(const std::string& item);

@@ -127,7 +127,7 @@ void mesh(Expression& e, core::Value& parallelism) {
     parallelism["data_parallel_shard_degree"] = mesh.dp_shard;
     parallelism["context_parallel_degree"] = mesh.cp;
     parallelism["tensor_parallel_degree"] = mesh.tp;
-    if (e.plan.effective_shard_degree() > 1)
+    if (e.plan.effective_shard_degree() > 1 || e.plan.keeps_parameters_on_hosts())
         parallelism["fsdp_reshard_after_forward"] =
             reshard_after_forward(e, e.plan.sharding, e.plan.layout.pipeline > 1);
 }
@@ -190,6 +190,7 @@ core::Value training_table(Expression& e) {
     training["steps"] = e.source.file.training.steps;
     // Its default is 1; a norm beyond all others clips nothing.
     training["max_norm"] = plan.optimizer.gradient_clipping > 0 ? plan.optimizer.gradient_clipping : 1e30;
+    if (plan.keeps_parameters_on_hosts()) training["enable_cpu_offload"] = true;
     training["disable_cuda_graphs"] = true;  // the prediction starts every kernel from the host
     precision(e, training);
     return training;
@@ -211,7 +212,8 @@ std::optional<Export> write_torchtitan(const ExportSource& source, const ExportO
                                        core::Diagnostics& diagnostics) {
     Expression e(source, "torchtitan", diagnostics);
     const schedule::Plan& plan = e.plan;
-    e.refuse_offload();
+    e.refuse_activation_offload();
+    e.refuse_optimizer_offload_alone();
     const TransformerShape shape = known_shape(e, diagnostics);
     const TorchtitanFamily& family = torchtitan_family(shape);
     const core::Value training = training_table(e), parallelism = parallelism_table(e, shape);

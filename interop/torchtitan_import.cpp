@@ -175,8 +175,17 @@ std::optional<schedule::PlanFile> read_torchtitan(const std::string& text, const
     read_precision(reader, plan);
     read_checkpointing(reader, plan);
     read_optimizer(document->find("optimizer"), plan.optimizer, diagnostics);
-    if (reader.boolean("cpu_offload", false))
-        reader.error("cpu_offload", "a plan keeps parameters on the device", "switch it off");
+    if (reader.boolean("cpu_offload", false)) {
+        plan.optimizer_offload = plan.parameter_offload = schedule::Offload::host;
+        // A rank by itself has its shard there too. Kept from forward to backward, it would be on the device.
+        if (plan.layout.data == 1) plan.sharding = schedule::Sharding::parameters;
+        if (plan.sharding != schedule::Sharding::parameters || plan.shard_degree > 0)
+            reader.error(
+                "cpu_offload",
+                "with parameters that stay gathered, or divided over some of the replicas, it has no "
+                "counterpart in a plan",
+                "set fsdp_reshard_after_forward to \"always\", and data_parallel_replicate_degree to 1");
+    }
     plan.framework = reader.boolean("compiled", false) ? "torchtitan-compiled" : "torchtitan";
     for (const char* key : {"torchtitan", "ranks", "degrees", "reshards_after_forward", "stages", "optimizer",
                             "model", "sequence_length"})

@@ -16,6 +16,7 @@
 #include "schedule/plan/memory.h"
 #include "sim/cost/collective/collective.h"
 #include "sim/cost/framework/device_memory.h"
+#include "sim/cost/host_memory.h"
 #include "sim/cost/host_update.h"
 
 namespace planner {
@@ -261,8 +262,10 @@ MemoryBound Bounds::memory_of(const schedule::Plan& plan, const schedule::Schedu
         if (bound.peak <= device.memory) bound.peak += activations(rank) * (1 + device.fragmentation);
         if (bound.peak > worst.peak) worst = bound;
     }
-    worst.on_hosts =
-        least_on_host * static_cast<double>(cluster::most_ranks_of_a_node(cluster_, plan.layout.ranks()));
+    if (plan.updates_on_hosts())
+        worst.on_hosts = least_on_host *
+                         (sim::state_bytes_on_host(plan) / schedule::optimizer_bytes_on_host(plan)) *
+                         static_cast<double>(cluster::most_ranks_of_a_node(cluster_, plan.layout.ranks()));
     return worst;
 }
 
@@ -509,6 +512,12 @@ core::Seconds Bounds::time_of_shards(const schedule::Plan& plan) {
 core::Seconds Bounds::time_of_any_partition(const schedule::Plan& plan) {
     if (!has_priced_times(cluster_)) return core::Seconds(0);
     core::Seconds bound = time_of_shards(plan);
+    if (plan.keeps_parameters_on_hosts()) {
+        const model::OperatorRange all{0, core::count_of(stages_.graph().operators)};
+        RankParameters mean;
+        mean.dense = stages_.parameter_count(plan, all).dense / plan.layout.pipeline;
+        bound = std::max(bound, time_of_state_copies(plan, {mean}));
+    }
     const schedule::PipelineSchedule* schedule = schedule::find_pipeline_schedule(plan.schedule);
     const int pipeline = plan.layout.pipeline;
     if (plan.virtual_stages == 1 && pipeline > 1 && schedule && unlike_places(plan) == 1) {
@@ -520,6 +529,23 @@ core::Seconds Bounds::time_of_any_partition(const schedule::Plan& plan) {
                 std::max(bound, model.passes * (share / (1 - std::pow(1 - share / micro_batches, pipeline))));
     }
     return bound * claimed_share;
+}
+
+// The copy stream of the rank that holds most: shards come before each pass forward and backward of their
+// unit, the first before anything else runs. Gradients go after each backward pass but for those that are
+// reduced once a step.
+core::Seconds Bounds::time_of_state_copies(const schedule::Plan& plan,
+                                           const std::vector<RankParameters>& parameters) {
+    double most = 0;
+    for (const RankParameters& held : parameters) most = std::max(most, held.dense);
+    // A tied parameter may be counted twice, and be fetched once.
+    const double tied = stages_.tied_elements(plan), own = std::max(0.0, most - tied) / plan.pieces(false);
+    sim::CommunicationCost& communication = communication_of(plan);
+    const core::Bytes stored = core::size_of(plan.precision.parameters),
+                      element = core::size_of(plan.precision.gradients);
+    core::Seconds of_pass = communication.state_copy(stored * own, true) * 2;
+    if (!plan.has_sequence_parallelism()) of_pass += communication.state_copy(element * own, false);
+    return of_pass * (double(plan.micro_batches) * plan.passes_per_micro_batch());
 }
 
 int Bounds::unlike_places(const schedule::Plan& plan) const {
@@ -693,8 +719,10 @@ core::Seconds Bounds::time(const schedule::Plan& plan, const schedule::Schedule&
     if (plan.offload != schedule::Offload::none)
         copies = copy_times(plan, order, stages_.activations(plan, order));
     const std::vector<model::OperatorRange>& ranges = *stages_.stages(plan);
-    core::Seconds bound =
-        time_of_passes(plan, order, ranges, stages, sends(plan, order), copies) + after_passes(plan, order);
+    core::Seconds bound = time_of_passes(plan, order, ranges, stages, sends(plan, order), copies);
+    if (plan.keeps_parameters_on_hosts())
+        bound = std::max(bound, time_of_state_copies(plan, stages_.rank_parameters(plan, order)));
+    bound += after_passes(plan, order);
     if (plan.layout.data > 1)
         bound =
             std::max(bound, data_parallel_time(plan, order, ranges, tied_reductions(plan, order, ranges)));
@@ -979,7 +1007,9 @@ core::Seconds Bounds::time_of_order(const schedule::Plan& plan,
     const std::vector<core::Seconds> no_copies(order->ranks);
     const core::Seconds after = after_passes(plan, *order, ranges, parameters);
     const Sends& sent = sends(plan, *order);
-    core::Seconds bound = time_of_passes(plan, *order, ranges, stages, sent, no_copies) + after;
+    core::Seconds bound = time_of_passes(plan, *order, ranges, stages, sent, no_copies);
+    if (plan.keeps_parameters_on_hosts()) bound = std::max(bound, time_of_state_copies(plan, parameters));
+    bound += after;
     const std::vector<core::Seconds> tied = tied_reductions(plan, *order, ranges);
     if (plan.layout.data > 1) bound = std::max(bound, data_parallel_time(plan, *order, ranges, tied));
     if (bound * claimed_share < limit)

@@ -251,6 +251,8 @@ private:
                        const Sends& sends, const std::vector<core::Seconds>& tied, core::Seconds after);
     core::Seconds time(const schedule::Plan& plan, const schedule::Schedule& order,
                        const PassesByStage& stages);
+    core::Seconds time_of_state_copies(const schedule::Plan& plan,
+                                       const std::vector<RankParameters>& parameters);
     core::Seconds after_passes(const schedule::Plan& plan, const schedule::Schedule& order);
     core::Seconds after_passes(const schedule::Plan& plan, const schedule::Schedule& order,
                                const std::vector<model::OperatorRange>& ranges,

@@ -80,7 +80,8 @@ std::string describe(const schedule::Plan& plan) {
         text += fmt::format(", activations to {} and back {} units ahead",
                             plan.offload == schedule::Offload::host ? "the host" : "disk",
                             plan.activation_loading_horizon);
-    if (plan.updates_on_hosts()) text += ", optimizer on the hosts";
+    if (plan.keeps_parameters_on_hosts()) text += ", parameters and optimizer on the hosts";
+    else if (plan.updates_on_hosts()) text += ", optimizer on the hosts";
     return text;
 }
 

@@ -32,6 +32,7 @@ std::vector<std::pair<std::string, std::string>> fixed_axes(const SearchAccount&
          "shorter ones that may be the best of all; none where the shortest needs more than 1.005 times the "
          "memory"},
         {"optimizer_offload", "of the base plan"},
+        {"parameter_offload", "of the base plan"},
         {"recompute_layers",
          account.recomputes_some
              ? "all or none; of a plan too large for memory with none, or for the hosts' to which it "

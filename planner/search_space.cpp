@@ -64,10 +64,12 @@ struct ShardingChoice {
     int degree;  // 0 = all replicas
 };
 
-std::vector<ShardingChoice> sharding_choices(const schedule::ParallelLayout& layout, int devices_per_node,
+std::vector<ShardingChoice> sharding_choices(const schedule::Plan& base,
+                                             const schedule::ParallelLayout& layout, int devices_per_node,
                                              bool keeps_gathered) {
     using schedule::Sharding;
     const int data = layout.data, tensor = layout.tensor;
+    if (base.keeps_parameters_on_hosts()) return {{Sharding::parameters, 0}};
     std::vector<ShardingChoice> choices{{Sharding::none, 0}};
     if (data == 1) return choices;
     // Replicas of one node: tensor groups are numbered first, so they are neighbours. Hybrid sharding keeps
@@ -290,6 +292,7 @@ void for_each_legal_plan(const model::ModelGraph& graph, const cluster::Cluster&
          request.layout ? std::vector{*request.layout}
                         : legal_layouts(graph, cluster.device_count(), request.global_batch)) {
         if (!request.limits.allows(layout)) continue;
+        if (layout.expert > 1 && request.base.keeps_parameters_on_hosts()) continue;  // schedule::check_plan
         if (layout.tensor > cluster.instance.devices && layout.tensor > least_key_heads) continue;
         const std::vector<PassChoice> passes =
             pass_choices(request, graph, layout, has_recomputable_attention);
@@ -324,7 +327,7 @@ void for_each_legal_plan(const model::ModelGraph& graph, const cluster::Cluster&
                     plan.virtual_stages = choice.virtual_stages;
                     if (!give_only_partition(runnable, request.base, plan)) continue;
                     for (ShardingChoice sharding :
-                         sharding_choices(layout, cluster.instance.devices, keeps_gathered)) {
+                         sharding_choices(request.base, layout, cluster.instance.devices, keeps_gathered)) {
                         plan.sharding = sharding.sharding;
                         plan.shard_degree = sharding.degree;
                         if (!request.limits.allows(plan) || (runnable.may_take && !runnable.may_take(plan)))

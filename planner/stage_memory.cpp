@@ -224,7 +224,7 @@ const std::vector<StageCollection::Bucket>& StageCollection::buckets(const sched
     const std::lock_guard lock(guard_);
     const auto [entry, is_new] = buckets_.try_emplace(
         {plan.layout.tensor, plan.layout.expert, plan.layout.expert_tensor(), plan.sequence_parallel,
-         plan.shards(schedule::Sharding::parameters), plan.gradient_bucket.value, like.begin, like.end});
+         plan.fetches_parameters(), plan.gradient_bucket.value, like.begin, like.end});
     if (!is_new) return entry->second;
     std::vector<schedule::StageInfo> stages;
     const auto add = [&](std::int32_t begin, std::int32_t end, int rank) {

@@ -59,6 +59,8 @@ core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const pl
     if (plan.offload != schedule::Offload::none)
         row["activation_loading_horizon"] = plan.activation_loading_horizon;
     if (plan.updates_on_hosts()) row["optimizer_offload"] = schedule::name_of(plan.optimizer_offload);
+    if (plan.keeps_parameters_on_hosts())
+        row["parameter_offload"] = schedule::name_of(plan.parameter_offload);
     if (evaluation.host_memory.value > 0) row["host_memory_gib"] = core::to_gibibytes(evaluation.host_memory);
     row["partition"] = plan.partition.first_units;
     row["step_time_s"] = evaluation.step_time.value;
@@ -156,7 +158,8 @@ std::string offload_text(const schedule::Plan& plan) {
             ? "-"
             : fmt::format("{}/{}", schedule::name_of(plan.offload), plan.activation_loading_horizon);
     if (!plan.updates_on_hosts()) return activations;
-    return plan.offload == schedule::Offload::none ? "optimizer" : activations + ", optimizer";
+    const char* const state = plan.keeps_parameters_on_hosts() ? "all state" : "optimizer";
+    return plan.offload == schedule::Offload::none ? state : activations + ", " + state;
 }
 
 // Axes that a plan of the list uses.

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int most_nodes_tried = 4096;  // where none are asked for
 
-// Bytes of parameters, gradients and optimizer state of the whole model, unsharded.
+// Bytes of parameters, gradients and optimizer state of the whole model that devices hold, unsharded.
 core::Bytes whole_state(const model::ModelGraph& graph, schedule::Plan plan) {
     plan.layout = {};
     plan.sharding = schedule::Sharding::none;
@@ -25,7 +25,9 @@ std::string shortfall_text(const model::ModelGraph& graph, const std::vector<pla
     const planner::Target& target =
         targets[result.shortfall ? result.shortfall->candidate : targets.size() - 1];
     const cluster::Cluster& cluster = target.cluster;
-    core::Bytes state = whole_state(graph, target.base);
+    schedule::Plan on_devices = target.base;
+    on_devices.optimizer_offload = on_devices.parameter_offload = schedule::Offload::none;
+    core::Bytes state = whole_state(graph, on_devices);
     core::Bytes all = cluster.instance.device.memory * static_cast<double>(cluster.device_count());
     std::string text = fmt::format(
         "{} needs {} for parameters, gradients and optimizer state; {} x {} has {} devices of {}, {} in all",

@@ -60,13 +60,12 @@ std::vector<OutputFile> files_of(const Answer& answer, const std::vector<std::st
     return files;
 }
 
-// Where devices hold no plan with its optimizer: the same search with optimizers on the hosts. Nothing where
-// that is not wanted, not run or does not fit either.
+// Where no plan is found: the same search with more of its state on the hosts. False where that is not
+// wanted, not run or does not fit either.
 bool solve_on_hosts(Answer& answer) {
     auto& [request, graph, targets] = answer.question;
-    if (request.optimizer_place != OptimizerPlace::devices_first) return false;
     Request on_hosts = request;
-    on_hosts.optimizer_place = OptimizerPlace::hosts;
+    on_hosts.state_places = request.places_instead;
     std::vector<planner::Target> all = targets_again(on_hosts, graph, targets);
     std::erase_if(all,
                   [](const planner::Target& target) { return sim::lacks_host_bandwidth(target.cluster); });
@@ -75,9 +74,15 @@ bool solve_on_hosts(Answer& answer) {
     planner::SearchResult result = planner::search_plans(graph, all, request.search, diagnostics);
     if (result.plans.empty()) return false;
     targets = std::move(all);
-    request.optimizer_place = OptimizerPlace::either;  // of questions beside this one
-    request.assumptions.emplace_back(
-        "no plan was found with the optimizer on the devices: it is on the hosts (--optimizer-offload)");
+    const bool were_on_devices = request.state_places.front() == StatePlace::devices,
+               are_all_there = result.plans.front().plan.keeps_parameters_on_hosts();
+    request.assumptions.push_back(fmt::format(
+        "no plan was found with {} on the devices: {}", were_on_devices ? "all state" : "parameters",
+        are_all_there ? "parameters and optimizer are on the hosts (--parameter-offload)"
+                      : "the optimizer is on the hosts (--optimizer-offload)"));
+    // Of questions beside this one.
+    request.state_places.insert(request.state_places.end(), request.places_instead.begin(),
+                                request.places_instead.end());
     answer.result = std::move(result);
     answer.diagnostics = std::move(diagnostics);
     return true;

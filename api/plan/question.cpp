@@ -21,7 +21,6 @@
 #include "jobs/job.h"
 #include "model/load.h"
 #include "schedule/plan/plan_file.h"
-#include "sim/cost/host_update.h"
 
 namespace api {
 
@@ -101,27 +100,8 @@ std::optional<double> read_tokens(Options& options) {
     return std::nullopt;
 }
 
-void read_optimizer_offload(Request& request, Options& options) {
-    const std::pair<const char*, OptimizerPlace> places[] = {{"auto", OptimizerPlace::devices_first},
-                                                             {"none", OptimizerPlace::devices},
-                                                             {"host", OptimizerPlace::hosts},
-                                                             {"either", OptimizerPlace::either}};
-    std::vector<std::string> names;
-    for (const auto& [name, place] : places) names.emplace_back(name);
-    const std::optional<std::string> chosen = options.choice("--optimizer-offload", names);
-    for (const auto& [name, place] : places)
-        if (chosen == name) request.optimizer_place = place;
-    if (request.optimizer_place != OptimizerPlace::hosts && request.optimizer_place != OptimizerPlace::either)
-        return;
-    for (const cluster::Cluster& kind : request.targets)
-        if (sim::lacks_host_bandwidth(kind))
-            options.error("--optimizer-offload",
-                          fmt::format("{} states no host_memory_bandwidth", kind.instance.name),
-                          "give [cluster] host_memory_bandwidth in its file, or choose another target");
-}
-
 void read_offload(Request& request, Options& options) {
-    read_optimizer_offload(request, options);
+    read_state_places(request, options);
     if (const std::optional<std::string> offload = options.choice("--offload", {"host", "none", "disk"}))
         request.search.offload = *offload == "host"   ? schedule::Offload::host
                                  : *offload == "disk" ? schedule::Offload::disk
@@ -333,14 +313,32 @@ std::optional<std::vector<planner::Target>> targets_of(Request& request, const m
 }  // namespace
 
 OptionNames plan_options() {
-    OptionNames names{
-        .with_value = {"--target",      "--nodes",         "--max-nodes", "--model",
-                       "--seq-len",     "--global-batch",  "--objective", "--tokens",
-                       "--deadline",    "--budget",        "--top",       "--threads",
-                       "--time-limit",  "--memory-margin", "--out",       "--certificate",
-                       "--html",        "--for",           "--offload",   "--offload-bandwidth",
-                       "--calibration", "--set",           "--csv",       "--optimizer-offload"},
-        .flags = {"--pareto", "--json", "--help"}};
+    OptionNames names{.with_value = {"--target",
+                                     "--nodes",
+                                     "--max-nodes",
+                                     "--model",
+                                     "--seq-len",
+                                     "--global-batch",
+                                     "--objective",
+                                     "--tokens",
+                                     "--deadline",
+                                     "--budget",
+                                     "--top",
+                                     "--threads",
+                                     "--time-limit",
+                                     "--memory-margin",
+                                     "--out",
+                                     "--certificate",
+                                     "--html",
+                                     "--for",
+                                     "--offload",
+                                     "--offload-bandwidth",
+                                     "--calibration",
+                                     "--set",
+                                     "--csv",
+                                     "--optimizer-offload",
+                                     "--parameter-offload"},
+                      .flags = {"--pareto", "--json", "--help"}};
     for (const std::vector<std::string>* more : {&limit_option_names(), &offer_option_names()})
         names.with_value.insert(names.with_value.end(), more->begin(), more->end());
     return names;

@@ -20,8 +20,9 @@ namespace api {
 
 inline constexpr const char* default_model = "llama-2-7b";
 
-// Where optimizers may be: on the devices, and where no plan fits so on the hosts; or as is asked for.
-enum class OptimizerPlace { devices_first, devices, hosts, either };
+// Where parameters, gradients and the optimizer's state are: all on the devices, the optimizer on the hosts
+// (ZeRO-Offload), or all there but for what a pass works on.
+enum class StatePlace { devices, optimizer_on_hosts, all_on_hosts };
 
 struct Request {
     std::vector<cluster::Cluster> targets;  // their numbers of nodes are decided later
@@ -33,7 +34,9 @@ struct Request {
     LimitOptions limits;
     std::optional<Runner> runner;            // what plans are for; nothing: plans of any kind
     core::BytesPerSecond offload_bandwidth;  // of a node's disks
-    OptimizerPlace optimizer_place = OptimizerPlace::devices_first;
+    // Places that are searched together; and those that are where no plan fits so.
+    std::vector<StatePlace> state_places = {StatePlace::devices};
+    std::vector<StatePlace> places_instead = {StatePlace::optimizer_on_hosts, StatePlace::all_on_hosts};
     double memory_margin = 0;  // share of every device's memory that targets lack
     std::optional<std::string> out_path, certificate_path, html_path, csv_path;
     std::vector<std::string> assumptions;
@@ -56,6 +59,8 @@ OptionNames plan_options();
 std::optional<Question> read_question(Options& options, const std::optional<Runner>& runner,
                                       core::Diagnostics& diagnostics, std::size_t questions = 1);
 
+// --optimizer-offload and --parameter-offload. The targets have been read.
+void read_state_places(Request& request, Options& options);
 // What is searched of so many nodes of a kind: for every precision that is asked for, and every way in which
 // the runner handles precision and overlap. Diagnostics: of devices without a price for the model.
 std::vector<planner::Target> targets_on(const Request& request, const model::ModelGraph& graph,

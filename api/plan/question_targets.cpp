@@ -3,11 +3,13 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/core.h>
+
 #include "api/plan/question.h"
 #include "core/diagnostics.h"
-#include "core/errors.h"
 #include "schedule/plan/plan_file.h"
 #include "sim/cost/compute.h"
+#include "sim/cost/host_update.h"
 
 namespace api {
 
@@ -26,26 +28,45 @@ schedule::Plan base_plan(const model::ModelGraph& graph, const cluster::DeviceSp
     return plan;
 }
 
+// "auto": where no plan fits with all else on the devices.
+void read_state_places(Request& request, Options& options) {
+    const std::vector<std::string> names = {"auto", "none", "host", "either"};
+    const std::string optimizer = options.choice("--optimizer-offload", names).value_or("auto"),
+                      parameters = options.choice("--parameter-offload", names).value_or("auto");
+    std::vector<StatePlace>&places = request.state_places, &instead = request.places_instead;
+    places.clear();
+    instead.clear();
+    if (optimizer != "host") places.push_back(StatePlace::devices);
+    if (optimizer == "host" || optimizer == "either") places.push_back(StatePlace::optimizer_on_hosts);
+    if (optimizer == "auto") instead.push_back(StatePlace::optimizer_on_hosts);
+    if (parameters == "either") places.push_back(StatePlace::all_on_hosts);
+    if (parameters == "auto" && optimizer != "none") instead.push_back(StatePlace::all_on_hosts);
+    if (parameters == "host") {
+        places = {StatePlace::all_on_hosts};
+        instead.clear();
+    }
+    if (optimizer == "none" && (parameters == "host" || parameters == "either"))
+        options.error(
+            "--parameter-offload",
+            fmt::format("--parameter-offload {} and --optimizer-offload none contradict each other: "
+                        "hosts that keep parameters update them",
+                        parameters),
+            "leave --optimizer-offload out");
+    if (places == std::vector{StatePlace::devices}) return;
+    for (const cluster::Cluster& kind : request.targets)
+        if (sim::lacks_host_bandwidth(kind))
+            options.error(
+                parameters == "auto" || parameters == "none" ? "--optimizer-offload" : "--parameter-offload",
+                fmt::format("{} states no host_memory_bandwidth", kind.instance.name),
+                "give [cluster] host_memory_bandwidth in its file, or choose another target");
+}
+
 planner::SearchRequest search_beside(const Request& request) {
     planner::SearchRequest search = request.search;
     search.progress = {};  // the caller's is of its own question
     search.searches_orders = false;
     return search;
 }
-
-namespace {
-
-std::vector<schedule::Offload> places_of(OptimizerPlace place) {
-    switch (place) {
-        case OptimizerPlace::devices_first:
-        case OptimizerPlace::devices: return {schedule::Offload::none};
-        case OptimizerPlace::hosts: return {schedule::Offload::host};
-        case OptimizerPlace::either: return {schedule::Offload::none, schedule::Offload::host};
-    }
-    throw core::InternalError("broken promise: every place has its plans");
-}
-
-}  // namespace
 
 std::vector<planner::Target> targets_on(const Request& request, const model::ModelGraph& graph,
                                         const cluster::Cluster& kind, int nodes,
@@ -54,11 +75,15 @@ std::vector<planner::Target> targets_on(const Request& request, const model::Mod
     cluster.nodes = nodes;
     const std::vector<core::DataType>& precisions = request.limits.precisions;
     std::vector<planner::Target> targets;
-    for (const schedule::Offload place : places_of(request.optimizer_place)) {
+    for (const StatePlace place : request.state_places) {
         const auto base_with = [&](std::optional<core::DataType> precision) {
             schedule::Plan base = base_plan(graph, kind.instance.device, precision, diagnostics);
             base.offload_bandwidth = request.offload_bandwidth;
-            base.optimizer_offload = place;
+            if (place != StatePlace::devices) base.optimizer_offload = schedule::Offload::host;
+            if (place == StatePlace::all_on_hosts) {
+                base.parameter_offload = schedule::Offload::host;
+                base.sharding = schedule::Sharding::parameters;
+            }
             return base;
         };
         if (request.runner) {

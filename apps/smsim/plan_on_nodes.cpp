@@ -28,6 +28,7 @@ schedule::Plan base_of(const schedule::Plan& plan, const cluster::DeviceSpec& de
     base.overlaps_parameter_gathering = plan.overlaps_parameter_gathering;
     base.offload_bandwidth = plan.offload_bandwidth;
     base.optimizer_offload = plan.optimizer_offload;
+    base.parameter_offload = plan.parameter_offload;
     return base;
 }
 

@@ -20,6 +20,7 @@ CheckpointManifest convert_checkpoint(const Checkpoint& from, const schedule::Pr
     schedule::Plan plan = program.plan;
     plan.precision = {core::DataType::fp32, core::DataType::fp32, core::DataType::fp32, false};
     plan.optimizer_offload = schedule::Offload::none;
+    plan.parameter_offload = schedule::Offload::none;
     const model::SegmentGraphs graphs(graph, 1);
     const RunOptions options;
     const std::vector<std::string> activities;

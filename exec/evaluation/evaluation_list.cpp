@@ -1,6 +1,7 @@
 #include "exec/evaluation/evaluation_list.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <utility>
 
@@ -33,8 +34,11 @@ void for_each_bucket(const Instruction& instruction, const model::ModelGraph& gr
     }
 }
 
-bool gathers(const Instruction& instruction) {
-    return instruction.kind == InstructionKind::collective && instruction.payload == PayloadKind::parameter;
+// From other ranks, or from the host.
+bool brings_parameters(const Instruction& instruction) {
+    return instruction.payload == PayloadKind::parameter &&
+           (instruction.kind == InstructionKind::collective ||
+            (instruction.kind == InstructionKind::copy && instruction.loads));
 }
 
 // Gathers of parameters apart.
@@ -100,7 +104,7 @@ std::vector<std::vector<std::int32_t>> releases_of(const schedule::RankProgram& 
     for (std::size_t i = 0; i < list.instructions.size(); ++i) {
         const Instruction& instruction = list.instructions[i];
         if (!is_performed[i]) continue;
-        if (gathers(instruction)) {
+        if (brings_parameters(instruction)) {
             release(*instruction.bucket);
             is_gathered[*instruction.bucket] = 1;
         }
@@ -116,19 +120,22 @@ EvaluationList evaluation_list(const schedule::Program& program, const schedule:
                                const model::ModelGraph& graph, const BucketOfParameter& bucket_of) {
     EvaluationList result;
     result.is_performed.resize(list.instructions.size());
-    std::vector<std::optional<std::size_t>> gather(list.buckets.size());  // the last one
+    // By bucket, the last ones: from the host, and from other ranks.
+    std::vector<std::array<std::optional<std::size_t>, 2>> brought(list.buckets.size());
     for (std::size_t i = 0; i < list.instructions.size(); ++i) {
         const Instruction& instruction = list.instructions[i];
-        if (gathers(instruction)) gather[*instruction.bucket] = i;
+        if (brings_parameters(instruction))
+            brought[*instruction.bucket][instruction.kind == InstructionKind::collective] = i;
         if (!goes_forward(instruction)) continue;
         result.is_performed[i] = 1;
         if (instruction.kind == InstructionKind::compute)
             for_each_bucket(instruction, graph, bucket_of, [&](std::int32_t bucket) {
-                if (gather[bucket]) result.is_performed[*gather[bucket]] = 1;
+                for (const std::optional<std::size_t> one : brought[bucket])
+                    if (one) result.is_performed[*one] = 1;
             });
     }
     result.releases.resize(list.instructions.size());
-    if (program.plan.shards(schedule::Sharding::parameters))
+    if (program.plan.fetches_parameters())
         result.releases = releases_of(list, graph, bucket_of, result.is_performed);
     result.ended = ends_of(program, list, result.is_performed);
     return result;

@@ -39,17 +39,20 @@ BucketState::BucketState(const model::ModelGraph& graph, const schedule::Plan& p
             initialize(parameter, seed, element_runs(parameter, share), initial.data() + bucket.offsets[i]);
         }
     }
-    if (shards(Sharding::parameters))
+    if (plan.keeps_parameters_on_hosts()) host_parameters_ = update_array(precision.parameters);
+    else if (shards(Sharding::parameters))
         piece_parameters_ = array(MemoryKind::parameters, precision.parameters, piece_size_);
     else whole_parameters_ = array(MemoryKind::parameters, precision.parameters, padded_);
     if (trains) {
-        if (shards(Sharding::gradients))
-            piece_gradient_ = array(MemoryKind::gradients, precision.gradients, piece_size_);
-        else whole_gradient_ = array(MemoryKind::gradients, precision.gradients, padded_);
+        if (!bucket.sums_on_host) {
+            BufferPointer& gradient = shards(Sharding::gradients) ? piece_gradient_ : whole_gradient_;
+            gradient = array(MemoryKind::gradients, precision.gradients,
+                             shards(Sharding::gradients) ? piece_size_ : padded_);
+        }
         if (precision.has_master_parameters) master_ = update_array(core::DataType::fp32);
         if (plan.updates_on_hosts()) {
             host_gradient_ = update_array(precision.gradients);
-            host_parameters_ = update_array(precision.parameters);
+            if (!host_parameters_) host_parameters_ = update_array(precision.parameters);
         }
     }
     if (arrays.keeps_values()) upload_parameters(initial);
@@ -82,6 +85,7 @@ BucketState::Version BucketState::version() {
 
 TensorView BucketState::owned_parameters() const {
     const core::DataType type = plan_.precision.parameters;
+    if (plan_.keeps_parameters_on_hosts()) return host_parameters_->view(type);
     if (shards(Sharding::parameters)) return piece_parameters_->view(type);
     const TensorView whole = whole_parameters_->view(type);
     return shards(Sharding::optimizer) ? piece_of(whole) : whole;
@@ -96,7 +100,7 @@ TensorView BucketState::whole_gradient() {
 }
 
 TensorView BucketState::piece_gradient() {
-    if (shards(Sharding::gradients)) return piece_gradient_->view(plan_.precision.gradients);
+    if (piece_gradient_) return piece_gradient_->view(plan_.precision.gradients);
     const TensorView whole = whole_gradient();
     return shards(Sharding::optimizer) ? piece_of(whole) : whole;
 }
@@ -108,23 +112,42 @@ void BucketState::begin_gather() {
     arrays_.copy(piece_of(whole_parameters()).data(), piece_parameters_->data(), piece_parameters_->bytes());
 }
 
+void BucketState::finish_gather() {
+    if (plan_.keeps_parameters_on_hosts()) piece_parameters_.reset();
+}
+
 void BucketState::release_parameters() {
-    if (shards(Sharding::parameters)) whole_parameters_.reset();
+    if (shards(Sharding::parameters) || plan_.keeps_parameters_on_hosts()) whole_parameters_.reset();
 }
 
 void BucketState::finish_reduce_scatter() {
     if (!shards(Sharding::gradients)) return;
+    if (bucket_.sums_on_host) {
+        piece_gradient_ = array(MemoryKind::gradients, plan_.precision.gradients, piece_size_);
+        arrays_.copy(piece_gradient_->data(), piece_of(whole_gradient()).data(), piece_gradient_->bytes());
+        whole_gradient_.reset();
+        return;
+    }
     arrays_.accumulate(piece_of(whole_gradient()), piece_gradient_->view(plan_.precision.gradients));
     whole_gradient_.reset();
 }
 
 void BucketState::send_gradient_to_host() {
-    arrays_.copy(host_gradient_->data(), piece_gradient().data(), host_gradient_->bytes());
     has_sent_gradient_ = true;
+    if (!bucket_.sums_on_host)
+        return arrays_.copy(host_gradient_->data(), piece_gradient().data(), host_gradient_->bytes());
+    arrays_.accumulate(piece_gradient(), host_gradient_->view(plan_.precision.gradients));
+    piece_gradient_.reset();
+    whole_gradient_.reset();
 }
 
-void BucketState::return_parameters_from_host() {
-    arrays_.copy(owned_parameters().data(), host_parameters_->data(), host_parameters_->bytes());
+void BucketState::load_parameters_from_host() {
+    const core::DataType type = plan_.precision.parameters;
+    if (!plan_.keeps_parameters_on_hosts())
+        return arrays_.copy(owned_parameters().data(), host_parameters_->data(), host_parameters_->bytes());
+    BufferPointer& loaded = bucket_.pieces > 1 ? piece_parameters_ : whole_parameters_;
+    if (!loaded) loaded = array(MemoryKind::parameters, type, piece_size_);
+    arrays_.copy(loaded->data(), host_parameters_->data(), host_parameters_->bytes());
 }
 
 TensorView BucketState::updated_gradient() {
@@ -133,7 +156,8 @@ TensorView BucketState::updated_gradient() {
 
 void BucketState::zero_gradients() {
     has_sent_gradient_ = false;
-    for (const BufferPointer& gradient : {piece_gradient_, whole_gradient_})
+    for (const BufferPointer& gradient :
+         {piece_gradient_, whole_gradient_, bucket_.sums_on_host ? host_gradient_ : nullptr})
         if (gradient) arrays_.fill_zero(gradient->data(), gradient->bytes());
 }
 
@@ -191,9 +215,8 @@ TensorView BucketState::update_sums() const {
 void BucketState::upload_parameters(std::span<const float> whole) {
     const std::span<const float> own =
         whole.subspan(shards(Sharding::optimizer) ? piece_begin() : 0, piece_size_);
-    if (shards(Sharding::parameters))
-        arrays_.upload(own, piece_parameters_->view(plan_.precision.parameters));
-    else arrays_.upload(whole, whole_parameters_->view(plan_.precision.parameters));
+    if (piece_parameters_) arrays_.upload(own, piece_parameters_->view(plan_.precision.parameters));
+    else if (whole_parameters_) arrays_.upload(whole, whole_parameters_->view(plan_.precision.parameters));
     if (master_) arrays_.upload(own, master_->view(core::DataType::fp32));
     if (host_parameters_) arrays_.upload(own, host_parameters_->view(plan_.precision.parameters));
 }
@@ -244,8 +267,9 @@ void BucketState::restore(const Read& read) {
 std::vector<BucketState::Owned> BucketState::owned() {
     std::vector<Owned> result;
     const TensorView parameters = owned_parameters();
-    const bool has_gradient = shards(Sharding::gradients) ? piece_gradient_ != nullptr
-                                                          : whole_gradient_ != nullptr;  // not in evaluation
+    const bool has_gradient = has_sent_gradient_ || (shards(Sharding::gradients)
+                                                         ? piece_gradient_ != nullptr
+                                                         : whole_gradient_ != nullptr);  // not in evaluation
     const TensorView gradients = has_gradient ? updated_gradient() : TensorView();
     for_each_owned([&](model::ParameterId id, std::int64_t first, std::int64_t at, std::int64_t count) {
         Owned& own = result.emplace_back();

@@ -39,12 +39,14 @@ public:
     Version version();
     void begin_gather();  // makes room, with this rank's piece in place
     void release_parameters();
+    void finish_gather();          // ... and drops a copy of that
     void finish_reduce_scatter();  // the piece of the whole gradient is this rank's sum: kept or added up, as
                                    // the plan shards
 
-    // An optimizer on the host: the gradient of what this rank updates goes there, its values come back.
+    // An optimizer on the host: the gradient of what this rank updates goes there, and its values come back.
+    // Parameters that stay there come before each gather; their gradients add up there.
     void send_gradient_to_host();
-    void return_parameters_from_host();
+    void load_parameters_from_host();
 
     void zero_gradients();
     // What this rank updates, appended.

@@ -263,7 +263,7 @@ void RankExecutor::sum_choices(const Instruction& instruction, MicroBatch& state
 void RankExecutor::copy(const Instruction& instruction) {
     if (instruction.bucket) {
         BucketState& bucket = buckets_[*instruction.bucket];
-        instruction.loads ? bucket.return_parameters_from_host() : bucket.send_gradient_to_host();
+        instruction.loads ? bucket.load_parameters_from_host() : bucket.send_gradient_to_host();
         return;
     }
     MicroBatch& state = micro_batch(instruction.stage, instruction.micro_batch);

@@ -61,7 +61,7 @@ RankExecutor::RankExecutor(const schedule::Program& program, const model::Segmen
         }
     }
     releases_.resize(list_.instructions.size());
-    if (program.plan.shards(Sharding::parameters))
+    if (program.plan.fetches_parameters())
         releases_ = releases_of(list_, graph_, bucket_of_, std::vector<char>(list_.instructions.size(), 1));
     for (const std::int32_t s : core::indices(program.stages))
         if (is_here(s)) micro_batches_[s].resize(program.micro_batches);

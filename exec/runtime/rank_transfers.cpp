@@ -204,6 +204,7 @@ void RankExecutor::bucket_collective(const Instruction& instruction) {
     if (instruction.payload == PayloadKind::parameter) {
         bucket.begin_gather();
         reduce(instruction, bucket.whole_parameters(), tag);
+        bucket.finish_gather();
         return;
     }
     reduce(instruction, instruction.on_shard ? bucket.piece_gradient() : bucket.whole_gradient(), tag);

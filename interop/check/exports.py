@@ -71,6 +71,7 @@ def expected_facts(document):
     facts["fp8"] = isinstance(precision, dict) and precision["compute"] == "fp8"
     facts["offload"] = plan.get("offload", "none") != "none"
     facts["optimizer_on_host"] = plan.get("optimizer_offload", "none") == "host"
+    facts["parameters_on_host"] = plan.get("parameter_offload", "none") == "host"
     if "partition" in plan:
         facts["first_units"] = plan["partition"]
     return facts
@@ -271,7 +272,8 @@ def check_deepspeed(document, facts, folder):
     seen = {"global_batch": parsed.train_batch_size, "micro_batch": parsed.train_micro_batch_size_per_gpu,
             "micro_batches": parsed.gradient_accumulation_steps, "zero_stage": int(parsed.zero_optimization_stage),
             "gradient_clipping": parsed.gradient_clipping, "tensor": parsed.tensor_parallel_config.autotp_size or 1,
-            "optimizer_on_host": bool(parsed.zero_config.offload_optimizer) and parsed.zero_config.offload_optimizer.device == "cpu"}
+            "optimizer_on_host": bool(parsed.zero_config.offload_optimizer) and parsed.zero_config.offload_optimizer.device == "cpu",
+            "parameters_on_host": bool(parsed.zero_config.offload_param) and parsed.zero_config.offload_param.device == "cpu"}
     if facts["context"] > 1:
         sizes = json.loads(document["text"])
         seen.update(data=sizes["data_parallel_size"], context=sizes["sequence_parallel_size"], context_communication="all_to_all")
@@ -308,6 +310,7 @@ def check_torchtitan(document, facts, folder):
             "sequence_length": t.seq_len, "gradient_clipping": t.max_norm,
             "sequence_parallel": dims.tp > 1 and p.enable_sequence_parallel,
             "recompute_full": config.activation_checkpoint is not None,
+            "optimizer_on_host": t.enable_cpu_offload, "parameters_on_host": t.enable_cpu_offload,
             "parameters": sum(w.numel() for w in model.parameters())}
     # Parameters stay whole without resharding; gradients too in a pipeline, to its last micro-batch.
     reshards = get_fsdp_reshard_after_forward_policy(p.fsdp_reshard_after_forward, dims.pp > 1)
@@ -336,6 +339,7 @@ def check_accelerate(document, facts, folder):
     from accelerate.parallelism_config import ParallelismConfig
     from accelerate.utils import FullyShardedDataParallelPlugin
     from accelerate.utils.launch import prepare_multi_gpu_env
+    from torch.distributed.fsdp import CPUOffloadPolicy
     path = os.path.join(folder, "accelerate.yaml")
     with open(path, "w") as file:
         file.write(document["text"])
@@ -352,7 +356,8 @@ def check_accelerate(document, facts, folder):
                         data=mesh.dp_replicate_size * mesh.dp_shard_size,
                         shard_degree=mesh.dp_shard_size * mesh.cp_size,
                         zero_stage=3 if plugin.reshard_after_forward else 2,
-                        recompute_full=plugin.activation_checkpointing)
+                        recompute_full=plugin.activation_checkpointing,
+                        parameters_on_host=isinstance(plugin.cpu_offload, CPUOffloadPolicy))
     return version_of("accelerate"), seen
 
 

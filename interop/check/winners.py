@@ -55,7 +55,8 @@ def winner(smplan, case, tool, path):
 def in_a_line(plan):
     keys = ("tensor_parallel", "pipeline_parallel", "virtual_stages", "data_parallel", "context_parallel", "context_communication",
             "expert_parallel", "expert_tensor_parallel", "schedule", "sharding", "shard_degree", "micro_batch", "micro_batches", "recompute",
-            "recompute_layers", "recompute_modules", "precision", "offload", "optimizer_offload")
+            "recompute_layers", "recompute_modules", "precision", "offload", "optimizer_offload",
+            "parameter_offload")
     return {key: plan[key] for key in keys if key in plan}
 
 

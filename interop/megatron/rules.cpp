@@ -230,6 +230,7 @@ void refuse_beyond_megatron(Expression& e, const TransformerShape& shape, const 
     refuse_combinations(e, shape);
     e.refuse_activation_offload();
     refuse_optimizer_offload(e);
+    e.refuse_parameter_offload();
     refuse_precision(e);
     if (const auto heads = e.shared_heads())
         e.warn("tensor_parallel",

@@ -111,6 +111,7 @@ std::optional<Export> write_smp_v2(const ExportSource& source, const ExportOptio
                  "torchrun starts equally many processes on each instance",
                  "make the ranks a multiple of the instances");
     e.refuse_optimizer_offload();
+    e.refuse_parameter_offload();
     if (plan.offload == schedule::Offload::disk)
         e.refuse("offload", "\"disk\"", "it offloads to the memory of the host", "set offload = \"host\"");
     if (plan.offload == schedule::Offload::host)

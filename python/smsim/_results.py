@@ -182,6 +182,7 @@ class Plan(Document):
     recompute_modules: Tuple[str, ...] = ()
     offload: str = "none"
     optimizer_offload: str = "none"
+    parameter_offload: str = "none"
     partition: Tuple[int, ...] = ()
     step_time_s: float = 0.0
     step_time_s_80: Tuple[float, float] = (0.0, 0.0)

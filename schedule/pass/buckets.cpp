@@ -65,7 +65,7 @@ public:
         : graph_(graph), plan_(plan), context_(plan.cost_context()), result_(result) {}
 
     void add(model::ParameterId parameter, const ParameterUse& use) {
-        if (is_open_ && plan_.shards(Sharding::parameters) && unit_ != use.stages[0].units[0]) close();
+        if (is_open_ && plan_.fetches_parameters() && unit_ != use.stages[0].units[0]) close();
         if (!is_open_) {
             result_.buckets.emplace_back();
             result_.uses.emplace_back();
@@ -86,7 +86,7 @@ public:
         else merge(uses[0], use.stages[0]);
         // DDP closes a bucket once it has reached its size; sharded parameters stay together by unit.
         const core::Bytes size = bucket.elements * core::size_of(plan_.precision.gradients);
-        if (!plan_.shards(Sharding::parameters) && size >= plan_.gradient_bucket) close();
+        if (!plan_.fetches_parameters() && size >= plan_.gradient_bucket) close();
     }
     void close() { is_open_ = false; }
 
@@ -157,6 +157,11 @@ RankBuckets buckets_of_rank(const model::ModelGraph& graph, const Plan& plan,
     for (ParameterBucket& bucket : result.buckets) {
         bucket.pieces = plan.pieces(bucket.is_expert);
         bucket.padded_elements = (bucket.elements + bucket.pieces - 1) / bucket.pieces * bucket.pieces;
+    }
+    for (const std::int32_t b : core::indices(result.buckets)) {
+        ParameterBucket& bucket = result.buckets[b];
+        bucket.sums_on_host = plan.keeps_parameters_on_hosts() && result.uses[b].size() == 1 &&
+                              bucket.tied_ranks.empty() && !bucket.is_partial_over_tensor;
     }
     return result;
 }

@@ -41,7 +41,7 @@ RankDraft::RankDraft(const Program& program, const model::ModelGraph& graph, con
 
 void RankDraft::wait_for_gradients() {
     for (const std::uint32_t index :
-         {frontier.last_step, frontier.reduced_on_data, frontier.reduced_on_tensor})
+         {frontier.last_step, frontier.reduced_on_data, frontier.reduced_on_tensor, frontier.sent_to_host})
         list.wait_for(index);
     for (const std::uint32_t index : frontier.pending) list.wait_for(index);
 }

@@ -18,8 +18,9 @@ namespace schedule {
 struct Frontier {
     std::uint32_t last_step = no_instruction;  // the latest compute or tensor-parallel step
     std::vector<std::uint32_t> pending;        // what the next one waits for, beside its stream
-    // The latest reductions of gradients, by stream.
-    std::uint32_t reduced_on_data = no_instruction, reduced_on_tensor = no_instruction;
+    // The latest reductions of gradients, by stream, and the latest copy of one to the host.
+    std::uint32_t reduced_on_data = no_instruction, reduced_on_tensor = no_instruction,
+                  sent_to_host = no_instruction;
 };
 
 struct RankDraft {
@@ -53,10 +54,12 @@ struct RankDraft {
     }
     // ... and whole ones live from the beginning to the end of a pass only.
     bool has_gradient_of_the_pass(std::int32_t bucket) const {
-        return scatters_every_micro_batch(bucket) && buckets.uses[bucket].size() == 1;
+        return (scatters_every_micro_batch(bucket) && buckets.uses[bucket].size() == 1) ||
+               buckets.buckets[bucket].sums_on_host;
     }
 
-    // The next instruction waits for the latest step and for all reductions of gradients.
+    // The next instruction waits for the latest step, for all reductions of gradients and for what was sent
+    // to the host.
     void wait_for_gradients();
 
     const Program& program;

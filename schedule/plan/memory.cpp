@@ -66,8 +66,10 @@ StateFootprint state_footprint(const StateElements& elements, const Plan& plan) 
                    : elements.dense + elements.experts;
     };
     StateFootprint state;
-    state.parameters = share(Sharding::parameters) * core::size_of(plan.precision.parameters);
-    state.gradients = share(Sharding::gradients) * core::size_of(plan.precision.gradients);
+    if (!plan.keeps_parameters_on_hosts()) {
+        state.parameters = share(Sharding::parameters) * core::size_of(plan.precision.parameters);
+        state.gradients = share(Sharding::gradients) * core::size_of(plan.precision.gradients);
+    }
     state.optimizer = share(Sharding::optimizer) * optimizer_bytes_on_device(plan);
     state.on_host = share(Sharding::optimizer) * optimizer_bytes_on_host(plan);
     return state;

@@ -84,7 +84,8 @@ std::vector<ActivationFootprint> activation_footprints(const model::ModelGraph& 
 
 struct StateFootprint {
     core::Bytes parameters, gradients,
-        optimizer;        // on one rank, sharding applied; master weights are optimizer state
+        optimizer;        // on one rank, sharding applied; master weights are optimizer state. Of gradients
+                          // on hosts those that must be reduced once a step are not counted
     core::Bytes on_host;  // of an optimizer there, not of the rank: not in the sum
     core::Bytes sum() const { return parameters + gradients + optimizer; }
 };

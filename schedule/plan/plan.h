@@ -166,6 +166,10 @@ struct Plan {
     // Where the optimizer's state and the fp32 values lie, and who updates: `host`, the processors of the
     // node (ZeRO-Offload, arXiv 2101.06840), to which gradients go and from which parameters come back.
     Offload optimizer_offload = Offload::none;
+    // Where parameters lie but for the passes that read them, and their gradients from each pass that makes
+    // them to the update: `host`, each rank its shard of both (ZeRO-Infinity, arXiv 2104.07857; PyTorch's
+    // CPUOffloadPolicy). With sharding = parameters over all replicas, be it one, and an optimizer there.
+    Offload parameter_offload = Offload::none;
     Precision precision;
     model::AttentionImplementation attention = model::AttentionImplementation::flash;
     bool fused_cross_entropy =
@@ -219,6 +223,9 @@ struct Plan {
         return recompute == Recompute::selective && recompute_modules.are({RecomputeModule::core_attn});
     }
     bool updates_on_hosts() const { return optimizer_offload != Offload::none; }
+    bool keeps_parameters_on_hosts() const { return parameter_offload != Offload::none; }
+    // Are whole parameters on the device only while a unit is at work?
+    bool fetches_parameters() const { return shards(Sharding::parameters) || keeps_parameters_on_hosts(); }
     // Recomputation of chosen modules that such tools cannot say.
     bool runs_chosen_modules_again() const {
         return recompute == Recompute::selective && !runs_cores_again_alone();

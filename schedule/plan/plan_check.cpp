@@ -12,6 +12,7 @@
 #include "schedule/pass/lower.h"
 #include "schedule/pass/recompute.h"
 #include "schedule/pipeline/registry.h"
+#include "schedule/plan/check_offload.h"
 #include "schedule/plan/explicit_order.h"
 #include "schedule/plan/plan_file.h"
 #include "schedule/plan/planned_graph.h"
@@ -37,8 +38,11 @@ public:
         check_sharding();
         check_parts_of_data_axis();
         check_recompute();
-        check_offload();
-        check_optimizer_offload();
+        check_offload(plan_, [this](std::string_view key, std::string message, std::string hint) {
+            error(key, std::move(message), std::move(hint));
+        });
+        if (is_forward_only() && plan_.offload != Offload::none)
+            warning("offload", "offload has no effect without a backward pass");
     }
 
 private:
@@ -285,7 +289,7 @@ private:
                   fmt::format("shard_degree = {} does not divide data_parallel = {}", plan_.shard_degree,
                               plan_.layout.data),
                   "use a divisor of data_parallel, or 0 for all of it");
-        else if (plan_.effective_shard_degree() == 1)
+        else if (plan_.effective_shard_degree() == 1 && !plan_.keeps_parameters_on_hosts())
             warning(
                 "sharding",
                 fmt::format(
@@ -331,28 +335,11 @@ private:
         check_context_communication();
     }
 
-    void check_offload() {
-        if (plan_.offload == Offload::none) return;
-        if (plan_.offload == Offload::disk && plan_.offload_bandwidth.value <= 0)
-            error("offload_bandwidth",
-                  "offload = \"disk\" needs offload_bandwidth: no profile states what disks do",
-                  "for example offload_bandwidth = \"2GB/s\"");
+    bool is_forward_only() const {
         core::Diagnostics unheard;
         const auto order =
             is_searched_order(plan_.schedule) ? std::optional<Schedule>() : make_schedule(plan_, unheard);
-        if (order && order->is_forward_only)
-            warning("offload", "offload has no effect without a backward pass");
-    }
-
-    void check_optimizer_offload() {
-        if (!plan_.updates_on_hosts()) return;
-        if (needs_update_norms(plan_.optimizer))
-            error("optimizer_offload", "optimizer_offload = \"host\" is for optimizers that need no norms",
-                  "use optimizer = \"adamw\", or optimizer_offload = \"none\"");
-        if (const auto* chosen = find_pipeline_schedule(plan_.schedule); chosen && chosen->is_asynchronous)
-            error("optimizer_offload",
-                  fmt::format("hosts update once a step, and {} between micro-batches", plan_.schedule),
-                  "use another schedule, or optimizer_offload = \"none\"");
+        return order && order->is_forward_only;
     }
 
     void check_recompute_modules() {

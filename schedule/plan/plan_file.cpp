@@ -194,9 +194,10 @@ void read_offload(core::TableReader& reader, Plan& plan) {
         plan.offload_bandwidth = *bandwidth;
 }
 
-void read_optimizer_offload(core::TableReader& reader, Plan& plan) {
+void read_state_offload(core::TableReader& reader, Plan& plan) {
     constexpr Offload places[] = {Offload::none, Offload::host};
     plan.optimizer_offload = read_name(reader, "optimizer_offload", places).value_or(plan.optimizer_offload);
+    plan.parameter_offload = read_name(reader, "parameter_offload", places).value_or(plan.parameter_offload);
 }
 
 void read_optimizer(core::TableReader& reader, Optimizer& optimizer) {
@@ -325,7 +326,7 @@ std::optional<Plan> read_plan(const core::Value& plan_table, const core::Value* 
     plan.collective = reader.optional_choice("collective", collectives).value_or(plan.collective);
     plan.framework = reader.string("framework", plan.framework);
     read_offload(reader, plan);
-    read_optimizer_offload(reader, plan);
+    read_state_offload(reader, plan);
     if (const core::Value* sagemaker = reader.optional_table("sagemaker"))
         read_sagemaker(*sagemaker, reader, nodes, plan);
     reader.finish();
@@ -385,6 +386,7 @@ core::Value to_value(const Plan& plan) {
             table["offload_bandwidth"] = fmt::format("{}B/s", plan.offload_bandwidth.value);
     }
     if (plan.updates_on_hosts()) table["optimizer_offload"] = name_of(plan.optimizer_offload);
+    if (plan.keeps_parameters_on_hosts()) table["parameter_offload"] = name_of(plan.parameter_offload);
     const Precision& p = plan.precision;
     if (p.compute != core::DataType::fp8 && p.compute != core::DataType::int64 &&
         p == precision_named(p.compute)) {

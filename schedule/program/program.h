@@ -36,7 +36,8 @@ enum class InstructionKind : std::uint8_t {
     zero_gradients,  // start of a step
     copy,  // tensors that the operators of a range saved for the backward of a micro-batch: out to the plan's
            // offload target, or back (`loads`); of an optimizer on the host, what this rank updates of
-           // `bucket`: its gradient out, its parameters back
+           // `bucket`: its gradient out, its parameters back; where these stay there, they come before
+           // each gather
     gradient_norm,  // sum of squares of the gradients that this rank counts. Replicated parameters are
                     // counted by tensor rank 0, tied ones by their first pipeline rank. Collectives with
                     // payload gradient_norm add the sums up; the updates scale gradients by the result
@@ -108,6 +109,9 @@ struct ParameterBucket {
     bool is_expert = false;  // its parameters are those of this rank's experts only
     std::vector<std::int32_t> tied_ranks;  // pipeline coordinates that hold a copy of this (one-parameter)
                                            // bucket, ascending; empty = only this rank
+    // On hosts (Plan::parameter_offload): its gradient goes there with every pass that makes it and adds up
+    // there, as nothing of it is left to be reduced once a step.
+    bool sums_on_host = false;
 };
 
 struct Instruction {

@@ -93,12 +93,16 @@ private:
     struct BucketUpdate {
         int data = 0, scatter = 0, replica = 0, tensor = 0, tied = 0, gathered_before = 0, gathered_after = 0;
         std::int32_t step = -1;
-        std::int32_t sent = -1, returned = -1;  // copies to the host that updates, and back
+        std::int32_t returned = -1;      // the copy from the host that updates
+        std::vector<std::int32_t> sent;  // copies to it
+        std::int32_t fetched = -1;       // the latest copy from the host that keeps parameters
         std::vector<std::int32_t> reductions;
     };
     void add_bucket_copy(std::int32_t c, std::int32_t n, BucketUpdate& update);
     void add_bucket_collective(std::int32_t c, std::int32_t n, BucketUpdate& update);
     // `begun`: the first instruction of each pass that makes gradients of the bucket, in list order.
+    void check_copies(std::int32_t c, std::size_t b, const BucketUpdate& update,
+                      const std::vector<std::int32_t>& begun);
     void check_bucket_update(std::int32_t c, std::size_t b, const BucketUpdate& update,
                              const std::vector<std::int32_t>& begun);
     void check_clipping(std::int32_t c);          // "update" with gradient clipping

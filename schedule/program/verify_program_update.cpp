@@ -232,44 +232,23 @@ void ProgramChecker::add_bucket_collective(std::int32_t c, std::int32_t n, Bucke
         ++(s.step >= 0 ? s.gathered_after : s.gathered_before);
         if (s.step >= 0 && plan.updates_on_hosts() && (s.returned < 0 || !is_ordered(c, s.returned, n)))
             report("update", c, n, "does not wait for what the host updated");
+        if (plan.keeps_parameters_on_hosts()) {
+            if (s.fetched < 0 || !is_ordered(c, s.fetched, n))
+                report("update", c, n, "does not wait for its shard from the host");
+            s.fetched = -1;
+        }
         if (s.step >= 0 && !is_ordered(c, s.step, n)) report("update", c, n, "does not wait for the update");
         return;
     }
     if (i.payload != PayloadKind::parameter_gradient) return;
-    if (s.step >= 0 || s.sent >= 0) report("update", c, n, "reduces a gradient that has been used already");
+    if (s.step >= 0 || (!s.sent.empty() && !bucket.sums_on_host))
+        report("update", c, n, "reduces a gradient that has been used already");
     s.reductions.push_back(n);
     if (i.collective == CollectiveKind::reduce_scatter) ++s.scatter;
     else if (i.group == groups_of(plan.layout, bucket).members) ++s.data;
     else if (i.group == GroupKind::replica) ++s.replica;
     else if (i.group == GroupKind::tensor) ++s.tensor;
     else if (i.group == GroupKind::tied_stages) ++s.tied;
-}
-
-// An optimizer on the host: what a rank updates of a gradient goes there when it is whole and before the
-// step, and the values come back after it, once each.
-void ProgramChecker::add_bucket_copy(std::int32_t c, std::int32_t n, BucketUpdate& s) {
-    const Instruction& i = list(c).instructions[n];
-    const ParameterBucket& bucket = list(c).buckets[*i.bucket];
-    const Precision& precision = program_.plan.precision;
-    if (!program_.plan.updates_on_hosts()) report("update", c, n, "copies what no host updates");
-    const PayloadKind payload = i.loads ? PayloadKind::parameter : PayloadKind::parameter_gradient;
-    if (i.payload != payload)
-        report("update", c, n, fmt::format("copies {}, not {}", name_of(i.payload), name_of(payload)));
-    const core::Bytes own = static_cast<double>(bucket.padded_elements / bucket.pieces) *
-                            core::size_of(i.loads ? precision.parameters : precision.gradients);
-    if (i.bytes != own)
-        report("update", c, n, fmt::format("this rank updates {:.0f} B of its bucket", own.value));
-    std::int32_t& copy = i.loads ? s.returned : s.sent;
-    if (copy >= 0) report("update", c, n, "is there twice");
-    copy = n;
-    if (i.loads) {
-        if (s.step < 0 || !is_ordered(c, s.step, n)) report("update", c, n, "does not wait for the update");
-        return;
-    }
-    if (s.step >= 0) report("update", c, n, "comes after the update");
-    for (const std::int32_t reduction : s.reductions)
-        if (!is_ordered(c, reduction, n))
-            report("update", c, n, fmt::format("does not wait for instruction {}", reduction));
 }
 
 void ProgramChecker::check_bucket_update(std::int32_t c, std::size_t b, const BucketUpdate& s,
@@ -289,14 +268,7 @@ void ProgramChecker::check_bucket_update(std::int32_t c, std::size_t b, const Bu
         report("update", c, fmt::format("bucket {} is never updated", b));
         return;
     }
-    if (plan.updates_on_hosts()) {
-        expect(s.sent >= 0, 1, "copies of its gradient to the host");
-        expect(s.returned >= 0, 1, "copies of its values from the host");
-        if (s.sent >= 0 && !is_ordered(c, s.sent, s.step))
-            report("update", c, s.step, "does not wait for the gradient on the host");
-        if (s.sent >= 0 && !begun.empty() && !is_ordered(c, begun.back(), s.sent))
-            report("update", c, s.sent, "does not wait for the last backward");
-    }
+    if (plan.updates_on_hosts()) check_copies(c, b, s, begun);
     expect(s.data, is_reduced && !is_sharded, "all-reduces over data");
     // In a bidirectional schedule a parameter that both ends of the model use has micro-batches of both
     // directions on one rank.
@@ -306,7 +278,7 @@ void ProgramChecker::check_bucket_update(std::int32_t c, std::size_t b, const Bu
     expect(s.replica, is_sharded && l.buckets[b].pieces < members, "all-reduces over replicas");
     expect(s.tensor, l.buckets[b].is_partial_over_tensor, "all-reduces over tensor ranks");
     expect(s.tied, !l.buckets[b].tied_ranks.empty(), "all-reduces over tied stages");
-    if (is_sharded && plan.sharding == Sharding::parameters) {
+    if ((is_sharded && plan.sharding == Sharding::parameters) || plan.keeps_parameters_on_hosts()) {
         if (s.gathered_before < 2 * micro_batches)
             report("update", c,
                    fmt::format("bucket {} is gathered {} times for {} micro-batches", b, s.gathered_before,

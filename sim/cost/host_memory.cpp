@@ -5,6 +5,7 @@
 
 #include "cluster/node.h"
 #include "core/index/integers.h"
+#include "sim/cost/framework/framework_lookup.h"
 
 namespace sim {
 
@@ -19,12 +20,22 @@ core::Bytes most_offloaded(const schedule::RankProgram& list) {
 }
 
 const char* what_is_offloaded(const schedule::Plan& plan) {
+    const bool has_activations = plan.offload == schedule::Offload::host;
     if (!plan.updates_on_hosts()) return "activations";
-    return plan.offload == schedule::Offload::host ? "activations and optimizer state" : "optimizer state";
+    if (!plan.keeps_parameters_on_hosts())
+        return has_activations ? "activations and optimizer state" : "optimizer state";
+    return has_activations ? "activations, parameters and optimizer state" : "parameters and optimizer state";
+}
+
+core::Bytes state_bytes_on_host(const schedule::Plan& plan) {
+    const core::Bytes all = schedule::optimizer_bytes_on_host(plan);
+    const bool has_copy = !plan.keeps_parameters_on_hosts() || !plan.precision.has_master_parameters ||
+                          !framework_traits(plan.framework).fetches_fp32_shards;
+    return has_copy ? all : all - core::size_of(plan.precision.parameters);
 }
 
 core::Bytes optimizer_on_host(const schedule::Plan& plan, const schedule::RankProgram& list) {
-    const core::Bytes each = schedule::optimizer_bytes_on_host(plan);
+    const core::Bytes each = state_bytes_on_host(plan);
     core::Bytes all;
     for (const schedule::ParameterBucket& bucket : list.buckets)
         all += each * static_cast<double>(bucket.padded_elements / bucket.pieces);

@@ -16,6 +16,10 @@ core::Bytes most_offloaded(const schedule::RankProgram& list);
 // In words, what a plan has there: "activations and optimizer state".
 const char* what_is_offloaded(const schedule::Plan& plan);
 
+// What hosts keep of a parameter that they update, as the plan's framework does it: FSDP's fp32 values have
+// no copy in the type that passes read.
+core::Bytes state_bytes_on_host(const schedule::Plan& plan);
+
 // What one rank keeps there to update its parameters.
 core::Bytes optimizer_on_host(const schedule::Plan& plan, const schedule::RankProgram& list);
 

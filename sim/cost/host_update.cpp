@@ -20,7 +20,8 @@ HostUpdate::HostUpdate(const schedule::Plan& plan, const cluster::Cluster& clust
     const core::BytesPerSecond of_rank =
         cluster.instance.host_memory_bandwidth * constants.host_update_rate /
         static_cast<double>(cluster::most_ranks_of_a_node(cluster, plan.layout.ranks()));
-    seconds_per_element_ = update_bytes_per_parameter(plan) / of_rank.value;
+    seconds_per_byte_ = 1 / of_rank.value;
+    bytes_per_element_ = update_bytes_per_parameter(plan);
 }
 
 bool lacks_host_bandwidth(const cluster::Cluster& cluster) {

@@ -210,6 +210,7 @@ private:
             case InstructionKind::zero_gradients:
             case InstructionKind::gradient_norm:
                 price.work = costs_.compute.zero(gradient_bytes(list_));
+                price.work.device += costs_.host_update.reading(summed_on_host());
                 break;  // one pass over the gradients
             case InstructionKind::send:
                 price.time =
@@ -218,15 +219,28 @@ private:
                     costs_.communication.assembly(*instruction.peer, instruction.bytes, instruction.payload);
                 break;
             case InstructionKind::copy:
-                price.time = costs_.communication.host_copy(
-                    instruction.bytes, instruction.loads,
-                    instruction.bucket ? schedule::Offload::host : program_.plan.offload);
+                price.time = instruction.bucket
+                                 ? costs_.communication.state_copy(instruction.bytes, instruction.loads)
+                                 : costs_.communication.host_copy(instruction.bytes, instruction.loads,
+                                                                  program_.plan.offload);
+                // Gradients of the first micro-batch are the sum so far.
+                if (instruction.bucket && !instruction.loads && instruction.micro_batch > 0)
+                    price.time += costs_.host_update.adding(instruction.bytes);
                 break;
             case InstructionKind::receive: break;  // ends when the sender's transfer has arrived
             case InstructionKind::collective: price.time = time_of_collective(instruction); break;
         }
         if (!costs_.counts_hosts) price.work.host = core::Seconds(0);
         return price;
+    }
+
+    core::Bytes summed_on_host() const {
+        core::Bytes bytes;
+        for (const schedule::ParameterBucket& bucket : list_.buckets)
+            if (bucket.sums_on_host)
+                bytes += core::size_of(program_.plan.precision.gradients) *
+                         double(bucket.padded_elements / bucket.pieces);
+        return bytes;
     }
 
     core::Seconds time_of_collective(const Instruction& instruction) {

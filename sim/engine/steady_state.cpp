@@ -71,7 +71,8 @@ public:
            const std::vector<schedule::Span>& spans, int block)
         : list_(list),
           passes_(block * program.passes_per_micro_batch()),
-          has_copies_(program.plan.offload != schedule::Offload::none) {
+          has_copies_(program.plan.offload != schedule::Offload::none ||
+                      program.plan.keeps_parameters_on_hosts()) {
         const std::vector<Instruction>& all = list.instructions;
         const auto is_of_pass = [](const Instruction& i) { return i.micro_batch >= 0; };
         const auto begin = std::find_if(all.begin(), all.end(), is_of_pass);
@@ -170,7 +171,7 @@ private:
         core::Bytes taken, given;
         for (std::size_t i = first(1); i < first(1) + length_; ++i) {
             const Instruction& instruction = list_.instructions[i];
-            if (instruction.kind == InstructionKind::copy)
+            if (instruction.kind == InstructionKind::copy && !instruction.bucket)
                 (instruction.loads ? given : taken) += instruction.bytes;  // of hosts
             for (const std::uint32_t b : list_.allocates(instruction)) taken += list_.buffers[b].bytes;
             for (const std::uint32_t b : list_.frees(instruction)) given += list_.buffers[b].bytes;

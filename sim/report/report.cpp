@@ -43,6 +43,7 @@ std::string memory_words(const schedule::Plan& plan) {
                         core::name_of(plan.precision.gradients), schedule::name_of(plan.optimizer.kind),
                         plan.precision.has_master_parameters ? " with fp32 master weights" : "",
                         plan.updates_on_hosts() ? " on the hosts" : "");
+    if (plan.keeps_parameters_on_hosts()) text += ", parameters and gradients too";
     return text;
 }
 

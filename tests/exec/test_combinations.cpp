@@ -79,6 +79,11 @@ schedule::Plan random_plan(core::Random& random) {
         plan.precision = {low, low, one_of(random, {low, core::DataType::fp32}), true};
     }
     plan.optimizer_offload = one_of(random, {Offload::none, Offload::none, Offload::host});
+    if (random.below(4) == 0) {
+        plan.parameter_offload = plan.optimizer_offload = Offload::host;
+        plan.sharding = Sharding::parameters;
+        plan.shard_degree = 0;
+    }
     return plan;
 }
 
@@ -101,7 +106,7 @@ TEST_CASE("a random sample of plans trains as the reference does") {
                                                    "3\nauxiliary_loss = 0.1\ncapacity_factor = 1.0");
     core::Random random(seed);
     int plans = 0, of_experts = 0, of_parts = 0, offloaded = 0, rounded = 0, of_several = 0, by_lamb = 0,
-        on_hosts = 0;
+        on_hosts = 0, fetched = 0;
     for (int draw = 0; draw < 20000 && plans < 60; ++draw) {
         const schedule::Plan plan = random_plan(random);
         const model::ModelGraph& graph = one_of(random, {&gpt, &llama, &normed, &mixture, &balanced})[0];
@@ -123,6 +128,7 @@ TEST_CASE("a random sample of plans trains as the reference does") {
         of_parts += plan.layout.context > 1;
         offloaded += plan.offload != schedule::Offload::none;
         on_hosts += plan.updates_on_hosts();
+        fetched += plan.keeps_parameters_on_hosts();
         by_lamb += plan.optimizer.kind == schedule::OptimizerKind::lamb;
         of_several +=
             (plan.layout.expert > 1) + (plan.layout.context > 1) + (plan.offload != schedule::Offload::none) >
@@ -131,9 +137,9 @@ TEST_CASE("a random sample of plans trains as the reference does") {
     WARN(plans << " plans of seed " << seed << ", " << of_experts << " with experts over ranks, " << of_parts
                << " with sequences over ranks, " << offloaded << " with offload, " << of_several
                << " with several of these, " << rounded << " in bf16, " << by_lamb << " by LAMB, " << on_hosts
-               << " on hosts");
+               << " on hosts, " << fetched << " with their parameters");
     CHECK(plans == 60);
-    CHECK(std::min({of_experts, of_parts, offloaded, rounded, by_lamb, on_hosts}) >= 3);
+    CHECK(std::min({of_experts, of_parts, offloaded, rounded, by_lamb, on_hosts, fetched}) >= 3);
 }
 
 TEST_CASE("parts of layers that run again beside other axes train as the reference does") {

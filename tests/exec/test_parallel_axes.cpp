@@ -521,6 +521,62 @@ TEST_CASE("an optimizer on the host trains as one on the device, whose memory la
     CHECK(std::abs(less - each * updated) <= message);
 }
 
+TEST_CASE("parameters on the host train as those on devices, which hold what a unit reads alone") {
+    schedule::Plan plan = tiny::plan();
+    plan.layout.data = GENERATE(1, 2, 4);
+    plan.sharding = schedule::Sharding::parameters;
+    plan.micro_batches = 4;
+    plan.optimizer.kind = schedule::OptimizerKind::adamw;
+    plan.optimizer.epsilon = 1e-3;
+    plan.optimizer_offload = schedule::Offload::host;
+    plan.overlaps_parameter_gathering = GENERATE(true, false);
+    plan.overlaps_gradient_reduction = plan.overlaps_parameter_gathering;
+    SECTION("alone") {}
+    SECTION("clipped, layers run again") {
+        plan.optimizer.gradient_clipping = 0.02;
+        plan.recompute = schedule::Recompute::full;
+    }
+    SECTION("over tensor ranks that divide tokens, in a pipeline that offloads") {
+        plan.layout.tensor = plan.layout.pipeline = 2;
+        plan.sequence_parallel = true;
+        plan.offload = schedule::Offload::host;
+        plan.activation_loading_horizon = 1;
+    }
+    SECTION("in a pipeline with two stages a rank, its backward in two parts") {
+        plan.layout.pipeline = 2;
+        plan.virtual_stages = 2;
+        plan.schedule = "zb-v";
+    }
+    SECTION("with values of 32 bits beside those of 16") {
+        plan.precision = {core::DataType::bf16, core::DataType::bf16, core::DataType::fp32, true};
+    }
+    const model::ModelGraph graph = tiny::gpt(4, "dropout = 0.1");
+    const tiny::Comparison on_device = tiny::compare(plan, graph);
+    plan.parameter_offload = schedule::Offload::host;
+    INFO(core::to_toml(schedule::to_value(plan)));
+    const tiny::Comparison on_host = tiny::compare(plan, graph);
+    // One rank's gradients of several micro-batches add up on the device as they are made, on the host when
+    // they are whole.
+    if (plan.layout.data > 1) {
+        CHECK(on_host.run.losses == on_device.run.losses);
+        CHECK(on_host.gradients == on_device.gradients);
+        CHECK(on_host.parameters == on_device.parameters);
+    }
+    CHECK(std::abs(on_host.gradients - on_device.gradients) < 1e-6);
+    CHECK(std::abs(on_host.parameters - on_device.parameters) < 1e-6);
+    if (plan.precision.compute == core::DataType::fp32) tiny::check_equal(on_host);
+    // All of them but for tied embeddings and for what tensor ranks must still add up lie there from the
+    // beginning to the end of the step, gradients too.
+    const schedule::Program program = tiny::program_of(plan, graph);
+    std::size_t stays = 0;
+    for (const schedule::RankProgram& list : program.classes)
+        for (const schedule::Buffer& buffer : list.buffers)
+            CHECK_FALSE((buffer.is_persistent && buffer.kind == schedule::MemoryKind::parameters));
+    for (const schedule::ParameterBucket& bucket : program.classes[0].buckets) stays += !bucket.sums_on_host;
+    CHECK(stays < program.classes[0].buckets.size());
+    CHECK(on_host.run.memory.peak[0] < on_device.run.memory.peak[0]);
+}
+
 TEST_CASE("activations that left are back before the first half of a split backward") {
     schedule::Plan plan = tiny::plan();
     plan.micro_batches = 8;

@@ -303,6 +303,7 @@ TEST_CASE("what a target can express comes back from its file as it was") {
     const std::string on_host = "data_parallel = 16\nmicro_batches = 4\noptimizer_offload = \"host\"\n";
     there_and_back(on_host + "sharding = \"optimizer\"\noverlaps_parameter_gathering = false\n", "megatron");
     there_and_back(on_host + "sharding = \"parameters\"\n", "deepspeed");
+    there_and_back(on_host + "sharding = \"parameters\"\nparameter_offload = \"host\"\n", "deepspeed");
 }
 
 TEST_CASE("an optimizer on the host is one of those that say so") {
@@ -317,6 +318,36 @@ TEST_CASE("an optimizer on the host is one of those that say so") {
         exported(source_with(plan + "sharding = \"optimizer\"\n"), "megatron-bridge", diagnostics);
     REQUIRE(bridged);
     CHECK(bridged->text.find("optimizer_cpu_offload=True") != std::string::npos);
+}
+
+TEST_CASE("parameters on the host are DeepSpeed's and FSDP's, which keeps both there or neither") {
+    const std::string plan =
+        "data_parallel = 16\nmicro_batches = 4\noptimizer_offload = \"host\"\nparameter_offload = "
+        "\"host\"\nsharding = \"parameters\"\nprecision = { compute = \"bf16\", parameters = \"bf16\", "
+        "gradients = \"GRADIENTS\", master_parameters = true }\nattention = \"flash\"\n";
+    const auto with = [&](const char* gradients) {
+        std::string text = plan;
+        return text.replace(text.find("GRADIENTS"), 9, gradients);
+    };
+    for (const char* target : {"sagemaker-smp-v1", "sagemaker-smp-v2", "nemo", "megatron", "megatron-bridge"})
+        refused(with("bf16"), target, "parameter_offload");
+    for (const auto& [target, gradients, said] :
+         {std::tuple("torchtitan", "fp32", "enable_cpu_offload=True"),
+          std::tuple("accelerate", "bf16", "fsdp_offload_params: true")}) {
+        core::Diagnostics diagnostics;
+        const auto fsdp = exported(source_with(with(gradients)), target, diagnostics);
+        INFO(target << core::format(diagnostics));
+        REQUIRE(fsdp);
+        CHECK(fsdp->text.find(said) != std::string::npos);
+    }
+    // ZeRO-3 over one rank too.
+    core::Diagnostics diagnostics;
+    std::string alone = with("bf16");
+    alone.replace(alone.find("16"), 2, "1");
+    const auto written = exported(source_with(alone), "deepspeed", diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(written);
+    CHECK(written->text.find("\"stage\": 3") != std::string::npos);
 }
 
 TEST_CASE("parts of layers that run again are Megatron-LM's modules where it has them") {

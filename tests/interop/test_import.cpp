@@ -220,6 +220,12 @@ TEST_CASE("every key of a DeepSpeed configuration is honoured, harmless or refus
                                    "deepspeed", diagnostics, "gpt2");
     REQUIRE(on_hosts);
     CHECK(on_hosts->plan.optimizer_offload == schedule::Offload::host);
+    CHECK(on_hosts->plan.parameter_offload == schedule::Offload::none);
+    const auto all_on_hosts = imported(
+        configuration("", R"(, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"})"),
+        "deepspeed", diagnostics, "gpt2");
+    REQUIRE(all_on_hosts);
+    CHECK(all_on_hosts->plan.parameter_offload == schedule::Offload::host);
     for (const char* key :
          {"compression_training\": {\"weights\": {\"enabled\": true}}", "amp\": {\"enabled\": true}",
           "sparse_gradients\": true", "gradient_cliping\": 1"}) {
@@ -229,7 +235,8 @@ TEST_CASE("every key of a DeepSpeed configuration is honoured, harmless or refus
     for (const char* key :
          {"zero_hpz_partition_size\": 8", "zero_quantized_gradients\": true",
           "zero_quantized_weights\": true", "cpu_offload\": true", "stage3_prefetch_bucket\": 1",
-          "offload_optimizer\": {\"device\": \"nvme\"}", "offload_param\": {\"device\": \"cpu\"}"}) {
+          "offload_optimizer\": {\"device\": \"nvme\"}", "offload_param\": {\"device\": \"nvme\"}",
+          "offload_param\": {\"device\": \"cpu\"}"}) {  // and the optimizer stays
         const std::string text = key;
         refused(configuration("", ", \"" + text), "deepspeed", text.substr(0, text.find('"')));
     }

@@ -133,6 +133,11 @@ private:
         if (happens(0.4)) plan.communication = one_of(schedule::communication_libraries()).name;
         plan.framework = one_of<std::string>({"", "", "pytorch", "deepspeed", "megatron-lm"});
         if (happens(0.15)) plan.optimizer_offload = schedule::Offload::host;
+        if (plan.updates_on_hosts() && happens(0.5)) {
+            plan.parameter_offload = schedule::Offload::host;
+            plan.sharding = schedule::Sharding::parameters;
+            plan.shard_degree = 0;
+        }
     }
 
     core::Random random_;

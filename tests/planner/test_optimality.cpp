@@ -63,6 +63,12 @@ Question small_question(core::Random& random) {
         question.targets.push_back(question.targets.front());
         question.targets.back().base.optimizer_offload = schedule::Offload::host;
     }
+    if (random.below(3) == 0) {  // with the parameters there as well
+        question.targets.push_back(question.targets.front());
+        schedule::Plan& base = question.targets.back().base;
+        base.optimizer_offload = base.parameter_offload = schedule::Offload::host;
+        base.sharding = schedule::Sharding::parameters;
+    }
     return question;
 }
 

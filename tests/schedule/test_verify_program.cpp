@@ -382,6 +382,63 @@ TEST_CASE("every mutation of the copies to and from an optimizer on the host is 
     CHECK_FALSE(verify(program).empty());
 }
 
+TEST_CASE("every mutation of the copies of parameters on the host is found") {
+    const auto is_copy = [](bool loads) {
+        return [loads](const Instruction& i) { return i.kind == InstructionKind::copy && i.loads == loads; };
+    };
+    const Match is_gather = is_collective(GroupKind::shard, PayloadKind::parameter);
+    using Apply = std::function<void(RankProgram&)>;
+    const std::vector<std::pair<const char*, Apply>> mutations = {
+        {"a gradient does not go", [&](RankProgram& l) { erase(l, find(l, is_copy(false))); }},
+        {"the last gradient does not go",
+         [&](RankProgram& l) {
+             std::int32_t last = 0;
+             for (const std::int32_t n : core::indices(l.instructions))
+                 if (is_copy(false)(l.instructions[n])) last = n;
+             erase(l, last);
+         }},
+        {"a shard is not fetched", [&](RankProgram& l) { erase(l, find(l, is_copy(true))); }},
+        {"half a gradient goes", [&](RankProgram& l) { l.instructions[find(l, is_copy(false))].bytes /= 2; }},
+        {"half a shard is fetched",
+         [&](RankProgram& l) { l.instructions[find(l, is_copy(true))].bytes /= 2; }},
+        {"another shard is fetched",
+         [&](RankProgram& l) { l.instructions[find(l, is_copy(true), 1)].bucket = 0; }},
+        {"a gather does not wait for the shard",
+         [&](RankProgram& l) { l.instructions[find(l, is_gather)].after_count = 0; }},
+        {"a gradient goes before it is reduced",
+         [&](RankProgram& l) { l.instructions[find(l, is_copy(false))].after_count = 0; }},
+        {"values come back after the update too",
+         [&](RankProgram& l) {
+             Instruction copy = l.instructions[find(l, is_copy(true))];
+             copy.after_count = copy.allocate_count = copy.free_count = 0;
+             l.instructions.push_back(copy);
+         }},
+    };
+    const auto program_of = [](Offload place) {
+        Plan plan = rich_program(Sharding::parameters).plan;
+        plan.optimizer_offload = Offload::host;
+        plan.parameter_offload = place;
+        return *lowered(plan, load_graph("gpt-tiny"));
+    };
+    for (const auto& [what, apply] : mutations) {
+        INFO(what);
+        Program program = program_of(Offload::host);
+        INFO(text_of(verify(program)));
+        REQUIRE(verify(program).empty());
+        apply(program.classes[0]);
+        const std::vector<Violation> violations = verify(program);
+        INFO(text_of(violations));
+        CHECK(std::any_of(violations.begin(), violations.end(),
+                          [](const Violation& v) { return v.rule == "update"; }));
+    }
+    Program program = program_of(Offload::host);
+    program.plan.parameter_offload = Offload::none;
+    CHECK_FALSE(verify(program).empty());
+    program = program_of(Offload::none);
+    program.plan.parameter_offload = Offload::host;
+    CHECK_FALSE(verify(program).empty());
+}
+
 TEST_CASE("every mutation of the norms that LAMB needs before an update is found") {
     struct Mutation {
         const char* what;

@@ -99,6 +99,37 @@ TEST_CASE("an optimizer on the hosts takes their memory and the rate of it, and 
         }
 }
 
+TEST_CASE("parameters on the hosts leave the devices, come before every pass and send gradients after it") {
+    const model::ModelGraph graph = load_graph("gpt2", 256);
+    double parameters = 0;
+    for (const model::Parameter& parameter : graph.parameters)
+        parameters += static_cast<double>(model::element_count(parameter.shape));
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
+    for (const int ranks : {1, 8})
+        for (const int micro_batches : {1, 3}) {
+            schedule::Plan plan;
+            plan.layout.data = ranks;
+            plan.micro_batches = micro_batches;
+            plan.sharding = schedule::Sharding::parameters;
+            plan.optimizer_offload = schedule::Offload::host;
+            plan.overlaps_gradient_reduction = plan.overlaps_parameter_gathering = false;
+            const sim::Evaluation on_device = evaluation_of(graph, cluster, plan);
+            plan.parameter_offload = schedule::Offload::host;
+            const sim::Evaluation on_host = evaluation_of(graph, cluster, plan);
+            const double own = parameters / ranks;
+            CHECK(on_host.host_memory.value == Approx(16 * own * ranks).epsilon(1e-3));
+            CHECK(on_host.host_memory.value == Approx(on_device.host_memory.value).epsilon(1e-9));
+            CHECK(on_host.peak_memory < on_device.peak_memory);
+            // Of two bytes each: values twice a micro-batch, gradients once, each way at 16 GB/s or less, as
+            // two devices share a switch; from the second micro-batch on three times as many bytes of the
+            // host's memory for the sum.
+            const double copied = own * 2 * 3 * micro_batches / 16e9,
+                         added = own * 2 * 3 * (micro_batches - 1) / (0.45 * 281.6e9 / ranks);
+            CHECK(on_host.breakdown.offload.value > copied + added);
+            CHECK(on_host.step_time > on_device.step_time);
+        }
+}
+
 TEST_CASE("a host whose memory has no known rate is not said to update") {
     const model::ModelGraph graph = load_graph("gpt2", 256);
     schedule::Plan plan;

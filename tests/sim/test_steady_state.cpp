@@ -81,6 +81,8 @@ TEST_CASE("a step that follows from one short one is the whole step, whatever it
             plan.activation_loading_horizon = 1 + below(60);
         }
         if (below(3) == 0) plan.optimizer_offload = schedule::Offload::host;
+        if (plan.updates_on_hosts() && plan.sharding == schedule::Sharding::parameters)
+            plan.parameter_offload = schedule::Offload::host;
         core::Diagnostics problems;
         schedule::check_plan(plan, graph, cluster.device_count(), nullptr, problems);
         if (problems.has_errors()) continue;

@@ -148,6 +148,7 @@ std::vector<planner::Target> targets_of(const WhyNotRequest& request, const sim:
         base.fused_cross_entropy = scenario.file.plan.fused_cross_entropy;
         base.offload_bandwidth = scenario.file.plan.offload_bandwidth;
         base.optimizer_offload = scenario.file.plan.optimizer_offload;
+        base.parameter_offload = scenario.file.plan.parameter_offload;
         return base;
     };
     if (request.runner)

@@ -28,6 +28,30 @@ std::uint32_t append_collective(RankDraft& draft, std::int32_t bucket, const Buc
     return draft.list.append(instruction);
 }
 
+core::Bytes owned_bytes(const RankDraft& draft, std::int32_t bucket, PayloadKind payload) {
+    const ParameterBucket& b = draft.buckets.buckets[bucket];
+    const Precision& precision = draft.plan.precision;
+    return b.padded_elements / b.pieces *
+           core::size_of(payload == PayloadKind::parameter ? precision.parameters : precision.gradients);
+}
+
+std::uint32_t append_bucket_copy(RankDraft& draft, std::int32_t bucket, bool loads, std::uint32_t after,
+                                 std::int32_t micro_batch) {
+    const ParameterBucket& b = draft.buckets.buckets[bucket];
+    Instruction copy;
+    copy.kind = InstructionKind::copy;
+    copy.stream = Stream::copy;
+    copy.payload = loads ? PayloadKind::parameter : PayloadKind::parameter_gradient;
+    copy.bucket = bucket;
+    copy.on_shard = b.pieces > 1;
+    copy.stage = b.stage;
+    copy.micro_batch = micro_batch;
+    copy.loads = loads;
+    copy.bytes = owned_bytes(draft, bucket, copy.payload);
+    draft.list.wait_for(after);
+    return draft.list.append(copy);
+}
+
 std::uint32_t append_sum(RankDraft& draft, GroupKind group, PayloadKind payload, core::Bytes bytes,
                          std::uint32_t after, core::OptionalIndex bucket) {
     Instruction sum;

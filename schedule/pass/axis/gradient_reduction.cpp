@@ -1,5 +1,6 @@
 // How the gradients of a rank's buckets become sums over its data-parallel, tensor and tied groups: beside
-// the backward passes where they may, else at the end of the step.
+// the backward passes where they may, else at the end of the step; and how they go to the hosts that keep
+// them.
 #include <algorithm>
 
 #include "core/index/integers.h"
@@ -14,7 +15,7 @@ class GradientReduction : public LoweringPass {
 public:
     explicit GradientReduction(RankDraft& draft)
         : LoweringPass(draft), full_gradient_(draft.buckets.buckets.size(), no_buffer) {
-        if (draft.plan.layout.data > 1) find_cuts();
+        if (draft.plan.layout.data > 1 || draft.plan.keeps_parameters_on_hosts()) find_cuts();
     }
 
     void cut(OperatorCuts& cuts) override {
@@ -36,10 +37,12 @@ public:
             case begin_gradient: return begin(hook.buckets);
             case reduce_gradient: {
                 Frontier& frontier = draft_.frontier;
-                const bool has_reduction =
-                    reduce(hook.buckets[0], frontier.last_step, pass.completes_gradients);
-                if (has_reduction && !draft_.plan.overlaps_gradient_reduction)
-                    frontier.pending.push_back(frontier.reduced_on_data);
+                const std::int32_t index = hook.buckets[0];
+                const std::uint32_t ready = frontier.last_step;
+                std::uint32_t reduced = reduce(index, ready, pass.completes_gradients);
+                if (bucket(index).sums_on_host) reduced = send(index, pass.micro_batch, reduced);
+                if (reduced != ready && !draft_.plan.overlaps_gradient_reduction)
+                    frontier.pending.push_back(reduced);
                 return;
             }
         }
@@ -79,7 +82,7 @@ private:
                                            return use.stage == stage.index;
                                        });
                 if (own == uses.end() || own->stage != stage.index) continue;
-                const bool is_of_every_pass = draft_.scatters_every_micro_batch(b);
+                const bool is_of_every_pass = draft_.scatters_every_micro_batch(b) || bucket(b).sums_on_host;
                 if (is_of_every_pass ||
                     (draft_.plan.overlaps_gradient_reduction && !is_reduced_at_the_end(b)))
                     cuts_.push_back({stage.index, b, own->highest_operator, own->lowest_operator,
@@ -120,18 +123,22 @@ private:
     }
 
     // Data-parallel reduction of a bucket's gradient after instruction `after`, and the collectives over its
-    // shards; false when there is none to do. `completes`: nothing adds to the gradient after this pass.
-    bool reduce(std::int32_t index, std::uint32_t after, bool completes) {
+    // shards; returns the last of them, `after` when there is none to do. `completes`: nothing adds to the
+    // gradient after this pass.
+    std::uint32_t reduce(std::int32_t index, std::uint32_t after, bool completes) {
         const ParameterBucket& b = bucket(index);
         const BucketGroups groups = groups_of(draft_.plan.layout, b);
         std::uint32_t& last = draft_.frontier.reduced_on_data;
-        if (groups.size == 1) return false;
-        if (b.pieces == 1) {
-            last = append(index, CollectiveKind::all_reduce, groups.members, false, after);
-            return true;
-        }
+        if (groups.size == 1) return after;
+        if (b.pieces == 1)
+            return last = append(index, CollectiveKind::all_reduce, groups.members, false, after);
         draft_.list.give_back(full_gradient_[index]);
         full_gradient_[index] = no_buffer;
+        if (bucket(index).sums_on_host) {
+            full_gradient_[index] = draft_.list.buffer(
+                MemoryKind::gradients, owned_bytes(draft_, index, PayloadKind::parameter_gradient));
+            draft_.list.take(full_gradient_[index]);
+        }
         last = last_scatter_ = append(index, CollectiveKind::reduce_scatter, groups.shard, false, after);
         // Hybrid sharding adds the pieces up over the replicas once per step (MiCS, arXiv 2205.00119,
         // section 3.4: two-hop gradient synchronisation).
@@ -139,11 +146,20 @@ private:
             !draft_.scatters_every_micro_batch(index) || (completes && sums_replicas_beside_backward(index));
         if (sums_replicas && b.pieces < groups.size)
             last = append(index, CollectiveKind::all_reduce, groups.replica, true, last);
-        return true;
+        return last;
+    }
+
+    // To the host, which adds it to those of the passes before.
+    std::uint32_t send(std::int32_t index, std::int32_t micro_batch, std::uint32_t after) {
+        draft_.list.give_back(full_gradient_[index]);
+        full_gradient_[index] = no_buffer;
+        std::uint32_t& sent = draft_.frontier.sent_to_host;
+        return sent = last_scatter_ = append_bucket_copy(draft_, index, false, after, micro_batch);
     }
 
     // What is left of a bucket's reductions after the backward passes. `ready`: the last of these.
     void finish(std::int32_t index, std::uint32_t ready) {
+        if (bucket(index).sums_on_host) return;
         const ParameterBucket& b = bucket(index);
         Frontier& frontier = draft_.frontier;
         const bool on_shard = draft_.scatters_every_micro_batch(index);
@@ -166,8 +182,8 @@ private:
     }
 
     std::vector<BucketCut> cuts_;               // by stage, then bucket
-    std::vector<std::uint32_t> full_gradient_;  // by bucket: buffer of the pass
-    // Reduce-scatters: the last one, and the last one when whole gradients last began.
+    std::vector<std::uint32_t> full_gradient_;  // by bucket: buffer of the pass; of its piece that is sent
+    // Reduce-scatters, or copies to the host: the last one, and the last one when whole gradients last began.
     std::uint32_t last_scatter_ = no_instruction, scatter_before_ = no_instruction;
 };
 

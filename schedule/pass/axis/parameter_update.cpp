@@ -1,6 +1,6 @@
 // The update of the parameters: gradients zero before, the optimizer's steps bucket by bucket after all
 // reductions, LAMB's sums before them, and the gathers of what is updated in pieces. Where hosts update,
-// gradients are copied there before and parameters back after.
+// gradients that are not there are copied before, and parameters back after unless they stay there.
 #include <vector>
 
 #include "core/index/integers.h"
@@ -48,36 +48,20 @@ private:
         return last;
     }
 
-    // Of what this rank updates of a bucket: its gradient to the host, or its values back (`loads`). The next
-    // instruction waits for what was asked before, and this for `after`.
-    std::uint32_t append_copy(std::int32_t index, bool loads, std::uint32_t after) {
-        const ParameterBucket& bucket = draft_.buckets.buckets[index];
-        const Precision& precision = draft_.plan.precision;
-        Instruction copy;
-        copy.kind = InstructionKind::copy;
-        copy.stream = Stream::copy;
-        copy.payload = loads ? PayloadKind::parameter : PayloadKind::parameter_gradient;
-        copy.bucket = index;
-        copy.on_shard = bucket.pieces > 1;
-        copy.stage = bucket.stage;
-        copy.loads = loads;
-        copy.bytes = bucket.padded_elements / bucket.pieces *
-                     core::size_of(loads ? precision.parameters : precision.gradients);
-        draft_.list.wait_for(after);
-        return draft_.list.append(copy);
-    }
-
     void update(std::int32_t update) {
         const std::vector<ParameterBucket>& buckets = draft_.buckets.buckets;
         const std::int32_t count = core::count_of(buckets);
         if (count == 0) return;
         // optimizer.step() begins when every reduction has ended; what follows is in order on the stream.
         draft_.wait_for_gradients();
-        draft_.frontier.pending.clear();
         // All gradients are on their way before the first values come back: copies are in order too.
         std::vector<std::uint32_t> sent(count, no_instruction);
         for (std::int32_t b = 0; b < count && draft_.plan.updates_on_hosts(); ++b)
-            sent[b] = append_copy(b, false, no_instruction);
+            if (!draft_.buckets.buckets[b].sums_on_host)
+                sent[b] = append_bucket_copy(draft_, b, false, no_instruction);
+        // Of gradients that are there already the step waits for no copy.
+        if (draft_.plan.keeps_parameters_on_hosts()) draft_.wait_for_gradients();
+        draft_.frontier.pending.clear();
         const bool takes_norms = needs_update_norms(draft_.plan.optimizer);
         std::vector<std::uint32_t> sums(count, no_buffer), known(count, no_instruction);
         for (std::int32_t b = 0; b < count && takes_norms; ++b) {
@@ -100,7 +84,8 @@ private:
             }
             draft_.list.wait_for(sent[b]);
             std::uint32_t updated = draft_.list.append(step);
-            if (draft_.plan.updates_on_hosts()) updated = append_copy(b, true, updated);
+            if (draft_.plan.updates_on_hosts() && !draft_.plan.keeps_parameters_on_hosts())
+                updated = append_bucket_copy(draft_, b, true, updated);
             if (buckets[b].pieces > 1 && draft_.plan.sharding < Sharding::parameters)
                 append_collective(
                     draft_, b,

@@ -1,6 +1,6 @@
 // Sharded parameters (ZeRO-3, FSDP FULL_SHARD). The buckets that a unit reads are gathered before it and
 // dropped after it. Where gathering overlaps with compute, those of the next unit are gathered while this
-// one runs, at most one unit ahead.
+// one runs, at most one unit ahead. Where hosts keep them, each rank first copies its shard to the device.
 #include <algorithm>
 #include <utility>
 
@@ -19,7 +19,7 @@ class ShardedParameters : public LoweringPass {
 public:
     explicit ShardedParameters(RankDraft& draft) : LoweringPass(draft), of_unit_(draft.graph->units.size()) {
         for (const std::int32_t b : core::indices(draft.buckets.uses)) {
-            if (draft.buckets.buckets[b].pieces == 1) continue;
+            if (draft.buckets.buckets[b].pieces == 1 && !draft.plan.keeps_parameters_on_hosts()) continue;
             for (const BucketUse& use : draft.buckets.uses[b])
                 for (const std::int32_t unit : use.units) of_unit_[unit].push_back({use.stage, b});
         }
@@ -118,16 +118,34 @@ private:
     void gather(const Buckets& buckets, std::uint32_t after) {
         for (const std::int32_t bucket : buckets) {
             const ParameterBucket& b = draft_.buckets.buckets[bucket];
-            const std::uint32_t buffer = draft_.list.buffer(
+            const std::uint32_t whole = draft_.list.buffer(
                 MemoryKind::parameters, b.padded_elements * core::size_of(draft_.plan.precision.parameters));
-            draft_.list.take(buffer);
-            next_gathered_.push_back(buffer);
-            next_gathers_.push_back(
-                append_collective(draft_, bucket,
-                                  {CollectiveKind::all_gather, groups_of(draft_.plan.layout, b).shard,
-                                   PayloadKind::parameter, false},
-                                  after));
+            next_gathered_.push_back(whole);
+            std::uint32_t fetched = after;
+            if (draft_.plan.keeps_parameters_on_hosts()) fetched = fetch(bucket, whole, after);
+            if (b.pieces > 1) {
+                draft_.list.take(whole);
+                fetched =
+                    append_collective(draft_, bucket,
+                                      {CollectiveKind::all_gather, groups_of(draft_.plan.layout, b).shard,
+                                       PayloadKind::parameter, false},
+                                      fetched);
+            }
+            next_gathers_.push_back(fetched);
         }
+    }
+
+    // From the host: a shard, which the gather that comes next gives back, or the whole bucket.
+    std::uint32_t fetch(std::int32_t bucket, std::uint32_t whole, std::uint32_t after) {
+        const bool is_shard = draft_.buckets.buckets[bucket].pieces > 1;
+        const std::uint32_t buffer =
+            is_shard ? draft_.list.buffer(MemoryKind::parameters,
+                                          owned_bytes(draft_, bucket, PayloadKind::parameter))
+                     : whole;
+        draft_.list.take(buffer);
+        const std::uint32_t copy = append_bucket_copy(draft_, bucket, true, after);
+        if (is_shard) draft_.list.give_back(buffer);
+        return copy;
     }
 
     std::vector<std::vector<Use>> of_unit_;  // of the graph
@@ -141,7 +159,7 @@ private:
 }  // namespace
 
 std::unique_ptr<LoweringPass> sharding(RankDraft& draft) {
-    if (!draft.plan.shards(Sharding::parameters)) return nullptr;
+    if (!draft.plan.fetches_parameters()) return nullptr;
     return std::make_unique<ShardedParameters>(draft);
 }
 

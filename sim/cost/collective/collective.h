@@ -62,6 +62,9 @@ public:
 
     // Out to the memory of each rank's host or to disk, or back, all ranks at the same time.
     core::Seconds host_copy(core::Bytes bytes, bool loads, schedule::Offload where);
+    // The same of so many bytes of parameters as a pass reads them, or of gradients, as the framework does
+    // it.
+    core::Seconds state_copy(core::Bytes bytes, bool loads);
 
     // The candidate chosen, for reports and for the clock: which links it keeps busy and for how long.
     // Lives as long as this object.

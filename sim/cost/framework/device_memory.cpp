@@ -189,14 +189,15 @@ private:
                     {n, update.first});
             }
         }
-        if (plan_.shards(Sharding::parameters) && framework_.live_parameter_elements > 0) {
+        if (plan_.fetches_parameters() && framework_.live_parameter_elements > 0) {
             // The Program has buffers for the layer being computed and the next.
             std::vector<double> units;
             for (const schedule::ParameterBucket& bucket : list_.buckets)
                 units.push_back(static_cast<double>(bucket.padded_elements));
             std::sort(units.rbegin(), units.rend());
             const double gathered = (units.empty() ? 0 : units[0]) + (units.size() < 2 ? 0 : units[1]);
-            const double live = std::min(elements_ * (1 - 1 / pieces), framework_.live_parameter_elements);
+            const double on_device = plan_.keeps_parameters_on_hosts() ? 0 : 1 / pieces,
+                         live = std::min(elements_ * (1 - on_device), framework_.live_parameter_elements);
             hold(MemoryKind::parameters,
                  std::max(0.0, live - gathered) * core::size_of(plan_.precision.parameters).value);
         }
@@ -232,8 +233,9 @@ private:
         if (sums <= 0) return;
         double elements = 0;
         for (const schedule::ParameterBucket& bucket : list_.buckets)
-            elements += static_cast<double>(bucket.padded_elements) /
-                        (plan_.shards(schedule::Sharding::gradients) ? bucket.pieces : 1);
+            if (!bucket.sums_on_host)
+                elements += static_cast<double>(bucket.padded_elements) /
+                            (plan_.shards(schedule::Sharding::gradients) ? bucket.pieces : 1);
         hold(MemoryKind::gradients, elements * std::max(0.0, products + sums - gradients));
     }
 

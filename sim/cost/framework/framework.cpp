@@ -3,7 +3,7 @@
 namespace sim {
 
 bool keep_gathered(const FrameworkTraits& traits, schedule::Plan& plan) {
-    if (!traits.gathers_once_in_pipelines || plan.layout.pipeline == 1 ||
+    if (!traits.gathers_once_in_pipelines || plan.layout.pipeline == 1 || plan.keeps_parameters_on_hosts() ||
         plan.sharding != schedule::Sharding::parameters)
         return false;
     plan.sharding = schedule::Sharding::optimizer;

@@ -87,6 +87,8 @@ struct FrameworkTraits {
     int least_sharded_elements = 0;  // ... but for smaller tensors, which stay whole
     int list_operations = 0;  // ... into a list with an entry for each rank, which the host makes, reads and
                               // fills one by one: operations an entry; zero = into one tensor
+    bool fetches_fp32_shards = false;  // where hosts keep parameters: the fp32 values go to the device, which
+                                       // casts them before it gathers (FSDP)
     bool keeps_full_mixtures =
         false;  // as keeps_full_parameters, but for models with experts, sharded or not
     bool overlaps_input_gradients =

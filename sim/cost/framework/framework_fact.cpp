@@ -99,6 +99,8 @@ std::span<const FrameworkFact> framework_facts() {
          "... but for tensors of fewer elements, which stay whole"},
         {"gradients", "list_operations", &T::list_operations,
          "... into a list with an entry for each rank: operations of the host an entry; 0: into one tensor"},
+        {"gradients", "fetches_fp32_shards", &T::fetches_fp32_shards,
+         "of parameters on hosts the fp32 values go to the device, not their casts"},
         {"gradients", "broadcasts_parameters", &T::broadcasts_parameters,
          "parameters come back by a broadcast from every owner, one after another"},
         {"gradients", "copies_into_buckets", &T::copies_into_buckets,
