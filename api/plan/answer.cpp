@@ -312,7 +312,7 @@ std::string others_run_text(const model::ModelGraph& graph, const planner::Searc
 std::string text_of(const Request& request, const model::ModelGraph& graph,
                     const planner::SearchResult& result, const std::vector<planner::Target>& targets,
                     const std::vector<sim::PredictionIntervals>& intervals, const SecondLook& look,
-                    const std::optional<FewerNodes>& fewer) {
+                    const Beside& beside) {
     std::string out = headline(request, graph);
     if (const std::optional<double> gap = gap_pct(result.account);
         gap && !result.account.is_proven_optimal && *gap > 0)
@@ -320,7 +320,7 @@ std::string text_of(const Request& request, const model::ModelGraph& graph,
             "  stopped before everything was looked at: the best plan may be better by up to "
             "{:.1f} %\n",
             *gap);
-    if (fewer) out += "  " + text_of(*fewer) + '\n';
+    out += text_of(beside);
     const planner::RankedPlan& best = result.plans.front();
     if (!request.runner) {
         const RunsIn runs = runs_in(graph, targets[best.candidate].cluster, best.plan);
@@ -341,7 +341,7 @@ std::string text_of(const Request& request, const model::ModelGraph& graph,
 core::Value document_of(const Request& request, const model::ModelGraph& graph,
                         const planner::SearchResult& result, const std::vector<planner::Target>& targets,
                         const std::vector<sim::PredictionIntervals>& intervals, const SecondLook& look,
-                        const std::optional<CostOfLimits>& limits, const std::optional<FewerNodes>& fewer) {
+                        const std::optional<CostOfLimits>& limits, const Beside& beside) {
     core::Value document = core::Value::table();
     document["model"] = graph.name;
     document["global_batch"] = request.search.global_batch;
@@ -361,7 +361,7 @@ core::Value document_of(const Request& request, const model::ModelGraph& graph,
     if (request.runner) document["for"] = request.runner->name;
     else add_to(document, runs_in(graph, targets[best.candidate].cluster, best.plan));
     if (limits) document["limits"] = to_value(*limits, request.limits);
-    if (fewer) document["fewer_nodes"] = to_value(*fewer);
+    add_to(document, beside);
     if (request.out_path) document["out"] = *request.out_path;
     return document;
 }

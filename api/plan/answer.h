@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "api/plan/fewer_nodes.h"
+#include "api/plan/beside.h"
 #include "api/plan/plan_limits.h"
 #include "api/plan/question.h"
 #include "api/plan/second_look.h"
@@ -29,7 +29,7 @@ core::Value account_of(const planner::SearchAccount& account, planner::Objective
 core::Value document_of(const Request& request, const model::ModelGraph& graph,
                         const planner::SearchResult& result, const std::vector<planner::Target>& targets,
                         const std::vector<sim::PredictionIntervals>& intervals, const SecondLook& look,
-                        const std::optional<CostOfLimits>& limits, const std::optional<FewerNodes>& fewer);
+                        const std::optional<CostOfLimits>& limits, const Beside& beside);
 struct TableRow {
     std::string heading, label;  // of the first column
     const planner::RankedPlan* ranked;
@@ -42,7 +42,7 @@ std::string headline(const Request& request, const model::ModelGraph& graph);
 std::string text_of(const Request& request, const model::ModelGraph& graph,
                     const planner::SearchResult& result, const std::vector<planner::Target>& targets,
                     const std::vector<sim::PredictionIntervals>& intervals, const SecondLook& look,
-                    const std::optional<FewerNodes>& fewer);
+                    const Beside& beside);
 
 // The plan file, to lie at `path`: references to other files are relative to it.
 std::string plan_text(const Request& request, const model::ModelGraph& graph, const planner::RankedPlan& best,

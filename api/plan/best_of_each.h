@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "api/plan/fewer_nodes.h"
+#include "api/plan/beside.h"
 #include "api/plan/plan_limits.h"
 #include "api/plan/question.h"
 #include "api/reply.h"
@@ -21,7 +21,7 @@ struct Answer {
     planner::SearchResult result = {};
     std::vector<sim::PredictionIntervals> intervals = {};  // of its plans
     std::optional<CostOfLimits> limits = {};
-    std::optional<FewerNodes> fewer = {};
+    Beside beside = {};
     core::Diagnostics diagnostics = {};  // without plans: why
 };
 

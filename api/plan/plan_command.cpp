@@ -9,9 +9,9 @@
 #include "api/offers/show_offers.h"
 #include "api/options.h"
 #include "api/plan/answer.h"
+#include "api/plan/beside.h"
 #include "api/plan/best_of_each.h"
 #include "api/plan/certificate.h"
-#include "api/plan/fewer_nodes.h"
 #include "api/plan/front.h"
 #include "api/plan/no_plan.h"
 #include "api/plan/question.h"
@@ -102,7 +102,8 @@ Answer solve(Question question) {
     }
     if (result.plans.size() > request.rows) result.plans.resize(request.rows);
     answer.limits = cost_of_limits(request, graph, targets, result.plans.front());
-    answer.fewer = fewer_nodes(request, graph, targets, result.plans.front());
+    answer.beside.fewer = fewer_nodes(request, graph, targets, result.plans.front());
+    answer.beside.on_hosts = faster_on_hosts(request, graph, targets, result.plans.front());
     answer.intervals = judge(result, graph, targets, request.posterior(), request.search.threads);
     for (const planner::RankedPlan& ranked : result.plans)
         if (ranked.order) request.assumptions.push_back(*ranked.order);
@@ -115,10 +116,11 @@ Reply reply_of(const Answer& answer) {
     const auto& [request, graph, targets] = answer.question;
     if (answer.result.plans.empty()) return refusal(answer.diagnostics, Outcome::no_plan);
     const SecondLook look = second_look(request, graph, answer.result, targets, answer.intervals);
-    Reply reply{.document = document_of(request, graph, answer.result, targets, answer.intervals, look,
-                                        answer.limits, answer.fewer),
-                .text = text_of(request, graph, answer.result, targets, answer.intervals, look, answer.fewer),
-                .diagnostics = answer.diagnostics};
+    Reply reply{
+        .document = document_of(request, graph, answer.result, targets, answer.intervals, look, answer.limits,
+                                answer.beside),
+        .text = text_of(request, graph, answer.result, targets, answer.intervals, look, answer.beside),
+        .diagnostics = answer.diagnostics};
     if (answer.limits) reply.text += "  " + text_of(*answer.limits, request.limits) + '\n';
     return reply;
 }

@@ -159,6 +159,20 @@ def test_what_limits_cost_is_counted_from_the_best_without_them_wherever_its_opt
     assert kept.limits["cost_pct"] == pytest.approx(100 * (kept.best.step_time_s / free.best.step_time_s - 1))
 
 
+def test_what_would_be_faster_with_state_on_the_hosts_is_said_and_found_when_asked_for():
+    question = dict(model="gpt2-xl", target="g4dn.12xlarge", nodes=1, global_batch=256, tp=1, pp=1, top=1)
+    answer = smsim.plan(**question)
+    told = answer.on_hosts
+    assert answer.best.optimizer_offload == "none" and "optimizer on the hosts" in told["plan"]
+    asked = smsim.plan(**question, optimizer_offload="host")
+    assert asked.best.optimizer_offload == "host"
+    assert asked.best.step_time_s == pytest.approx(told["step_time_s"])
+    assert told["faster_pct"] == pytest.approx(100 * (answer.best.step_time_s / asked.best.step_time_s - 1))
+    # Not where the devices were asked for, and not where they have room to spare.
+    assert not hasattr(smsim.plan(**question, optimizer_offload="none"), "on_hosts")
+    assert not hasattr(smsim.plan(**{**question, "model": "gpt2"}), "on_hosts")
+
+
 def test_wrong_options_are_named_as_the_keywords():
     with pytest.raises(smsim.InputError) as caught:
         smsim.plan("gpt2", "p3.16xlarge", max_nodes=0, objective="sped")
