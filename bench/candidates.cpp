@@ -13,7 +13,7 @@
 #include "core/diagnostics.h"
 #include "core/random.h"
 #include "model/load.h"
-#include "planner/bounds.h"
+#include "planner/bound/bounds.h"
 #include "planner/search_space.h"
 #include "sim/evaluate.h"
 

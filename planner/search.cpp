@@ -7,7 +7,7 @@
 
 #include "core/diagnostics.h"
 #include "core/parallel.h"
-#include "planner/bounds.h"
+#include "planner/bound/bounds.h"
 #include "planner/explain.h"
 #include "planner/order/plan_order.h"
 #include "planner/pareto.h"

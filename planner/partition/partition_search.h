@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "model/model_fwd.h"
-#include "planner/bounds.h"
+#include "planner/bound/bounds.h"
 #include "planner/partition/partition_space.h"
 #include "planner/search.h"
 #include "schedule/plan/plan.h"

@@ -9,7 +9,7 @@
 
 #include "core/units.h"
 #include "model/model_fwd.h"
-#include "planner/bounds.h"
+#include "planner/bound/bounds.h"
 #include "planner/partition/partitions.h"
 #include "planner/partition/path_bound.h"
 #include "planner/partition/stage_table.h"

@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "planner/bounds.h"
+#include "planner/bound/bounds.h"
 
 namespace planner {
 

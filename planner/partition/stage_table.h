@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "model/model_fwd.h"
-#include "planner/bounds.h"
+#include "planner/bound/bounds.h"
 #include "schedule/plan/plan.h"
 
 namespace planner {

@@ -18,7 +18,7 @@
 
 #include "core/diagnostics_fwd.h"
 #include "core/errors.h"
-#include "planner/bounds.h"
+#include "planner/bound/bounds.h"
 #include "planner/partition/partition_search.h"
 #include "planner/search.h"
 #include "schedule/pass/recompute.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/diagnostics.h"
-#include "planner/bounds.h"
+#include "planner/bound/bounds.h"
 #include "schedule/pass/lower.h"
 #include "schedule/pipeline/registry.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/diagnostics.h"
-#include "planner/bounds.h"
+#include "planner/bound/bounds.h"
 #include "planner/explain.h"
 #include "planner/partition/partition_space.h"
 #include "planner/search_space.h"

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "core/diagnostics.h"
-#include "planner/bounds.h"
+#include "planner/bound/bounds.h"
 #include "planner/explain.h"
 #include "planner/refinement.h"
 #include "planner/search.h"

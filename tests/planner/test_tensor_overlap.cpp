@@ -5,7 +5,7 @@
 #include <set>
 
 #include "core/diagnostics.h"
-#include "planner/bounds.h"
+#include "planner/bound/bounds.h"
 #include "planner/explain.h"
 #include "planner/search.h"
 #include "sim/evaluate.h"

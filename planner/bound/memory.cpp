@@ -1,0 +1,189 @@
+// Least memory, of devices and of hosts, and the copies of what devices have no room for.
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "cluster/node.h"
+#include "core/index/integers.h"
+#include "planner/bound/caches.h"
+#include "schedule/plan/memory.h"
+#include "sim/cost/framework/device_memory.h"
+#include "sim/cost/host_memory.h"
+
+namespace planner {
+
+std::optional<MemoryBound> Bounds::memory(const schedule::Plan& plan) {
+    const schedule::Schedule* order = stages_.stages(plan) ? orders_.order(plan) : nullptr;
+    if (!order) return std::nullopt;
+    return memory_of(plan, *order, stages_.state_elements(plan, *order),
+                     [&](std::size_t rank) { return stages_.activations(plan, *order)[rank].peak; });
+}
+
+std::optional<MemoryBound> Bounds::memory_of(const schedule::Plan& plan,
+                                             const std::vector<model::OperatorRange>& ranges) {
+    const schedule::Schedule* order = orders_.order(plan);
+    if (!order) return std::nullopt;
+    std::optional<std::vector<RankActivations>> activations;
+    return memory_of(plan, *order, stages_.state_elements(plan, *order, ranges), [&](std::size_t rank) {
+        if (!activations) activations = stages_.activations(plan, *order, ranges);
+        return (*activations)[rank].peak;
+    });
+}
+
+MemoryBound Bounds::memory_of(const schedule::Plan& plan, const schedule::Schedule& order,
+                              const std::vector<schedule::StateElements>& elements,
+                              const std::function<core::Bytes(std::size_t)>& activations) {
+    const cluster::DeviceSpec& device = cluster_.instance.device;
+    MemoryBound worst;
+    core::Bytes least_on_host;
+    for (int rank = 0; rank < order.ranks; ++rank) {
+        const schedule::StateFootprint state = schedule::state_footprint(elements[rank], plan);
+        MemoryBound bound;
+        bound.pipeline_rank = rank;
+        bound.state = state.sum();
+        least_on_host = rank == 0 ? state.on_host : std::min(least_on_host, state.on_host);
+        bound.peak = device.memory - room(plan, rank) + bound.state;
+        // Too large already: the activations would only add to it.
+        if (bound.peak <= device.memory) bound.peak += activations(rank) * (1 + device.fragmentation);
+        if (bound.peak > worst.peak) worst = bound;
+    }
+    if (plan.updates_on_hosts())
+        worst.on_hosts = least_on_host *
+                         (sim::state_bytes_on_host(plan) / schedule::optimizer_bytes_on_host(plan)) *
+                         static_cast<double>(cluster::most_ranks_of_a_node(cluster_, plan.layout.ranks()));
+    return worst;
+}
+
+// Beside what is allocated and its fragmentation there are the context and the communicators that every rank
+// of such a plan uses.
+core::Bytes Bounds::room(const schedule::Plan& plan, int pipeline_rank) {
+    const cluster::DeviceSpec& device = cluster_.instance.device;
+    if (!device.has_concurrent_streams) return device.memory;
+    const int degree = plan.sharding == schedule::Sharding::none ? 0 : plan.effective_shard_degree();
+    const std::lock_guard lock(outside_guard_);
+    const auto [entry, is_new] = outside_memory_.try_emplace({layout_key(plan), degree, pipeline_rank});
+    if (is_new) entry->second = sim::least_outside_memory(plan, pipeline_rank, cluster_);
+    return device.memory - entry->second;
+}
+
+core::Bytes Bounds::state(const schedule::Plan& plan, model::OperatorRange range) {
+    return schedule::state_footprint(stages_.parameter_count(plan, range), plan).sum();
+}
+
+Bounds::Saved Bounds::saved(const schedule::Plan& plan, model::OperatorRange range) {
+    Saved least = stages_.saved(plan, range);
+    for (int segment = 1; segment < plan.passes_per_micro_batch(); ++segment) {
+        const Saved of_segment = stages_.saved(plan, range, segment);
+        least.whole = std::min(least.whole, of_segment.whole);
+        least.for_weights = std::min(least.for_weights, of_segment.for_weights);
+    }
+    return least;
+}
+
+bool Bounds::offloads_anything(const schedule::Plan& plan) {
+    const schedule::Schedule* order = stages_.stages(plan) ? orders_.order(plan) : nullptr;
+    if (!order || plan.offload == schedule::Offload::none) return false;
+    const std::vector<RankActivations>& ranks = stages_.activations(plan, *order);
+    return std::any_of(ranks.begin(), ranks.end(),
+                       [](const RankActivations& rank) { return rank.copies > 0; });
+}
+
+// The copy stream of each pipeline rank, out and back. Passes of further micro-batches wait no less for their
+// backward than those of a short order do, so no less leaves.
+std::vector<core::Seconds> Bounds::copy_times(const schedule::Plan& plan, const schedule::Schedule& order,
+                                              const std::vector<RankActivations>& ranks) {
+    std::vector<core::Seconds> times(order.ranks);
+    sim::CommunicationCost& communication = communication_of(plan);
+    for (std::size_t r = 0; r < times.size(); ++r) {
+        if (ranks[r].copies == 0) continue;
+        const core::Bytes mean =
+            ranks[r].offloaded / static_cast<double>(ranks[r].copies);  // times are linear in bytes
+        times[r] = (communication.host_copy(mean, false, plan.offload) +
+                    communication.host_copy(mean, true, plan.offload)) *
+                   static_cast<double>(ranks[r].copies) *
+                   (static_cast<double>(plan.micro_batches) / order.micro_batches);
+    }
+    return times;
+}
+
+core::Seconds Bounds::time_of_copies(const schedule::Plan& plan,
+                                     const std::vector<model::OperatorRange>& ranges) {
+    const schedule::Schedule* order = plan.offload == schedule::Offload::none ? nullptr : timed_order(plan);
+    if (!order) return core::Seconds(0);
+    const std::vector<core::Seconds> times =
+        copy_times(plan, *order, stages_.activations(plan, *order, ranges));
+    return *std::max_element(times.begin(), times.end()) * claimed_share;
+}
+
+// The copy stream of the rank that holds most: shards come before each pass forward and backward of their
+// unit, the first before anything else runs. Gradients go after each backward pass but for those that are
+// reduced once a step.
+core::Seconds Bounds::time_of_state_copies(const schedule::Plan& plan,
+                                           const std::vector<RankParameters>& parameters) {
+    double most = 0;
+    for (const RankParameters& held : parameters) most = std::max(most, held.dense);
+    // A tied parameter may be counted twice, and be fetched once.
+    const double tied = stages_.tied_elements(plan), own = std::max(0.0, most - tied) / plan.pieces(false);
+    sim::CommunicationCost& communication = communication_of(plan);
+    const core::Bytes stored = core::size_of(plan.precision.parameters),
+                      element = core::size_of(plan.precision.gradients);
+    core::Seconds of_pass = communication.state_copy(stored * own, true) * 2;
+    if (!plan.has_sequence_parallelism()) of_pass += communication.state_copy(element * own, false);
+    return of_pass * (double(plan.micro_batches) * plan.passes_per_micro_batch());
+}
+
+bool Bounds::state_never_fits(const schedule::Plan& plan) {
+    const model::OperatorRange all{0, core::count_of(stages_.graph().operators)};
+    const cluster::DeviceSpec& device = cluster_.instance.device;
+    return state(plan, all) > (device.memory - device.context_memory) * plan.layout.pipeline;
+}
+
+const std::vector<std::vector<Bounds::Kept>>& Bounds::kept(const schedule::Plan& plan) {
+    const schedule::Schedule* order = orders_.order(plan);
+    const auto [entry, is_new] = kept_.try_emplace(order);
+    std::vector<std::vector<Kept>>& ranks = entry->second;
+    if (!order || !is_new) return ranks;
+    for (const std::vector<schedule::Action>& actions : order->actions) {
+        Kept now;
+        std::map<double, double, std::greater<>> most = {{1, 0}};  // for weights, by whole ones
+        for (const schedule::Action& action : actions) {
+            if (action.kind == schedule::ActionKind::forward) ++now.whole;
+            else if (action.kind == schedule::ActionKind::backward) --now.whole;
+            else if (action.kind == schedule::ActionKind::backward_weight) --now.for_weights;
+            else if (action.kind == schedule::ActionKind::backward_input) {
+                --now.whole;
+                ++now.for_weights;
+            }
+            double& for_weights = most[now.whole];
+            for_weights = std::max(for_weights, now.for_weights);
+        }
+        std::vector<Kept>& moments = ranks.emplace_back();
+        for (const auto& [whole, for_weights] : most)
+            if (moments.empty() || for_weights > moments.back().for_weights)
+                moments.push_back({whole, for_weights});
+    }
+    return ranks;
+}
+
+bool Bounds::never_fits(const schedule::Plan& plan) {
+    const cluster::DeviceSpec& device = cluster_.instance.device;
+    const model::OperatorRange all{0, core::count_of(stages_.graph().operators)};
+    double state = this->state(plan, all).value;
+    const schedule::Schedule* order = orders_.order(plan);
+    const double room = device.memory.value;
+    if (!order || order->stages != order->ranks) return state > room * plan.layout.pipeline;
+    // The state goes where a byte of activations costs most, as they are there of most micro-batches; what
+    // is left takes the activations.
+    std::vector<double> in_flight;
+    for (const std::vector<Kept>& moments : kept(plan)) in_flight.push_back(moments.front().whole);
+    std::sort(in_flight.rbegin(), in_flight.rend());
+    double room_left = 0;  // for one micro-batch, or one segment
+    for (const double most : in_flight) {
+        const double taken = std::min(state, room);
+        state -= taken;
+        room_left += (room - taken) / (most * (1 + device.fragmentation));
+    }
+    return state > 0 || saved(plan, all).whole.value > room_left;
+}
+
+}  // namespace planner
