@@ -273,6 +273,7 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& model, const cluster
     evaluation.is_extrapolated = extrapolation.from > 0;
     evaluation.settled_at = extrapolation.from;
     evaluation.settles_late = settles_late && !evaluation.is_extrapolated;
+    evaluation.overflows_early = result->overflows_early;
     if (evaluation.is_extrapolated) evaluation.assumptions.push_back(extrapolation.how);
     if (options.step_only) {
         evaluation.step_time = result->step;

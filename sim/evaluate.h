@@ -79,6 +79,8 @@ struct Evaluation {
     bool is_extrapolated = false;            // the step follows from shorter ones
     int settled_at = 0;                      // ... the longest of which had so many micro-batches
     bool settles_late = false;  // ... it did not: its schedule repeats itself, but no short step was steady
+    // It does not fit, as a short step showed: times are of that, and peaks are no more than the whole one's.
+    bool overflows_early = false;
     std::vector<std::string> assumptions;
     schedule::Timeline timeline;  // empty unless asked for, like all below
     schedule::MemoryTimeline memory_timeline;
@@ -130,6 +132,8 @@ struct EvaluateOptions {
     // Of those, short steps of fewer are not tried: where it is known that they are not steady. A longer one
     // is as exact.
     int least_micro_batches = 0;
+    // Where a short step exceeds the memory before it differs from the whole one, that is not simulated.
+    bool stops_at_overflow = false;
     // Only memory (no pricing, no timeline): for the planner's first filter.
     bool memory_only = false;
     CostConstants constants = {};

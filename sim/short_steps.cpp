@@ -116,6 +116,19 @@ std::optional<StepRun> run_on_a_line(const StepTask& task, int total, std::pair<
 // Of the whole step's micro-batches, in all short steps: more would gain little.
 constexpr double most_of_the_whole = 0.75;
 
+// Does a short step exceed the memory while it is still as the whole one, whose order has the same front
+// half (repeated_block)? What comes before an instruction of that half, on any rank, is less than one round
+// over the pipeline ahead of it.
+bool overflows_as_the_whole(const StepTask& task, const StepRun& run) {
+    constexpr double surely_in_front = 0.4;  // of a list, which has more of its own at the end
+    if (!task.options.stops_at_overflow || !run.out_of_memory) return false;
+    const OutOfMemory& overflow = *run.out_of_memory;
+    if (!overflow.instruction) return true;
+    const std::size_t class_index = std::size_t(run.timeline.class_of[overflow.performer]);
+    return double(*overflow.instruction) <
+           surely_in_front * double(run.program->classes[class_index].instructions.size());
+}
+
 }  // namespace
 
 std::optional<StepRun> run_from_one(const StepTask& task, int total, int most, Extrapolation& made,
@@ -134,19 +147,27 @@ std::optional<StepRun> run_from_one(const StepTask& task, int total, int most, E
     for (int rounds = 3; rounds * ranks <= most; ++rounds) counts.push_back(rounds * ranks + total % ranks);
     if (known && known->line_through) return run_on_a_line(task, total, *known->line_through, made);
     int simulated = 0, last = 0, before = 0;
+    // Copies may not keep pace with what they make room for: memory is asked first, of the shortest.
+    bool asks_memory = task.options.stops_at_overflow && task.plan.offload != schedule::Offload::none;
     for (const int count : counts) {
         if (count > most || simulated + count > (simulated > 0 ? most_tried : most_of_the_whole) * total)
             break;
-        if (count < longer * last || count < task.options.least_micro_batches ||
-            (known && known->steady_at && count < *known->steady_at))
-            continue;
+        const bool is_in_vain = count < longer * last || count < task.options.least_micro_batches ||
+                                (known && known->steady_at && count < *known->steady_at);
+        if (is_in_vain && !asks_memory) continue;
         const std::optional<RepeatedBlocks::Block> block = blocks.of(task.plan, count, total);
         if (!block) continue;
+        asks_memory = false;
         // Copies may settle, and no performer's list repeat itself.
         is_hopeless = task.plan.offload == schedule::Offload::none;
         simulated += count;
         before = std::exchange(last, count);
         std::optional<StepRun> one = run_step(task, count, unneeded, block->micro_batches);
+        if (one && overflows_as_the_whole(task, *one)) {
+            is_hopeless = false;
+            one->overflows_early = true;
+            return one;
+        }
         const int repeats = one && one->steady ? block->micro_batches * one->steady->blocks : 0;
         if (repeats == 0 || block->more % repeats != 0) continue;
         if (known) known->steady_at = count;

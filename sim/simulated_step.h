@@ -42,6 +42,7 @@ struct StepRun {
     std::shared_ptr<const schedule::Program> program;
     std::size_t ranks = 0, classes = 0, contended_links = 0;
     std::optional<SteadyState> steady;  // where it was looked for and found
+    bool overflows_early = false;       // a short step: the whole one exceeds the memory too
     Breakdown block;                    // of its period
 };
 

@@ -232,6 +232,17 @@ void Search::choose_horizon(Entry& entry) {
     fits(chosen);
 }
 
+// Where the last one like it did not fit with any horizon, the shortest is asked first: one simulation then
+// tells of all of them.
+void Search::ask_shortest_first(Entry& entry) {
+    if (entry.plan.offload == schedule::Offload::none || entry.is_shortest || entry.is_shorter ||
+        entry.knows_shortest || entry.stands_for <= 1 || looks_at_every_horizon() ||
+        !never_fit_.contains({entry.layout, entry.plan.micro_batch, entry.plan.recompute}))
+        return;
+    entry.is_shortest = true;
+    choose_horizon(entry);
+}
+
 void Search::tighten(Entry& entry) {
     GuardedBounds& guarded = *bounds_[entry.layout];
     if (!entry.is_bounded) return bound(entry, guarded);

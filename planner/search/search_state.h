@@ -69,8 +69,8 @@ struct Entry {
     // none is chosen the bounds are those of any.
     bool is_open = false;
     bool is_shorter = false;  // it fits with a longer horizon
-    // The horizon in question is the shortest, after a longer one with which it did not fit; the bounds are
-    // of any. And where that one fitted: longer ones again.
+    // The horizon in question is the shortest, after a longer one with which this or its like did not fit;
+    // the bounds are of any. And where that one fitted: longer ones again.
     bool is_shortest = false, knows_shortest = false;
     std::size_t first = 0, end = 0;
     // Plans of the space: this one, and those that are looked at after it, if at all.
@@ -319,14 +319,14 @@ private:
     std::optional<std::size_t> most_promising(Group& group);
     bool needs_a_plan() const;
     bool is_put_off(std::size_t i) const;
-
     void look_for_shortfall();
     void keep_shortfall(Shortfall shortfall);
     Entry offloaded(const Entry& entry) const;
-    bool seems_never_to_fit(const Entry& entry, core::Bytes peak) const;
+    bool seems_never_to_fit(const Entry& entry, const sim::Evaluation& evaluation) const;
     std::optional<Entry> after_taking(Entry& entry, std::optional<Rejection> rejection,
-                                      core::Bytes peak) const;
+                                      const sim::Evaluation& evaluation);
     void choose_horizon(Entry& entry);
+    void ask_shortest_first(Entry& entry);
     void tighten(Entry& entry);
     void evaluate(std::size_t index, RankedPlan& ranked, std::optional<Rejection>& rejection,
                   core::Diagnostics& diagnostics) const;
@@ -378,6 +378,7 @@ private:
     // shared, how many plans settled at how many. Added to by the thread that searches alone, so that answers
     // do not depend on threads.
     using OrderOfStep = std::pair<schedule::Plan::OrderKey, int>;
+    std::set<std::tuple<std::size_t, int, schedule::Recompute>> never_fit_;  // of the last with copies
     std::set<OrderOfStep> late_orders_;
     std::map<std::pair<OrderOfStep, bool>, std::map<int, int>> settled_at_;
     mutable sim::RepeatedBlocks blocks_;                  // of its orders

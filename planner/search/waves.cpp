@@ -86,6 +86,7 @@ std::optional<Rejection> Search::simulate_plan(RankedPlan& ranked, core::Diagnos
                                                sim::LoweredPrograms* lowered) const {
     sim::EvaluateOptions options = quickest_options(ranked.candidate, ranked.plan);
     options.lowered = lowered;
+    options.stops_at_overflow = true;
     // Of plans that could pass keys on in a ring it counts what they exchange.
     options.breaks_down =
         request_.keeps_front || (result_.account.tries_rings &&
@@ -112,8 +113,10 @@ void Search::settle(RankedPlan& ranked, sim::Evaluation evaluation) const {
 }
 
 // Would the shortest horizon need too much memory too, if it saves as much of the simulated peak as bounds
-// say?
-bool Search::seems_never_to_fit(const Entry& entry, core::Bytes peak) const {
+// say? Of a step that was not simulated to its end the peak may be greater.
+bool Search::seems_never_to_fit(const Entry& entry, const sim::Evaluation& evaluation) const {
+    if (evaluation.overflows_early) return true;
+    const core::Bytes peak = evaluation.peak_memory;
     schedule::Plan plan = entry.plan;
     plan.activation_loading_horizon = horizons_of(entry)[entry.first];
     const std::optional<MemoryBound> memory = bounds_[entry.layout]->bounds.memory(plan);
@@ -126,16 +129,20 @@ bool Search::seems_never_to_fit(const Entry& entry, core::Bytes peak) const {
 // by more than a little, none does. Mostly they take longer, but where copies share links with other
 // communication they need not.
 std::optional<Entry> Search::after_taking(Entry& entry, std::optional<Rejection> rejection,
-                                          core::Bytes peak) const {
+                                          const sim::Evaluation& evaluation) {
+    const core::Bytes peak = evaluation.peak_memory;
     const bool is_first = entry.plan.offload == schedule::Offload::none;
     const bool is_too_large = rejection == Rejection::simulated_peak;
     const bool is_too_slow = rejection == Rejection::deadline || rejection == Rejection::budget;
     const bool goes_on =
         looks_at_every_horizon() || is_too_large || (!is_first && (!rejection || is_too_slow));
     if (!request_.uses_bounds || entry.stands_for <= 1 || !goes_on) return std::nullopt;
-    if (is_too_large && entry.is_shortest &&
-        peak > targets_[entry.target].cluster.instance.device.memory * (1 + least_excess))
-        return std::nullopt;
+    const bool never_fits = is_too_large && entry.is_shortest &&
+                            peak > targets_[entry.target].cluster.instance.device.memory * (1 + least_excess);
+    const std::tuple alike(entry.layout, entry.plan.micro_batch, entry.plan.recompute);
+    if (never_fits) never_fit_.insert(alike);
+    else if (entry.is_shortest) never_fit_.erase(alike);
+    if (never_fits) return std::nullopt;
     Entry next = is_first ? offloaded(entry) : entry;
     next.is_taken = false;
     if (!is_first) {
@@ -145,7 +152,8 @@ std::optional<Entry> Search::after_taking(Entry& entry, std::optional<Rejection>
         next.is_shorter = !looks_at_every_horizon() && !entry.is_shortest && (entry.is_shorter || !rejection);
         next.knows_shortest = entry.knows_shortest || entry.is_shortest;
         next.is_shortest = is_too_large && !looks_at_every_horizon() && !entry.is_shorter &&
-                           !next.knows_shortest && next.stands_for > 1 && seems_never_to_fit(entry, peak);
+                           !next.knows_shortest && next.stands_for > 1 &&
+                           seems_never_to_fit(entry, evaluation);
         if (looks_at_every_horizon() || entry.is_shortest) ++next.first;
         else --next.end;
     }
@@ -177,7 +185,10 @@ bool Search::has_by_another_name(const RankedPlan& ranked) const {
 
 void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& diagnostics) {
     SearchAccount& account = result_.account;
-    for (const std::size_t i : taken) leave_queue(i);
+    for (const std::size_t i : taken) {
+        leave_queue(i);
+        ask_shortest_first(entries_[i]);
+    }
     std::vector<RankedPlan> ranked(taken.size());
     std::vector<std::optional<Rejection>> rejections(taken.size());
     std::vector<core::Diagnostics> problems(taken.size());
@@ -189,10 +200,11 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
             continue;
         }
         entries_[taken[i]].is_taken = true;
-        note_order(ranked[i].plan, true, Settling(ranked[i].evaluation));
+        if (!ranked[i].evaluation.overflows_early)
+            note_order(ranked[i].plan, true, Settling(ranked[i].evaluation));
         if (rejections[i]) note_too_large(taken[i], *rejections[i], ranked[i].evaluation);
         if (std::optional<Entry> next =
-                after_taking(entries_[taken[i]], rejections[i], ranked[i].evaluation.peak_memory)) {
+                after_taking(entries_[taken[i]], rejections[i], ranked[i].evaluation)) {
             add(std::move(*next));
             // A longer horizon needs more.
             if (entries_.back().is_shorter) shorter_.push_back(entries_.size() - 1);

@@ -53,7 +53,7 @@ TEST_CASE("a step that follows from one short one is the whole step, whatever it
     const std::vector<schedule::PipelineSchedule>& orders = schedule::pipeline_schedules();
     const char* usual[] = {"1f1b", "interleaved-1f1b", "zb-h1", "seq1f1b"};
     std::map<std::string, int> followed;
-    int tried = 0, with_copies = 0;
+    int tried = 0, with_copies = 0, stopped_early = 0;
     for (int draw = 0; draw < 450; ++draw) {
         // Half of them of the usual ones.
         const schedule::PipelineSchedule& order = below(2)
@@ -104,6 +104,20 @@ TEST_CASE("a step that follows from one short one is the whole step, whatever it
         REQUIRE(whole);
         REQUIRE(line);
         ++tried;
+        // Devices with a little more memory than it needs, and with a little less.
+        for (const double share : {1.0001, 0.97}) {
+            cluster::Cluster other = cluster;
+            other.instance.device.memory = whole->peak_memory * share;
+            other.instance.host_memory = {};  // unknown, and no bound
+            const auto stopped =
+                sim::evaluate(graph, other, plan, diagnostics,
+                              {.most_micro_batches = 8 * plan.layout.pipeline, .stops_at_overflow = true});
+            REQUIRE(stopped);
+            INFO(share << ", " << stopped->tightest << ", " << core::to_toml(schedule::to_value(plan)));
+            CHECK(stopped->fits == (share > 1));
+            CHECK(stopped->peak_memory <= whole->peak_memory * (1 + 1e-9));
+            stopped_early += stopped->overflows_early;
+        }
         if (!line->is_extrapolated) continue;
         ++followed[order.name];
         with_copies += plan.offload != schedule::Offload::none && line->host_memory.value > 0 ? 1 : 0;
@@ -121,9 +135,11 @@ TEST_CASE("a step that follows from one short one is the whole step, whatever it
     }
     REQUIRE(tried > 60);
     CHECK(with_copies >= 5);
+    CHECK(stopped_early > tried / 8);
     for (const char* name : {"1f1b", "interleaved-1f1b"}) CHECK(followed[name] > 0);
     int all = 0;
     for (const auto& [name, count] : followed) all += count;
     CHECK(all > tried / 4);
-    WARN(all << " of " << tried << " steps were extrapolated");
+    WARN(all << " of " << tried << " steps were extrapolated, and " << stopped_early
+             << " stopped where memory was exceeded");
 }
