@@ -144,13 +144,11 @@ std::string text_of(const Beside& beside) {
     if (beside.on_hosts) {
         const OnHosts& there = *beside.on_hosts;
         const bool is_all = there.best.plan.keeps_parameters_on_hosts();
-        text += fmt::format(
-            "  with {} on the hosts {:.1f} % faster, if hosts update as fast as is assumed: {} a step with "
-            "{} "
-            "({} either)\n",
-            is_all ? "all state" : "the optimizer", there.faster_pct,
-            core::format(there.best.evaluation.step_time), planner::describe(there.best.plan),
-            is_all ? "--parameter-offload" : "--optimizer-offload");
+        text += fmt::format("  with {} on the hosts {:.1f} % faster, if hosts update as fast as is assumed: ",
+                            is_all ? "all state" : "the optimizer", there.faster_pct);
+        text += fmt::format("{} a step with {} ({} either)\n", core::format(there.best.evaluation.step_time),
+                            planner::describe(there.best.plan),
+                            is_all ? "--parameter-offload" : "--optimizer-offload");
     }
     return text;
 }

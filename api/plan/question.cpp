@@ -313,32 +313,15 @@ std::optional<std::vector<planner::Target>> targets_of(Request& request, const m
 }  // namespace
 
 OptionNames plan_options() {
-    OptionNames names{.with_value = {"--target",
-                                     "--nodes",
-                                     "--max-nodes",
-                                     "--model",
-                                     "--seq-len",
-                                     "--global-batch",
-                                     "--objective",
-                                     "--tokens",
-                                     "--deadline",
-                                     "--budget",
-                                     "--top",
-                                     "--threads",
-                                     "--time-limit",
-                                     "--memory-margin",
-                                     "--out",
-                                     "--certificate",
-                                     "--html",
-                                     "--for",
-                                     "--offload",
-                                     "--offload-bandwidth",
-                                     "--calibration",
-                                     "--set",
-                                     "--csv",
-                                     "--optimizer-offload",
-                                     "--parameter-offload"},
+    OptionNames names{.with_value = {"--target",      "--nodes",         "--max-nodes", "--model",
+                                     "--seq-len",     "--global-batch",  "--objective", "--tokens",
+                                     "--deadline",    "--budget",        "--top",       "--threads",
+                                     "--time-limit",  "--memory-margin", "--out",       "--certificate",
+                                     "--html",        "--for",           "--offload",   "--offload-bandwidth",
+                                     "--calibration", "--set",           "--csv"},
                       .flags = {"--pareto", "--json", "--help"}};
+    for (const char* place : {"--optimizer-offload", "--parameter-offload"})
+        names.with_value.emplace_back(place);
     for (const std::vector<std::string>* more : {&limit_option_names(), &offer_option_names()})
         names.with_value.insert(names.with_value.end(), more->begin(), more->end());
     return names;
