@@ -34,10 +34,11 @@ std::string shortfall_text(const model::ModelGraph& graph, const std::vector<pla
         graph.name, core::format(state), cluster.nodes, cluster.instance.name, cluster.device_count(),
         core::format(cluster.instance.device.memory), core::format(all));
     if (result.shortfall)
-        text += fmt::format("; the nearest plan ({}) needs {} on pipeline rank {}, {} more than there is",
-                            planner::describe(result.shortfall->plan), core::format(result.shortfall->needed),
-                            result.shortfall->pipeline_rank,
-                            core::format(result.shortfall->needed - result.shortfall->available));
+        text += fmt::format(
+            "; the nearest plan ({}) needs at least {} on pipeline rank {}, {} more than there is",
+            planner::describe(result.shortfall->plan), core::format(result.shortfall->needed),
+            result.shortfall->pipeline_rank,
+            core::format(result.shortfall->needed - result.shortfall->available));
     else if (result.account.space == 0)
         text += fmt::format(
             "; no degrees of parallelism divide {} devices, the model's {} layers and the global batch of {}",
