@@ -16,8 +16,9 @@ struct Extrapolation {
 };
 
 // One short step that is in its steady state, with as many more blocks as the whole has. Nothing where no
-// step up to `most` is, where orders differ in more than repetitions of a block, or depend on times, and
-// where activations are copied to hosts. `is_hopeless`: it repeats itself, but settles too late.
+// step up to `most` is, and where orders differ in more than repetitions of a block, or depend on times.
+// `is_hopeless`: it repeats itself, but settles too late. A short step that shows that the whole one exceeds
+// the memory is returned as it is (StepRun::overflows_early).
 std::optional<StepRun> run_from_one(const StepTask& task, int total, int most, Extrapolation& made,
                                     bool& is_hopeless);
 

@@ -27,8 +27,8 @@ struct SteadyState {
 
 // Of the simulation of a Program whose order repeats a block: do all ends of all performers lie one period
 // after those of some blocks before, for as many blocks in the middle as anything in flight reaches, and does
-// a block give back all memory that it takes? Nothing where they do not, and where activations are copied or
-// parameters updated on the way. `performer`: for SteadyState::from.
+// a block give back all memory that it takes? Nothing where they do not, and where copies are not ahead alike
+// in every block, or parameters are updated on the way. `performer`: for SteadyState::from.
 std::optional<SteadyState> find_steady_state(const schedule::Program& program,
                                              const schedule::Timeline& timeline, int block,
                                              std::size_t performer);
