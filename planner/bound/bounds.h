@@ -33,7 +33,8 @@ struct MemoryBound {
     core::Bytes state;      // parameters, gradients and optimizer state of the rank below
     core::Bytes peak;       // with context and activations; at least this much is needed on that rank
     int pipeline_rank = 0;  // the rank that needs most
-    core::Bytes on_hosts;   // of optimizers there (Plan::optimizer_offload), of the fullest node, at least
+    core::Bytes on_hosts;   // of state there, and of activations where all leave first; of the fullest node,
+                            // at least
 };
 
 // Compute orders by name and shape. They are the same for every layout and expensive for deep pipelines, so
@@ -239,7 +240,7 @@ private:
                          int segment);
     MemoryBound memory_of(const schedule::Plan& plan, const schedule::Schedule& order,
                           const std::vector<schedule::StateElements>& elements,
-                          const std::function<core::Bytes(std::size_t)>& activations);
+                          const std::function<RankActivations(std::size_t)>& activations_of);
     // `copies` of each rank.
     std::vector<StagePasses> all_passes(const schedule::Plan& plan, const schedule::Schedule& order);
     core::Seconds time_of_passes(const schedule::Plan& plan, const schedule::Schedule& order,

@@ -16,7 +16,7 @@ std::optional<MemoryBound> Bounds::memory(const schedule::Plan& plan) {
     const schedule::Schedule* order = stages_.stages(plan) ? orders_.order(plan) : nullptr;
     if (!order) return std::nullopt;
     return memory_of(plan, *order, stages_.state_elements(plan, *order),
-                     [&](std::size_t rank) { return stages_.activations(plan, *order)[rank].peak; });
+                     [&](std::size_t rank) { return stages_.activations(plan, *order)[rank]; });
 }
 
 std::optional<MemoryBound> Bounds::memory_of(const schedule::Plan& plan,
@@ -26,16 +26,36 @@ std::optional<MemoryBound> Bounds::memory_of(const schedule::Plan& plan,
     std::optional<std::vector<RankActivations>> activations;
     return memory_of(plan, *order, stages_.state_elements(plan, *order, ranges), [&](std::size_t rank) {
         if (!activations) activations = stages_.activations(plan, *order, ranges);
-        return (*activations)[rank].peak;
+        return (*activations)[rank];
     });
 }
 
+namespace {
+
+// Does no pass backward come before the last one forward, on any rank? Then all that leaves is away at once.
+bool goes_forward_first(const schedule::Schedule& order) {
+    if (order.directions > 1) return false;
+    for (const std::vector<schedule::Action>& actions : order.actions) {
+        bool goes_back = false;
+        for (const schedule::Action& action : actions) {
+            goes_back = goes_back || schedule::is_backward_part(action.kind);
+            if (goes_back && action.kind == schedule::ActionKind::forward) return false;
+        }
+    }
+    return true;
+}
+
+}  // namespace
+
 MemoryBound Bounds::memory_of(const schedule::Plan& plan, const schedule::Schedule& order,
                               const std::vector<schedule::StateElements>& elements,
-                              const std::function<core::Bytes(std::size_t)>& activations) {
+                              const std::function<RankActivations(std::size_t)>& activations_of) {
     const cluster::DeviceSpec& device = cluster_.instance.device;
     MemoryBound worst;
     core::Bytes least_on_host;
+    // Of activations, but for as many as the device has room for: some are back before the last ones leave.
+    const bool counts_activations = plan.offload == schedule::Offload::host && goes_forward_first(order);
+    std::optional<core::Bytes> least_away;
     for (int rank = 0; rank < order.ranks; ++rank) {
         const schedule::StateFootprint state = schedule::state_footprint(elements[rank], plan);
         MemoryBound bound;
@@ -44,13 +64,21 @@ MemoryBound Bounds::memory_of(const schedule::Plan& plan, const schedule::Schedu
         least_on_host = rank == 0 ? state.on_host : std::min(least_on_host, state.on_host);
         bound.peak = device.memory - room(plan, rank) + bound.state;
         // Too large already: the activations would only add to it.
-        if (bound.peak <= device.memory) bound.peak += activations(rank) * (1 + device.fragmentation);
+        if (bound.peak <= device.memory) {
+            const RankActivations activations = activations_of(rank);
+            bound.peak += activations.peak * (1 + device.fragmentation);
+            const core::Bytes away =
+                activations.offloaded * (double(plan.micro_batches) / order.micro_batches) - device.memory;
+            if (counts_activations) least_away = least_away ? std::min(*least_away, away) : away;
+        }
         if (bound.peak > worst.peak) worst = bound;
     }
     if (plan.updates_on_hosts())
-        worst.on_hosts = least_on_host *
-                         (sim::state_bytes_on_host(plan) / schedule::optimizer_bytes_on_host(plan)) *
-                         static_cast<double>(cluster::most_ranks_of_a_node(cluster_, plan.layout.ranks()));
+        worst.on_hosts =
+            least_on_host * (sim::state_bytes_on_host(plan) / schedule::optimizer_bytes_on_host(plan));
+    if (least_away && least_away->value > 0) worst.on_hosts += *least_away;
+    worst.on_hosts =
+        worst.on_hosts * static_cast<double>(cluster::most_ranks_of_a_node(cluster_, plan.layout.ranks()));
     return worst;
 }
 

@@ -38,7 +38,7 @@ int cheapest_begin(const std::map<int, int>& settled) {
 
 }  // namespace
 
-// With optimizers there. Offloaded activations would only add to it.
+// With what is known of it.
 bool Search::exceeds_hosts(const Entry& entry) const {
     const core::Bytes available = targets_[entry.target].cluster.instance.host_memory;
     return available.value > 0 && entry.memory.on_hosts > available;
@@ -230,6 +230,8 @@ void Search::choose_horizon(Entry& entry) {
         entry.stands_for -= entry.skipped;
     }
     fits(chosen);
+    // The shorter the horizon, the more of them leave.
+    if (!looks_at_every_horizon() && exceeds_hosts(entry)) entry.rejection = Rejection::host_memory;
 }
 
 // Where the last one like it did not fit with any horizon, the shortest is asked first: one simulation then

@@ -9,11 +9,13 @@
 #include <set>
 
 #include "core/diagnostics.h"
+#include "core/document.h"
 #include "planner/bound/bounds.h"
 #include "planner/explain.h"
 #include "planner/search.h"
 #include "planner/search_space.h"
 #include "schedule/plan/partition.h"
+#include "schedule/plan/plan_file.h"
 #include "tests/cluster/instances.h"
 #include "tests/model/catalogue.h"
 #include "tests/planner/questions.h"
@@ -320,6 +322,55 @@ TEST_CASE("no plan needs less memory or less time than its bounds say") {
             ++seen;
         }
         CHECK(seen > 50);
+    }
+}
+
+TEST_CASE(
+    "no plan with state on hosts, or activations that all leave first, needs less than its bounds say") {
+    using schedule::Offload;
+    for (const auto& [name, instance, batch, all_state, offload, least] :
+         {std::tuple{"gpt2", "p4d.24xlarge", 32, false, Offload::none, 50},
+          std::tuple{"gpt2", "g4dn.12xlarge", 32, true, Offload::none, 10},
+          std::tuple{"gpt2", "p3.16xlarge", 1024, true, Offload::host, 10},
+          std::tuple{"gpt2-xl", "p3.16xlarge", 1024, false, Offload::host, 10}}) {
+        const auto graph = load_graph(name, 256);
+        auto candidate = target_of(instance, 1);
+        schedule::Plan& base = candidate.base;
+        base.optimizer_offload = Offload::host;
+        if (all_state) {
+            base.parameter_offload = Offload::host;
+            base.sharding = schedule::Sharding::parameters;
+        }
+        planner::OrderCollection orders;
+        planner::StageCollection stages(graph, candidate.cluster.instance.device);
+        planner::Bounds bounds(candidate.cluster, orders, stages);
+        const auto plans = planner::legal_plans(
+            graph, candidate.cluster,
+            {.global_batch = batch, .base = base, .most_virtual_stages = 2, .offload = offload});
+        int seen = 0, away = 0;
+        for (std::size_t i = 0; i < plans.size() && seen < 60; i += 1 + plans.size() / 300) {
+            schedule::Plan plan = plans[i];
+            const bool goes_forward_first = plan.schedule == "gpipe" || plan.schedule == "looped-bfs";
+            if (offload == Offload::host && (!goes_forward_first || plan.offload == Offload::none)) continue;
+            const auto memory = bounds.memory(plan);
+            const schedule::Partition* const partition = stages.partition(plan);
+            if (!partition) continue;
+            const core::Seconds time = bounds.time(plan), time_of_order = bounds.time_of_order(plan),
+                                any = bounds.time_of_any_partition(plan);
+            plan.partition = *partition;
+            core::Diagnostics diagnostics;
+            const auto evaluation = sim::evaluate(graph, candidate.cluster, plan, diagnostics);
+            INFO(core::format(diagnostics) << core::to_toml(schedule::to_value(plan)));
+            REQUIRE(evaluation);
+            CHECK(memory->peak.value <= evaluation->peak_memory.value * (1 + 1e-9));
+            CHECK(memory->on_hosts.value <= evaluation->host_memory.value * (1 + 1e-9));
+            CHECK(std::max({time, time_of_order, any}).value <= evaluation->step_time.value * (1 + 1e-9));
+            away += memory->on_hosts.value >
+                    1.01 * 18 * double(model::parameter_count(graph)) * candidate.cluster.instance.devices;
+            ++seen;
+        }
+        CHECK(seen >= least);
+        if (std::string(name) == "gpt2-xl") CHECK(away > 0);
     }
 }
 
