@@ -41,7 +41,7 @@ public:
         check_offload(plan_, [this](std::string_view key, std::string message, std::string hint) {
             error(key, std::move(message), std::move(hint));
         });
-        if (is_forward_only() && plan_.offload != Offload::none)
+        if (plan_.offload != Offload::none && is_forward_only())
             warning("offload", "offload has no effect without a backward pass");
     }
 
