@@ -6,14 +6,16 @@ namespace {
 
 Stream stream_of(GroupKind group) { return group == GroupKind::tensor ? Stream::tensor : Stream::data; }
 
+core::Bytes size_of_element(const RankDraft& draft, PayloadKind payload) {
+    const Precision& precision = draft.plan.precision;
+    return core::size_of(payload == PayloadKind::parameter ? precision.parameters : precision.gradients);
+}
+
 }  // namespace
 
 std::uint32_t append_collective(RankDraft& draft, std::int32_t bucket, const BucketCollective& collective,
                                 std::uint32_t after) {
     const ParameterBucket& b = draft.buckets.buckets[bucket];
-    const Precision& precision = draft.plan.precision;
-    const core::Bytes size = core::size_of(
-        collective.payload == PayloadKind::parameter ? precision.parameters : precision.gradients);
     Instruction instruction;
     instruction.kind = InstructionKind::collective;
     instruction.stream = stream_of(collective.group);
@@ -23,16 +25,15 @@ std::uint32_t append_collective(RankDraft& draft, std::int32_t bucket, const Buc
     instruction.bucket = bucket;
     instruction.on_shard = collective.on_shard;
     instruction.stage = b.stage;
-    instruction.bytes = (collective.on_shard ? b.padded_elements / b.pieces : b.padded_elements) * size;
+    instruction.bytes = collective.on_shard ? owned_bytes(draft, bucket, collective.payload)
+                                            : b.padded_elements * size_of_element(draft, collective.payload);
     draft.list.wait_for(after);
     return draft.list.append(instruction);
 }
 
 core::Bytes owned_bytes(const RankDraft& draft, std::int32_t bucket, PayloadKind payload) {
     const ParameterBucket& b = draft.buckets.buckets[bucket];
-    const Precision& precision = draft.plan.precision;
-    return b.padded_elements / b.pieces *
-           core::size_of(payload == PayloadKind::parameter ? precision.parameters : precision.gradients);
+    return b.padded_elements / b.pieces * size_of_element(draft, payload);
 }
 
 std::uint32_t append_bucket_copy(RankDraft& draft, std::int32_t bucket, bool loads, std::uint32_t after,

@@ -134,7 +134,7 @@ private:
             return last = append(index, CollectiveKind::all_reduce, groups.members, false, after);
         draft_.list.give_back(full_gradient_[index]);
         full_gradient_[index] = no_buffer;
-        if (bucket(index).sums_on_host) {
+        if (b.sums_on_host) {
             full_gradient_[index] = draft_.list.buffer(
                 MemoryKind::gradients, owned_bytes(draft_, index, PayloadKind::parameter_gradient));
             draft_.list.take(full_gradient_[index]);
@@ -159,8 +159,8 @@ private:
 
     // What is left of a bucket's reductions after the backward passes. `ready`: the last of these.
     void finish(std::int32_t index, std::uint32_t ready) {
-        if (bucket(index).sums_on_host) return;
         const ParameterBucket& b = bucket(index);
+        if (b.sums_on_host) return;
         Frontier& frontier = draft_.frontier;
         const bool on_shard = draft_.scatters_every_micro_batch(index);
         const BucketGroups groups = groups_of(draft_.plan.layout, b);

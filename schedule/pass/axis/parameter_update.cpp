@@ -57,8 +57,7 @@ private:
         // All gradients are on their way before the first values come back: copies are in order too.
         std::vector<std::uint32_t> sent(count, no_instruction);
         for (std::int32_t b = 0; b < count && draft_.plan.updates_on_hosts(); ++b)
-            if (!draft_.buckets.buckets[b].sums_on_host)
-                sent[b] = append_bucket_copy(draft_, b, false, no_instruction);
+            if (!buckets[b].sums_on_host) sent[b] = append_bucket_copy(draft_, b, false, no_instruction);
         // Of gradients that are there already the step waits for no copy.
         if (draft_.plan.keeps_parameters_on_hosts()) draft_.wait_for_gradients();
         draft_.frontier.pending.clear();

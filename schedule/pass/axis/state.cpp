@@ -19,7 +19,7 @@ public:
             const double whole = bucket.padded_elements, pieces = bucket.pieces;
             const auto share = [&](Sharding what) { return plan.sharding >= what ? whole / pieces : whole; };
             if (!plan.keeps_parameters_on_hosts()) parameters += share(Sharding::parameters);
-            if (!draft_.buckets.buckets[b].sums_on_host) gradients += share(Sharding::gradients);
+            if (!bucket.sums_on_host) gradients += share(Sharding::gradients);
             // A gradient that several stages of the rank add to stays whole between their passes.
             if (draft_.scatters_every_micro_batch(b) && !draft_.has_gradient_of_the_pass(b))
                 gradients += whole;
