@@ -7,7 +7,6 @@
 
 #include "core/diagnostics.h"
 #include "planner/explain.h"
-#include "schedule/plan/memory.h"
 #include "sim/cost/host_update.h"
 
 namespace api {
@@ -35,7 +34,8 @@ planner::SearchRequest search_for_better(const Request& request, double than) {
     return search;
 }
 
-// What a step spends so that its state and activations fit, and more: no plan saves more of it.
+// What a step spends so that its state and activations fit, and more. Where hosts need longer than all of it
+// they are not looked at.
 core::Seconds spent_on_memory(const sim::Breakdown& parts) {
     return parts.recompute + parts.bubble + parts.tensor_parallel + parts.pipeline + parts.sharding +
            parts.offload + parts.optimizer;
@@ -75,30 +75,20 @@ std::optional<OnHosts> faster_on_hosts(const Request& request, const model::Mode
                                        const planner::RankedPlan& best) {
     const schedule::Plan& plan = best.plan;
     const cluster::Cluster& cluster = targets[best.candidate].cluster;
-    if (!is_of_steps(request) || request.places_instead.empty() || plan.updates_on_hosts() ||
-        cluster.nodes > most_nodes_with_hosts || sim::lacks_host_bandwidth(cluster))
+    if (!is_of_steps(request) || plan.updates_on_hosts() || cluster.nodes > most_nodes_with_hosts ||
+        state_on_devices(graph, plan) <
+            cluster.instance.device.memory * (least_share_of_state * cluster.device_count()))
         return std::nullopt;
-    schedule::Plan whole = plan;
-    whole.layout = {};
-    whole.sharding = schedule::Sharding::none;
-    const core::Bytes state =
-        schedule::state_footprint(graph, {0, core::count_of(graph.operators)}, whole).sum();
-    if (state < cluster.instance.device.memory * (least_share_of_state * cluster.device_count()))
-        return std::nullopt;
+    const std::vector<planner::Target> on_hosts = targets_on_hosts(request, graph, {targets[best.candidate]});
+    if (on_hosts.empty()) return std::nullopt;
     schedule::Plan there = plan;
     there.optimizer_offload = schedule::Offload::host;
-    double parameters = 0;
-    for (const model::Parameter& parameter : graph.parameters)
-        parameters += static_cast<double>(model::element_count(parameter.shape));
-    const core::Seconds update =
-        sim::HostUpdate(there, cluster, request.search.constants).of(parameters / plan.layout.ranks());
+    const core::Seconds update = sim::HostUpdate(there, cluster, request.search.constants)
+                                     .of(double(model::parameter_count(graph)) / plan.layout.ranks());
     if (spent_on_memory(best.evaluation.breakdown) <= update) return std::nullopt;
-    Request on_hosts = request;
-    on_hosts.state_places = request.places_instead;
     core::Diagnostics unneeded;
-    planner::SearchResult result =
-        planner::search_plans(graph, targets_on(on_hosts, graph, cluster, cluster.nodes, unneeded),
-                              search_for_better(request, best.value * (1 - least_gain)), unneeded);
+    planner::SearchResult result = planner::search_plans(
+        graph, on_hosts, search_for_better(request, best.value * (1 - least_gain)), unneeded);
     if (result.plans.empty() || result.plans.front().value >= best.value * (1 - least_gain))
         return std::nullopt;
     OnHosts found{.best = std::move(result.plans.front()), .is_proven = result.account.is_proven_optimal};

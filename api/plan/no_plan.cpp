@@ -4,21 +4,12 @@
 
 #include "cluster/node.h"
 #include "planner/explain.h"
-#include "schedule/plan/memory.h"
 
 namespace api {
 
 namespace {
 
 constexpr int most_nodes_tried = 4096;  // where none are asked for
-
-// Bytes of parameters, gradients and optimizer state of the whole model that devices hold, unsharded.
-core::Bytes whole_state(const model::ModelGraph& graph, schedule::Plan plan) {
-    plan.layout = {};
-    plan.sharding = schedule::Sharding::none;
-    model::OperatorRange all{0, core::count_of(graph.operators)};
-    return schedule::state_footprint(graph, all, plan).sum();
-}
 
 std::string shortfall_text(const model::ModelGraph& graph, const std::vector<planner::Target>& targets,
                            const planner::SearchResult& result, int global_batch) {
@@ -27,7 +18,7 @@ std::string shortfall_text(const model::ModelGraph& graph, const std::vector<pla
     const cluster::Cluster& cluster = target.cluster;
     schedule::Plan on_devices = target.base;
     on_devices.optimizer_offload = on_devices.parameter_offload = schedule::Offload::none;
-    core::Bytes state = whole_state(graph, on_devices);
+    core::Bytes state = state_on_devices(graph, on_devices);
     core::Bytes all = cluster.instance.device.memory * static_cast<double>(cluster.device_count());
     std::string text = fmt::format(
         "{} needs {} for parameters, gradients and optimizer state; {} x {} has {} devices of {}, {} in all",
@@ -51,8 +42,8 @@ std::string remedy(const Request& request, const model::ModelGraph& graph, const
     const LimitOptions& limits = request.limits;
     core::Diagnostics unneeded;
     const cluster::InstanceType& instance = target.cluster.instance;
-    double state =
-        whole_state(graph, target.base) / (instance.device.memory * static_cast<double>(instance.devices));
+    double state = state_on_devices(graph, target.base) /
+                   (instance.device.memory * static_cast<double>(instance.devices));
     if (!cluster::has_network(instance))
         return fmt::format("{} has no network: use an instance with more memory", instance.name);
     int from = 1;

@@ -19,7 +19,6 @@
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "planner/search.h"
-#include "sim/cost/host_update.h"
 
 namespace api {
 
@@ -64,11 +63,7 @@ std::vector<OutputFile> files_of(const Answer& answer, const std::vector<std::st
 // wanted, not run or does not fit either.
 bool solve_on_hosts(Answer& answer) {
     auto& [request, graph, targets] = answer.question;
-    Request on_hosts = request;
-    on_hosts.state_places = request.places_instead;
-    std::vector<planner::Target> all = targets_again(on_hosts, graph, targets);
-    std::erase_if(all,
-                  [](const planner::Target& target) { return sim::lacks_host_bandwidth(target.cluster); });
+    std::vector<planner::Target> all = targets_on_hosts(request, graph, targets);
     if (all.empty()) return false;
     core::Diagnostics diagnostics;
     planner::SearchResult result = planner::search_plans(graph, all, request.search, diagnostics);

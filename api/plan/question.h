@@ -69,6 +69,12 @@ std::vector<planner::Target> targets_on(const Request& request, const model::Mod
 // The clusters of these targets, as another request asks of them.
 std::vector<planner::Target> targets_again(const Request& other, const model::ModelGraph& graph,
                                            const std::vector<planner::Target>& targets);
+// The same with more of their state on the hosts (Request::places_instead), of clusters whose hosts are
+// known.
+std::vector<planner::Target> targets_on_hosts(const Request& request, const model::ModelGraph& graph,
+                                              const std::vector<planner::Target>& targets);
+// Bytes of parameters, gradients and optimizer state of the whole model that devices hold, unsharded.
+core::Bytes state_on_devices(const model::ModelGraph& graph, schedule::Plan plan);
 // A search of another question than the one that was asked, for its best plan.
 planner::SearchRequest search_beside(const Request& request);
 // The base plan whose kernels the device has: flash attention, else fused softmax, else plain.

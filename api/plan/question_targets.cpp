@@ -7,6 +7,8 @@
 
 #include "api/plan/question.h"
 #include "core/diagnostics.h"
+#include "core/index/integers.h"
+#include "schedule/plan/memory.h"
 #include "schedule/plan/plan_file.h"
 #include "sim/cost/compute.h"
 #include "sim/cost/host_update.h"
@@ -113,6 +115,22 @@ std::vector<planner::Target> targets_again(const Request& other, const model::Mo
             again.push_back(std::move(one));
     }
     return again;
+}
+
+std::vector<planner::Target> targets_on_hosts(const Request& request, const model::ModelGraph& graph,
+                                              const std::vector<planner::Target>& targets) {
+    Request on_hosts = request;
+    on_hosts.state_places = request.places_instead;
+    std::vector<planner::Target> all = targets_again(on_hosts, graph, targets);
+    std::erase_if(all,
+                  [](const planner::Target& target) { return sim::lacks_host_bandwidth(target.cluster); });
+    return all;
+}
+
+core::Bytes state_on_devices(const model::ModelGraph& graph, schedule::Plan plan) {
+    plan.layout = {};
+    plan.sharding = schedule::Sharding::none;
+    return schedule::state_footprint(graph, {0, core::count_of(graph.operators)}, plan).sum();
 }
 
 }  // namespace api
