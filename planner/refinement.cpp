@@ -20,9 +20,14 @@ using schedule::Sharding;
 constexpr double buckets_in_mebibytes[] = {1, 2, 5, 10, 25, 50, 100, 200, 500, 1000};
 constexpr std::ptrdiff_t next_buckets = 2;  // each way
 
+// What lies on hosts is divided over all replicas (schedule::check_plan).
+bool may_shard_otherwise(const Plan& plan) {
+    return plan.layout.data > 1 && !plan.keeps_parameters_on_hosts();
+}
+
 void add_shard_degrees(const Plan& plan, std::vector<Plan>& plans) {
     const int replicas = plan.layout.data, own = plan.effective_shard_degree();
-    if (!plan.shards(Sharding::optimizer) || plan.keeps_parameters_on_hosts()) return;
+    if (!plan.shards(Sharding::optimizer) || !may_shard_otherwise(plan)) return;
     for (int degree = 2; degree <= replicas; ++degree) {
         if (replicas % degree != 0 || degree == own || !nests_with_experts(plan.layout, degree)) continue;
         plans.push_back(plan);
@@ -86,7 +91,7 @@ void add_modules(const Plan& plan, std::vector<Plan>& plans) {
 }
 
 void add_shardings(const Plan& plan, std::vector<Plan>& plans) {
-    if (plan.layout.data == 1 || plan.keeps_parameters_on_hosts()) return;
+    if (!may_shard_otherwise(plan)) return;
     for (const Sharding sharding :
          {Sharding::none, Sharding::optimizer, Sharding::gradients, Sharding::parameters}) {
         if (sharding == plan.sharding) continue;
@@ -127,7 +132,7 @@ bool takes_groups_of(const Plan& plan, const Plan& refined) {
 
 bool takes_shards_of(const Plan& plan, const Plan& refined) {
     const int degree = refined.effective_shard_degree();
-    return !plan.keeps_parameters_on_hosts() && plan.shards(Sharding::optimizer) &&
+    return may_shard_otherwise(plan) && plan.shards(Sharding::optimizer) &&
            refined.shards(Sharding::optimizer) && degree > 1 && plan.layout.data % degree == 0 &&
            nests_with_experts(plan.layout, degree);
 }

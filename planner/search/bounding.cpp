@@ -38,7 +38,7 @@ int cheapest_begin(const std::map<int, int>& settled) {
 
 }  // namespace
 
-// With what is known of it.
+// What bounds know of it: state there, and activations where all of them leave first.
 bool Search::exceeds_hosts(const Entry& entry) const {
     const core::Bytes available = targets_[entry.target].cluster.instance.host_memory;
     return available.value > 0 && entry.memory.on_hosts > available;
