@@ -5,7 +5,6 @@
 #include "sim/engine/flow_engine.h"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 
 #include "core/errors.h"
@@ -28,14 +27,40 @@ FlowEngine::FlowEngine(std::vector<double> capacities, bool counts_use)
     }
 }
 
-void FlowEngine::push(Event event) {
-    events_.push_back(event);
-    std::push_heap(events_.begin(), events_.end(), std::greater<>());
+void FlowEngine::put(Event event, std::size_t place) {
+    events_[place] = event;
+    if (event.flow != no_flow) flows_[event.flow].place = static_cast<std::uint32_t>(place);
+}
+
+// Places from here to the top are taken by what comes later.
+void FlowEngine::rise(Event event, std::size_t place) {
+    for (; place > 0 && event < events_[(place - 1) / 2]; place = (place - 1) / 2)
+        put(events_[(place - 1) / 2], place);
+    put(event, place);
+}
+
+void FlowEngine::sink(Event event, std::size_t place) {
+    while (2 * place + 1 < events_.size()) {
+        std::size_t next = 2 * place + 1;
+        if (next + 1 < events_.size() && events_[next + 1] < events_[next]) ++next;
+        if (!(events_[next] < event)) break;
+        put(events_[next], place);
+        place = next;
+    }
+    put(event, place);
+}
+
+FlowEngine::Event FlowEngine::take_first() {
+    const Event first = events_.front(), last = events_.back();
+    events_.pop_back();
+    if (!events_.empty()) sink(last, 0);
+    return first;
 }
 
 void FlowEngine::start_timer(double time, Token token) {
     core::require(time >= now_, "a timer lies ahead");
-    push({time, sequence_++, no_flow, token});
+    events_.emplace_back();
+    rise({time, sequence_++, no_flow, token}, events_.size() - 1);
 }
 
 void FlowEngine::start_flow(double work, double limit, std::span<const ResourceUse> uses, Token token,
@@ -59,7 +84,7 @@ void FlowEngine::start_flow(double work, double limit, std::span<const ResourceU
     flow.uses = uses.data();
     flow.use_count = static_cast<std::uint32_t>(uses.size());
     flow.token = token;
-    ++flow.generation;
+    flow.place = no_place;
     flow.is_running = true;
     flow.positions.resize(uses.size());
     for (std::uint32_t u = 0; u < flow.use_count; ++u) {
@@ -84,7 +109,6 @@ void FlowEngine::end(std::uint32_t index) {
     Flow& flow = flows_[index];
     if (counts_use_) advance(flow);
     flow.is_running = false;
-    ++flow.generation;
     for (std::uint32_t u = 0; u < flow.use_count; ++u) {
         const auto at = static_cast<std::uint32_t>(flow.uses[u].resource);
         std::vector<FlowUse>& list = resources_[at].flows;
@@ -98,15 +122,22 @@ void FlowEngine::end(std::uint32_t index) {
     ++completed_;
 }
 
-// The rate is final for now; completions are queued only when it is another than before.
+// The rate is final for now; the completion moves only when it is another than before.
 void FlowEngine::settle(Flow& flow, double rate) {
     flow.is_settled = true;
     if (rate == flow.rate) return;
     advance(flow);
     flow.rate = rate;
-    ++flow.generation;
-    push({now_ + flow.left / rate, sequence_++, static_cast<std::uint32_t>(&flow - flows_.data()),
-          flow.generation});
+    const Event event{
+        now_ + flow.left / rate, sequence_++, static_cast<std::uint32_t>(&flow - flows_.data()), {}};
+    if (flow.place == no_place) {
+        events_.emplace_back();
+        rise(event, events_.size() - 1);
+    } else if (event < events_[flow.place]) {
+        rise(event, flow.place);
+    } else {
+        sink(event, flow.place);
+    }
 }
 
 void FlowEngine::give(std::uint32_t index) {
@@ -218,27 +249,19 @@ void FlowEngine::solve() {
 }
 
 std::optional<FlowEngine::Token> FlowEngine::next() {
-    while (true) {
-        const bool has_changes = !changed_resources_.empty() || !new_flows_.empty();
-        // Everything of this moment is told before time moves on: its consequences may start at the same
-        // moment.
-        if (has_changes && (events_.empty() || events_.front().time > now_)) solve();
-        if (events_.empty()) return std::nullopt;
-        std::pop_heap(events_.begin(), events_.end(), std::greater<>());
-        const Event event = events_.back();
-        events_.pop_back();
-        if (event.flow == no_flow) {
-            now_ = event.time;
-            ++completed_;
-            return event.detail;
-        }
-        Flow& flow = flows_[event.flow];
-        if (!flow.is_running || flow.generation != event.detail) continue;
-        now_ = event.time;
-        const Token token = flow.token;
-        end(event.flow);
-        return token;
+    const bool has_changes = !changed_resources_.empty() || !new_flows_.empty();
+    // Everything of this moment is told before time moves on: its consequences may start at the same moment.
+    if (has_changes && (events_.empty() || events_.front().time > now_)) solve();
+    if (events_.empty()) return std::nullopt;
+    const Event event = take_first();
+    now_ = event.time;
+    if (event.flow == no_flow) {
+        ++completed_;
+        return event.timer;
     }
+    const Token token = flows_[event.flow].token;
+    end(event.flow);
+    return token;
 }
 
 std::optional<double> FlowEngine::rate_of(Token token) const {

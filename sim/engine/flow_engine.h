@@ -44,12 +44,14 @@ public:
     std::optional<double> rate_of(Token token) const;
 
 private:
+    static constexpr std::uint32_t no_flow = 0xffffffff, no_place = 0xffffffff;
+
     struct Flow {
         double left = 0, rate = 0, limit = 0, weight = 1, since = 0;
         const ResourceUse* uses = nullptr;
         std::uint32_t use_count = 0;
         Token token = 0;
-        std::uint32_t generation = 0;  // completions queued under an older one are void
+        std::uint32_t place = no_place;  // of its completion among the events
         std::uint32_t mark = 0;
         bool is_running = false, is_settled = false;
         std::vector<std::uint32_t> positions;  // of each use, its index in the resource's list
@@ -69,18 +71,20 @@ private:
     struct Event {
         double time;
         std::uint64_t sequence;
-        std::uint32_t flow;    // or no_flow: a timer
-        std::uint32_t detail;  // generation, or the timer's token
-        bool operator>(const Event& other) const {
-            return time != other.time ? time > other.time : sequence > other.sequence;
+        std::uint32_t flow;  // or no_flow: a timer
+        Token timer;
+        bool operator<(const Event& other) const {
+            return time != other.time ? time < other.time : sequence < other.sequence;
         }
     };
-    static constexpr std::uint32_t no_flow = 0xffffffff;
 
     void solve();
     void settle(Flow& flow, double rate);
     void give(std::uint32_t index);
-    void push(Event event);
+    void put(Event event, std::size_t place);
+    void rise(Event event, std::size_t place);
+    void sink(Event event, std::size_t place);
+    Event take_first();
     void advance(Flow& flow);
     void end(std::uint32_t index);
 
@@ -92,7 +96,7 @@ private:
     std::vector<double> used_;
     std::vector<Flow> flows_;
     std::vector<std::uint32_t> free_flows_;
-    std::vector<Event> events_;                                 // heap
+    std::vector<Event> events_;                                 // heap, the first on top
     std::vector<std::uint32_t> changed_resources_, new_flows_;  // since the last solution
     std::vector<std::uint32_t> part_resources_, part_flows_;    // of the part being solved
     std::vector<double> rates_;

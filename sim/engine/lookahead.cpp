@@ -12,6 +12,7 @@ namespace {
 
 // Users of one link, at most, among whom a look pays.
 constexpr std::size_t most_users = 64;
+constexpr double never = std::numeric_limits<double>::infinity();
 
 void add_new(std::vector<std::int32_t>& known, core::OptionalIndex communication) {
     if (communication && std::find(known.begin(), known.end(), *communication) == known.end())
@@ -72,21 +73,30 @@ void Lookahead::find_others(const Contention& contention,
     }
 }
 
+double Lookahead::start_of(std::uint32_t other, std::size_t performer, std::uint32_t instruction) const {
+    const Source& source = sources_[other];
+    if (source.ended == source.starts.size()) return never;
+    if (source.performer == performer) {
+        const Chains& chains = chains_[std::size_t(class_of_[performer])];
+        const std::uint32_t chain = chains.chain_of[source.instructions[source.ended]];
+        if (chains.ended[chain][chains.stream_of[instruction]] > instruction) return never;
+    }
+    return source.starts[source.ended];
+}
+
 // What is known without a look at the instruction stays so for those after it.
 double Lookahead::look(Source& source, std::size_t performer, std::uint32_t instruction) const {
-    const Chains& chains = chains_[std::size_t(class_of_[performer])];
-    const std::size_t stream = chains.stream_of[instruction];
-    double until = std::numeric_limits<double>::infinity();
-    source.alone_until = until;
-    for (const std::uint32_t s : source.others) {
-        const Source& other = sources_[s];
+    double until = never;
+    source.alone_until = never;
+    source.first_other.reset();
+    for (std::size_t o = 0; o < source.others.size(); ++o) {
+        const Source& other = sources_[source.others[o]];
         if (other.ended == other.starts.size()) continue;
-        const double start = other.starts[other.ended];
-        source.alone_until = std::min(source.alone_until, start);
-        const bool waits_for_it =
-            other.performer == performer &&
-            chains.ended[chains.chain_of[other.instructions[other.ended]]][stream] > instruction;
-        if (!waits_for_it) until = std::min(until, start);
+        source.alone_until = std::min(source.alone_until, other.starts[other.ended]);
+        const double start = start_of(source.others[o], performer, instruction);
+        if (start >= until) continue;
+        until = start;
+        source.first_other = o;
     }
     return until;
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "sim/cost/contention.h"
@@ -25,8 +26,11 @@ public:
     bool is_alone(std::size_t performer, std::uint32_t instruction, double end) {
         const std::size_t stream = chains_[std::size_t(class_of_[performer])].stream_of[instruction];
         Source& source = sources_[performer * schedule::stream_count + stream];
-        return end <= source.alone_until ||
-               (!source.is_crowded && end <= look(source, performer, instruction));
+        if (end <= source.alone_until) return true;
+        if (source.is_crowded) return false;
+        const bool is_still_met =
+            source.first_other && start_of(source.others[*source.first_other], performer, instruction) < end;
+        return !is_still_met && end <= look(source, performer, instruction);
     }
     // The instruction, which shares links, has ended.
     void pass(std::size_t performer, std::uint32_t instruction) {
@@ -40,10 +44,14 @@ private:
         std::vector<std::uint32_t> instructions;
         std::size_t performer = 0, ended = 0;
         double alone_until = 0;
-        std::vector<std::uint32_t> others;  // that share links with it
-        bool is_crowded = false;            // too many of them to look at: taken to be never alone
+        std::vector<std::uint32_t> others;       // that share links with it
+        bool is_crowded = false;                 // too many of them to look at: taken to be never alone
+        std::optional<std::size_t> first_other;  // of `others`, at the last look
     };
 
+    // Of the other source's next communication, as far as the instruction of the performer's stream is
+    // concerned: never where there is none, or it waits for that.
+    double start_of(std::uint32_t other, std::size_t performer, std::uint32_t instruction) const;
     double look(Source& source, std::size_t performer, std::uint32_t instruction) const;
     void find_others(const Contention& contention,
                      const std::vector<std::vector<std::int32_t>>& communications_of);
