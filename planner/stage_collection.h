@@ -148,6 +148,9 @@ public:
         int count = 0;
     };
     const std::vector<Bucket>& buckets(const schedule::Plan& plan, model::OperatorRange stage);
+    // Do gradients lie in the same buckets if these are of another size? Of a plan with a partition, and one
+    // copy of the model.
+    bool has_same_buckets(const schedule::Plan& plan, core::Bytes other_size);
     // Of these operators, before any sharding: a rank's share of the tensor-parallel split, and of experts
     // that are spread over ranks.
     schedule::StateElements parameter_count(const schedule::Plan& plan, model::OperatorRange range);

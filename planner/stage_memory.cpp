@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "core/index/integers.h"
+#include "planner/partition/partitions.h"
 #include "planner/stage_collection.h"
 #include "sim/cost/framework/framework_lookup.h"
 
@@ -242,6 +243,22 @@ const std::vector<StageCollection::Bucket>& StageCollection::buckets(const sched
         if (bucket.tied_ranks.empty()) ++counts[{bucket.elements, bucket.is_expert}];
     for (const auto& [what, count] : counts) entry->second.push_back({what.first, what.second, count});
     return entry->second;
+}
+
+// A bucket is closed once it has reached its size: where none of the smaller size has less than the larger
+// one, it closes where that would, and so do those after it.
+bool StageCollection::has_same_buckets(const schedule::Plan& plan, core::Bytes other_size) {
+    schedule::Plan smaller = plan;
+    smaller.gradient_bucket = std::min(plan.gradient_bucket, other_size);
+    const core::Bytes larger = std::max(plan.gradient_bucket, other_size);
+    const std::vector<model::OperatorRange> stages = ranges_of(graph_, plan.partition.first_units);
+    return std::all_of(stages.begin(), stages.end(), [&](model::OperatorRange stage) {
+        const std::vector<Bucket>& all = buckets(smaller, stage);
+        return std::all_of(all.begin(), all.end(), [&](const Bucket& bucket) {
+            const core::Bytes size = bucket.elements * core::size_of(plan.precision.gradients);
+            return size < smaller.gradient_bucket || size >= larger;
+        });
+    });
 }
 
 double StageCollection::largest_parameter(const schedule::Plan& plan) const {

@@ -129,9 +129,14 @@ std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, 
         if (!is_run(target, plan)) return std::nullopt;
         sim::LoweredPrograms lowered;
         lowered.keeps_runs = false;
-        if (!alone && !looks_at_every_horizon())
-            alone = time_alone(task.target, plan, may_offload, &lowered).bound;
-        if (alone && *alone >= limit) return std::nullopt;
+        if (!known_step(task.target, plan) && !looks_at_every_horizon()) {
+            if (!alone) alone = time_alone(task.target, plan, may_offload, &lowered).bound;
+            if (*alone >= limit) return std::nullopt;
+            // With its copies, which need not keep pace.
+            if (plan.offload != target.base.offload &&
+                time_alone(task.target, plan, false, &lowered).bound >= limit)
+                return std::nullopt;
+        }
         RankedPlan ranked;
         ranked.candidate = task.target;
         ranked.plan = plan;
@@ -181,6 +186,7 @@ void Search::search_partitions() {
         return simulate_partition(task, limit);
     };
     means.note = [this](const RankedPlan& ranked) {
+        note_step(ranked);
         Settling settling(ranked.evaluation);
         settling.is_late = false;  // other partitions of the order need not be
         for (const bool shares_links : {false, true}) note_order(ranked.plan, shares_links, settling);

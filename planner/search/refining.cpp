@@ -35,6 +35,8 @@ bool Search::try_changed(const std::vector<PartitionTask>& tasks,
     });
     const std::size_t done = std::size_t(std::count(is_done.begin(), is_done.end(), 1));
     result_.account.refinements += done;
+    for (const std::optional<RankedPlan>& ranked : changed)
+        if (ranked) note_step(*ranked);
     for (std::size_t t = 0; t < tasks.size(); ++t)
         if (changed[t] && changed[t]->value < limit && (!best || is_better(*changed[t], best->second)))
             best.emplace(t, std::move(*changed[t]));

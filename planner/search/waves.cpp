@@ -80,27 +80,44 @@ void Search::evaluate(std::size_t index, RankedPlan& ranked, std::optional<Rejec
         is_run(targets_[entry.target], ranked.plan) ? simulate_plan(ranked, diagnostics) : Rejection::not_run;
 }
 
+// Of plans that could pass keys on in a ring a breakdown counts what they exchange.
+bool Search::breaks_down(const schedule::Plan& plan) const {
+    return request_.keeps_front ||
+           (result_.account.tries_rings && plan.cost_context().communicates(plan.context_communication));
+}
+
+const sim::Evaluation* Search::known_step(std::size_t target, const schedule::Plan& plan) const {
+    return known_steps_.find(target, plan, breaks_down(plan), *stages_[target]);
+}
+
 // What a simulation says of its plan, and why it is out of the question, if it is. `lowered`: Programs of the
 // plan, or of none.
 std::optional<Rejection> Search::simulate_plan(RankedPlan& ranked, core::Diagnostics& diagnostics,
                                                sim::LoweredPrograms* lowered) const {
-    sim::EvaluateOptions options = quickest_options(ranked.candidate, ranked.plan);
-    options.lowered = lowered;
-    options.stops_at_overflow = true;
-    // Of plans that could pass keys on in a ring it counts what they exchange.
-    options.breaks_down =
-        request_.keeps_front || (result_.account.tries_rings &&
-                                 ranked.plan.cost_context().communicates(ranked.plan.context_communication));
-    std::optional<sim::Evaluation> evaluation =
-        sim::evaluate(stages_[ranked.candidate]->planned(ranked.plan), targets_[ranked.candidate].cluster,
-                      ranked.plan, diagnostics, options);
-    count_work(ranked.plan, evaluation);
+    std::optional<sim::Evaluation> evaluation;
+    if (const sim::Evaluation* known = known_step(ranked.candidate, ranked.plan)) {
+        evaluation = *known;
+    } else {
+        sim::EvaluateOptions options = quickest_options(ranked.candidate, ranked.plan);
+        options.lowered = lowered;
+        options.stops_at_overflow = true;
+        options.breaks_down = breaks_down(ranked.plan);
+        evaluation = sim::evaluate(stages_[ranked.candidate]->planned(ranked.plan),
+                                   targets_[ranked.candidate].cluster, ranked.plan, diagnostics, options);
+        count_work(ranked.plan, evaluation);
+    }
     if (!evaluation) return Rejection::no_figure;
     settle(ranked, std::move(*evaluation));
     if (!ranked.evaluation.fits)
         return ranked.evaluation.peak_memory > ranked.evaluation.available_memory ? Rejection::simulated_peak
                                                                                   : Rejection::host_memory;
     return constraint_violated(ranked.candidate, ranked.evaluation.step_time);
+}
+
+// Where there was no figure nothing was simulated.
+void Search::note_step(const RankedPlan& ranked) {
+    if (ranked.evaluation.simulated_instructions > 0 && !known_step(ranked.candidate, ranked.plan))
+        known_steps_.add(ranked.candidate, ranked.plan, ranked.evaluation, breaks_down(ranked.plan));
 }
 
 // A simulation, and what follows from it.
@@ -200,6 +217,7 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
             continue;
         }
         entries_[taken[i]].is_taken = true;
+        note_step(ranked[i]);
         if (!ranked[i].evaluation.overflows_early)
             note_order(ranked[i].plan, true, Settling(ranked[i].evaluation));
         if (rejections[i]) note_too_large(taken[i], *rejections[i], ranked[i].evaluation);
