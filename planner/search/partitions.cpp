@@ -99,6 +99,17 @@ PartitionTask Search::task_of(const RankedPlan& ranked) const {
     return task;
 }
 
+// Does the plan take as long as the limit with nothing beside it? `alone`: without its copies, once it is
+// known; copies need not keep pace.
+bool Search::is_slow_alone(std::size_t target, const schedule::Plan& plan, bool may_offload,
+                           core::Seconds limit, std::optional<core::Seconds>& alone,
+                           sim::LoweredPrograms& lowered) const {
+    if (known_step(target, plan)) return false;
+    if (!alone) alone = time_alone(target, plan, may_offload, &lowered).bound;
+    const bool has_copies = plan.offload != targets_[target].base.offload;
+    return *alone >= limit || (has_copies && time_alone(target, plan, false, &lowered).bound >= limit);
+}
+
 // In the memory of the device if it can be, else with the longest horizon of offload with which it fits, or a
 // shorter one that is better than the best; where memory decides, with whatever needs least. `limit`: steps
 // that are as long are of no use, or as much memory in bytes.
@@ -129,14 +140,8 @@ std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, 
         if (!is_run(target, plan)) return std::nullopt;
         sim::LoweredPrograms lowered;
         lowered.keeps_runs = false;
-        if (!known_step(task.target, plan) && !looks_at_every_horizon()) {
-            if (!alone) alone = time_alone(task.target, plan, may_offload, &lowered).bound;
-            if (*alone >= limit) return std::nullopt;
-            // With its copies, which need not keep pace.
-            if (plan.offload != target.base.offload &&
-                time_alone(task.target, plan, false, &lowered).bound >= limit)
-                return std::nullopt;
-        }
+        if (!looks_at_every_horizon() && is_slow_alone(task.target, plan, may_offload, limit, alone, lowered))
+            return std::nullopt;
         RankedPlan ranked;
         ranked.candidate = task.target;
         ranked.plan = plan;

@@ -273,6 +273,8 @@ private:
     bool breaks_down(const schedule::Plan& plan) const;
     const sim::Evaluation* known_step(std::size_t target, const schedule::Plan& plan) const;
     void note_step(const RankedPlan& ranked);
+    bool is_slow_alone(std::size_t target, const schedule::Plan& plan, bool may_offload, core::Seconds limit,
+                       std::optional<core::Seconds>& alone, sim::LoweredPrograms& lowered) const;
     std::optional<RankedPlan> simulate_partition(const PartitionTask& task, core::Seconds limit) const;
     core::Seconds step_limit(std::size_t target, double value) const;
     struct PartitionTasks {
