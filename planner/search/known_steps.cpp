@@ -9,9 +9,9 @@ namespace planner {
 
 namespace {
 
-// Are they the same but for the size of buckets?
+// Are they the same but for the size of buckets? Most differ in their partition or schedule.
 bool is_alike(const schedule::Plan& known, const schedule::Plan& plan) {
-    if (known.layout != plan.layout || known.micro_batch != plan.micro_batch) return false;
+    if (known.partition != plan.partition || known.schedule != plan.schedule) return false;
     schedule::Plan other = plan;
     other.gradient_bucket = known.gradient_bucket;
     return other == known;
