@@ -1,10 +1,11 @@
 // What a search takes for known: the same plan, and one whose buckets of another size hold the same.
 #include <catch2/catch.hpp>
 
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/diagnostics.h"
-#include "planner/partition/partitions.h"
 #include "planner/search/known_steps.h"
 #include "schedule/pass/lower.h"
 #include "schedule/pipeline/registry.h"
@@ -32,7 +33,7 @@ std::vector<std::vector<std::vector<std::int32_t>>> buckets_of(const schedule::P
     return all;
 }
 
-// Plans that train with one copy of the model, each once more for every size of buckets.
+// Plans that train with one copy of the model.
 std::vector<schedule::Plan> plans_of(const model::ModelGraph& graph, const cluster::Cluster& cluster) {
     std::vector<schedule::Plan> plans;
     for (const schedule::PipelineSchedule& order : schedule::pipeline_schedules())
