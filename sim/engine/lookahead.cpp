@@ -75,13 +75,12 @@ void Lookahead::find_others(const Contention& contention,
 
 double Lookahead::start_of(std::uint32_t other, std::size_t performer, std::uint32_t instruction) const {
     const Source& source = sources_[other];
-    if (source.ended == source.starts.size()) return never;
-    if (source.performer == performer) {
+    if (source.performer == performer && source.ended < source.starts.size()) {
         const Chains& chains = chains_[std::size_t(class_of_[performer])];
         const std::uint32_t chain = chains.chain_of[source.instructions[source.ended]];
         if (chains.ended[chain][chains.stream_of[instruction]] > instruction) return never;
     }
-    return source.starts[source.ended];
+    return source.next_start();
 }
 
 // What is known without a look at the instruction stays so for those after it.
@@ -90,9 +89,7 @@ double Lookahead::look(Source& source, std::size_t performer, std::uint32_t inst
     source.alone_until = never;
     source.first_other.reset();
     for (std::size_t o = 0; o < source.others.size(); ++o) {
-        const Source& other = sources_[source.others[o]];
-        if (other.ended == other.starts.size()) continue;
-        source.alone_until = std::min(source.alone_until, other.starts[other.ended]);
+        source.alone_until = std::min(source.alone_until, sources_[source.others[o]].next_start());
         const double start = start_of(source.others[o], performer, instruction);
         if (start >= until) continue;
         until = start;

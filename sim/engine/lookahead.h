@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -47,10 +48,14 @@ private:
         std::vector<std::uint32_t> others;       // that share links with it
         bool is_crowded = false;                 // too many of them to look at: taken to be never alone
         std::optional<std::size_t> first_other;  // of `others`, at the last look
+
+        double next_start() const {
+            return ended < starts.size() ? starts[ended] : std::numeric_limits<double>::infinity();
+        }
     };
 
     // Of the other source's next communication, as far as the instruction of the performer's stream is
-    // concerned: never where there is none, or it waits for that.
+    // concerned: infinite where there is none, or it waits for that.
     double start_of(std::uint32_t other, std::size_t performer, std::uint32_t instruction) const;
     double look(Source& source, std::size_t performer, std::uint32_t instruction) const;
     void find_others(const Contention& contention,
