@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -93,7 +93,7 @@ struct Fibre {
 
 class EmulatedBlock {
 public:
-    EmulatedBlock(int threads, std::size_t shared_bytes) : fibres_(threads), memory_(shared_bytes + 16) {
+    explicit EmulatedBlock(int threads) : fibres_(threads) {
         for (std::size_t i = 0; i < fibres_.size(); ++i) {
             fibres_[i].stack.reset(new char[stack_bytes]);
             fibres_[i].place.begin(fibres_[i].stack.get(), stack_bytes, &EmulatedBlock::enter,
@@ -101,9 +101,10 @@ public:
         }
     }
 
-    void perform(long long block, long long blocks, const std::function<void(const EmulatedThread&)>& body) {
+    void perform(long long block, long long blocks, std::size_t shared_bytes,
+                 const std::function<void(const EmulatedThread&)>& body) {
         // What the block before left must not be mistaken for something written.
-        std::memset(memory_.data(), 0xFF, memory_.size());
+        memory_.assign(shared_bytes + 16, 0xFF);
         body_ = &body;
         for (Fibre& fibre : fibres_) {
             fibre.is_done = false;
@@ -162,9 +163,9 @@ public:
 private:
     static void enter(unsigned high, unsigned low, unsigned index) {
         auto* self = reinterpret_cast<EmulatedBlock*>(static_cast<std::uintptr_t>(high) << 32 | low);
-        const auto aligned = (reinterpret_cast<std::uintptr_t>(self->memory_.data()) + 15) / 16 * 16;
         Fibre& fibre = self->fibres_[index];
         while (true) {  // a round a block
+            const auto aligned = (reinterpret_cast<std::uintptr_t>(self->memory_.data()) + 15) / 16 * 16;
             const EmulatedThread thread{
                 self,         static_cast<int>(index), core::count_of(self->fibres_),
                 self->block_, self->blocks_,           reinterpret_cast<unsigned char*>(aligned)};
@@ -223,8 +224,15 @@ void emulate(long long blocks, int threads, std::size_t shared_bytes, bool is_co
         }
         return;
     }
-    EmulatedBlock block(threads, shared_bytes);
-    for (const long long b : block_order) block.perform(b, blocks, body);
+    // A host thread's blocks by their number of threads: stacks and contexts made at every launch would be
+    // half of its time.
+    thread_local std::map<int, std::unique_ptr<EmulatedBlock>> kept;
+    std::unique_ptr<EmulatedBlock>& place = kept[threads];
+    // Out of its place while it works: one that fails, with threads that have not ended, is not used again.
+    std::unique_ptr<EmulatedBlock> block = std::move(place);
+    if (!block) block = std::make_unique<EmulatedBlock>(threads);
+    for (const long long b : block_order) block->perform(b, blocks, shared_bytes, body);
+    place = std::move(block);
 }
 
 ScopedThreadOrder::ScopedThreadOrder(ThreadOrder order, std::uint64_t seed) {
