@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """What every kernel of ours takes of a multiprocessor: registers, stack, spilled bytes, shared memory.
 
-  kernel_resources.py TABLE [--nvcc NVCC] [--launcher ccache] [--arch 75,90] [--files norm,attention] [--write] [--log LOG --arch A --files F]
+  kernel_resources.py TABLE [--nvcc NVCC] [--launcher ccache] [--arch 75,90] [--files norm,attention] [--write] [--objects FOLDER]
+                      [--log LOG --arch A --files F]
 
 Compiles exec/cuda/device/kernels_*.cu for each architecture with -Xptxas -v, two at a time, and compares with TABLE:
 exit 1 where a kernel takes more of anything than recorded, is not recorded, or is recorded and gone. --write records what
-was compiled and keeps the rest. --launcher ccache keeps ptxas' words, so that a file that has not changed costs nothing.
+was compiled and keeps the rest. --launcher ccache keeps ptxas' words, so that a file that has not changed costs nothing;
+--objects is the folder of the build's own kernels_*.cu.o: what ptxas said of them (cmake/keep_ptxas_words.sh) serves for
+the architectures that were built.
 Without nvcc, or with another version of it than recorded (ptxas chooses anew), it says "skipped:" and ends with 0.
 Registers are those of a thread; shared memory is what the compiler sees, not what a launch asks for besides.
 """
@@ -67,6 +70,13 @@ def compile_one(compiler, arch, file):
     return done.stdout + done.stderr
 
 
+def words_of_build(objects, arch, file):
+    """What ptxas said when the build compiled the file for the architecture; None where it did not."""
+    kept = objects / f"kernels_{file}.cu.o.ptxas" if objects else None
+    words = kept.read_text() if kept and kept.exists() else ""
+    return words if f"for 'sm_{arch}'" in words else None
+
+
 def read(table):
     recorded, version = {}, None
     for line in table.read_text().splitlines() if table.exists() else []:
@@ -97,6 +107,7 @@ def main():
     parser.add_argument("--arch", default="75,90")
     parser.add_argument("--files", default=",".join(sorted(p.stem.removeprefix("kernels_") for p in (ROOT / "exec/cuda/device").glob("kernels_*.cu"))))
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--objects", type=pathlib.Path, help="the folder of the objects that the build made of exec/cuda/device")
     parser.add_argument("--log", type=pathlib.Path, help="ptxas' words of one architecture and file, instead of compiling")
     arguments = parser.parse_args()
     if not arguments.log and not os.access(arguments.nvcc, os.X_OK):
@@ -112,8 +123,14 @@ def main():
             return 0
     compiler = [*filter(None, [arguments.launcher]), arguments.nvcc]
     pairs = [(arch, file) for arch in arguments.arch.split(",") for file in arguments.files.split(",")]
+
+    def words_of(pair):
+        if arguments.log:
+            return arguments.log.read_text()
+        return words_of_build(arguments.objects, *pair) or compile_one(compiler, *pair)
+
     with ThreadPoolExecutor(max_workers=2) as workers:
-        told = list(workers.map(lambda pair: arguments.log.read_text() if arguments.log else compile_one(compiler, *pair), pairs))
+        told = list(workers.map(words_of, pairs))
     failures, kernels = [], 0
     for (arch, file), words in zip(pairs, told):
         found = parse(words)
