@@ -147,7 +147,7 @@ TEST_CASE(
     REQUIRE(expected.size() == static_cast<std::size_t>(steps));
 
     const std::uint64_t seed = chosen_seed();
-    const int wanted = from_environment("SMSIM_KILLS", 40);
+    const int wanted = from_environment("SMSIM_KILLS", 12);
     WARN("SMSIM_FAULT_SEED=" << seed);
     core::Random random(seed);
     const std::string checkpoints = folder.path + "/broken";
@@ -200,7 +200,7 @@ TEST_CASE(
     const std::string states = folder.path + "/states";
     const int steps = 400;
     core::Random random(chosen_seed());
-    const int wanted = from_environment("SMSIM_INTERRUPTIONS", 24);
+    const int wanted = from_environment("SMSIM_INTERRUPTIONS", 12);
     Interruptions count;
     const std::vector<std::string>& all = plans();
     for (std::size_t p = 0; p < all.size(); ++p) {
@@ -288,7 +288,7 @@ TEST_CASE("ranks of mpirun killed at random moments: the job ends and goes on to
     core::Random random(seed);
     const std::string checkpoints = folder.path + "/broken";
     int kills = 0, hung_launches = 0;
-    for (int attempt = 0; kills < from_environment("SMSIM_MPI_KILLS", 12) && attempt < 100; ++attempt) {
+    for (int attempt = 0; kills < from_environment("SMSIM_MPI_KILLS", 6) && attempt < 100; ++attempt) {
         const std::int64_t before = newest(checkpoints);
         if (before == 40) {
             CHECK(losses_of(checkpoints) == expected);

@@ -12,6 +12,7 @@
 #include "partition/reader/piper.h"
 #include "partition/replicated/replicated_check.h"
 #include "partition/replicated/replicated_placement.h"
+#include "tests/core/sanitizers.h"
 
 using namespace partition;
 
@@ -264,6 +265,7 @@ TEST_CASE("resnet on 64 and 128 devices is placed with proof where memory forces
     // every stage's configurations were chosen exactly.
     double before = INFINITY;
     for (auto [devices, gibibytes] : {std::pair(64, 8.0), std::pair(128, 2.0), std::pair(128, 8.0)}) {
+        if (is_sanitized && devices > 64) continue;
         INFO(devices << " devices of " << gibibytes << " GiB");
         ReplicatedProblem sized = *problem;
         sized.devices = devices;

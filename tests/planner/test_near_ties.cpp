@@ -77,6 +77,7 @@ TEST_CASE("near ties of a search are the best of everything it simulates") {
     request.most_virtual_stages = 1;
     request.limits.tensor = {1, 2};
     request.limits.pipeline = {1, 2};
+    request.limits.schedules = {"gpipe", "1f1b", "zb-h1"};
     core::Diagnostics diagnostics;
     const planner::SearchResult result = planner::search_plans(graph, targets, request, diagnostics);
     REQUIRE(result.plans.size() > 10);

@@ -126,6 +126,8 @@ TEST_CASE("limits keep those plans of a space that have the values") {
     search.uses_bounds = false;
     search.keep = space.size();
     search.offload = schedule::Offload::none;
+    search.limits.schedules = {"gpipe", "1f1b", "zb-h1"};
+    search.limits.micro_batch = {1, 2};
     core::Diagnostics diagnostics;
     const planner::SearchResult whole = planner::search_plans(graph, {candidate}, search, diagnostics);
     search.uses_bounds = true;
@@ -453,6 +455,7 @@ TEST_CASE("no plan of an answer is another one by another name") {
 TEST_CASE("pruning by bounds finds the very plan that simulating everything finds") {
     const auto graph = load_graph("gpt2", 128);
     const std::vector<planner::Target> targets = {target_of("p3.8xlarge", 1)};
+    std::optional<planner::SearchResult> fastest;  // of all plans: on one node of one price the cheapest, too
     for (const auto objective :
          {planner::Objective::speed, planner::Objective::memory, planner::Objective::cost}) {
         planner::SearchRequest request = small_request(8, 2);
@@ -460,7 +463,10 @@ TEST_CASE("pruning by bounds finds the very plan that simulating everything find
         core::Diagnostics diagnostics;
         const auto pruned = planner::search_plans(graph, targets, request, diagnostics);
         request.uses_bounds = false;
-        const auto whole = planner::search_plans(graph, targets, request, diagnostics);
+        planner::SearchResult whole = objective == planner::Objective::cost
+                                          ? *fastest
+                                          : planner::search_plans(graph, targets, request, diagnostics);
+        if (objective == planner::Objective::speed) fastest = whole;
         REQUIRE(pruned.plans.size() == 1);
         REQUIRE(whole.plans.size() == 1);
         // With bounds the cuts of what was found are moved, too: where that helps, which is where memory
@@ -468,9 +474,11 @@ TEST_CASE("pruning by bounds finds the very plan that simulating everything find
         schedule::Plan uncut = pruned.plans[0].plan;
         uncut.partition = whole.plans[0].plan.partition;
         CHECK(uncut == whole.plans[0].plan);
-        if (objective == planner::Objective::memory)
-            CHECK(pruned.plans[0].value <= whole.plans[0].value * (1 + 1e-12));
-        else CHECK(pruned.plans[0].value == Approx(whole.plans[0].value).epsilon(1e-12));
+        const sim::Evaluation& best = whole.plans[0].evaluation;
+        const double value =
+            objective == planner::Objective::cost ? (best.rate * best.step_time).value : whole.plans[0].value;
+        if (objective == planner::Objective::memory) CHECK(pruned.plans[0].value <= value * (1 + 1e-12));
+        else CHECK(pruned.plans[0].value == Approx(value).epsilon(1e-12));
         CHECK(pruned.account.is_proven_optimal);
         CHECK(pruned.account.space == whole.account.space);
         CHECK(whole.account.pruned == 0);

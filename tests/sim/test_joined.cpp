@@ -11,6 +11,7 @@
 #include "schedule/plan/plan_file.h"
 #include "sim/evaluate.h"
 #include "tests/cluster/instances.h"
+#include "tests/core/sanitizers.h"
 
 namespace {
 
@@ -70,6 +71,7 @@ void compare(const model::ModelGraph& graph, const cluster::Cluster& cluster, co
 TEST_CASE("joined passes take as long and as much memory as their instructions one by one") {
     const model::ModelGraph graph = gpt(8);
     Compared compared;
+    int draw = 0;
     for (const std::string instance : {"p4d.24xlarge", "p3.16xlarge"})
         for (const schedule::PipelineSchedule& order : schedule::pipeline_schedules())
             for (const schedule::Sharding sharding :
@@ -77,6 +79,7 @@ TEST_CASE("joined passes take as long and as much memory as their instructions o
                   schedule::Sharding::parameters})
                 for (const int tensor : {1, 4})
                     for (const int way : {0, 1, 2, 3}) {
+                        if (is_sanitized && draw++ % 7 != 0) continue;
                         schedule::Plan plan;
                         plan.schedule = order.name;
                         plan.layout.pipeline = way == 3 ? 2 : 4;
@@ -97,7 +100,7 @@ TEST_CASE("joined passes take as long and as much memory as their instructions o
                         }
                     }
     // Not in vain: many plans, and lists that are a fraction as long.
-    CHECK(compared.plans >= 300);
+    CHECK(compared.plans >= (is_sanitized ? 40 : 300));
     CHECK(compared.joined * 2 < compared.instructions);
     // What ends on one rank when something begins on another comes before or after it by their rounding: a
     // message more or less is held then.

@@ -13,6 +13,7 @@
 #include "sim/evaluate.h"
 #include "sim/report/breakdown.h"
 #include "tests/cluster/instances.h"
+#include "tests/core/sanitizers.h"
 #include "tests/model/catalogue.h"
 
 namespace {
@@ -54,7 +55,7 @@ TEST_CASE("a step that follows from one short one is the whole step, whatever it
     const char* usual[] = {"1f1b", "interleaved-1f1b", "zb-h1", "seq1f1b"};
     std::map<std::string, int> followed;
     int tried = 0, with_copies = 0, stopped_early = 0;
-    for (int draw = 0; draw < 450; ++draw) {
+    for (int draw = 0; draw < (is_sanitized ? 60 : 450); ++draw) {
         // Half of them of the usual ones.
         const schedule::PipelineSchedule& order = below(2)
                                                       ? *schedule::find_pipeline_schedule(usual[below(4)])
@@ -133,8 +134,8 @@ TEST_CASE("a step that follows from one short one is the whole step, whatever it
             CHECK(std::abs((line->breakdown.*part.part - whole->breakdown.*part.part).value) <=
                   1e-7 * whole->step_time.value);
     }
-    REQUIRE(tried > 60);
-    CHECK(with_copies >= 5);
+    REQUIRE(tried > (is_sanitized ? 8 : 60));
+    CHECK(with_copies >= (is_sanitized ? 0 : 5));
     CHECK(stopped_early > tried / 8);
     for (const char* name : {"1f1b", "interleaved-1f1b"}) CHECK(followed[name] > 0);
     int all = 0;
