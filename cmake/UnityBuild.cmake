@@ -17,7 +17,7 @@ set(own_names
     partition/reader/dnn_partitioning.cpp
     partition/replicated/configuration_knapsack.cpp partition/replicated/replicated_check.cpp partition/replicated/replicated_placement.cpp
     partition/replicated/replicated_search.cpp
-    planner/certificate.cpp planner/search.cpp
+    planner/certificate.cpp planner/partition/path_bound.cpp planner/search.cpp
     schedule/plan/plan_sagemaker.cpp
     sim/cost/collective/library/parameter_server.cpp sim/cost/collective/library/smddp.cpp
     sim/cost/contention.cpp sim/cost/kernel/product.cpp sim/engine/simulate.cpp sim/evaluate.cpp sim/report/timeline_columns.cpp sim/scenario.cpp sim/uncertainty/interval.cpp
