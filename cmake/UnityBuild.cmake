@@ -2,10 +2,13 @@
 # files instead of for each. Half of the compile time; who edits wants files on their own, and builds without.
 option(SMSIM_UNITY "compile the files of a library in batches" OFF)
 
-# Files whose file-local names are another's of their library. A batch in which two collide does not compile: `./run` then
+# Files whose file-local names are another's of their library, or are types of members. A batch in which two collide does not compile: `./run` then
 # builds without batches, and the new file belongs in this list.
 set(own_names
     api/partition/partition_picture.cpp
+    exec/checkpoint/hosts/host_checkpoint.cpp exec/cpu/thread_communicator.cpp exec/cuda/emulation/emulation.cpp
+    exec/cuda/operator/fused_parts.cpp exec/cuda/operator/operators_attention.cpp
+    exec/profile/profile.cpp
     interop/megatron/arguments.cpp interop/torchtitan.cpp interop/torchtitan_import.cpp
     jobs/job_report.cpp
     model/builder/vision/vision_transformer.cpp model/reader/huggingface/family_table.cpp
