@@ -2,8 +2,8 @@
 # files instead of for each. Half of the compile time; who edits wants files on their own, and builds without.
 option(SMSIM_UNITY "compile the files of a library in batches" OFF)
 
-# Files whose file-local names are another's of their library, or are types of members. A batch in which two collide does not compile: `./run` then
-# builds without batches, and the new file belongs in this list.
+# Files whose file-local names are another's of their library, or are types of members. A batch in which two collide does
+# not compile: `./run` then builds without batches, and the new file belongs in this list.
 set(own_names
     api/partition/partition_picture.cpp
     exec/checkpoint/hosts/host_checkpoint.cpp exec/cpu/thread_communicator.cpp exec/cuda/emulation/emulation.cpp

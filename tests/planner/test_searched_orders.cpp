@@ -37,7 +37,7 @@ TEST_CASE(
     "plans whose order was searched are ranked, costed and explained by the order found, and no bound of "
     "registered schedules is claimed for them") {
     const SearchResult registered = search(false, Objective::speed);
-    for (const Objective objective : {Objective::speed, Objective::cost}) {
+    for (const Objective objective : {Objective::speed, Objective::time_to_train, Objective::cost}) {
         const SearchResult result = search(true, objective);
         const RankedPlan& first = result.plans.front();
         // On this slow network an order of its own is faster: the test is of that case.

@@ -1,5 +1,6 @@
 // How ranks find each other, and what is said when they do not: wrong variables, strangers, ranks that go
 // before the start, folders and files that will not do.
+#include "tests/core/sanitizers.h"
 #include "tests/processes/callers.h"
 #include "tests/processes/processes.h"
 
@@ -302,11 +303,7 @@ TEST_CASE("the reference that rank 0 trains alone is not held against the time l
                            "2\nmicro_batches = 2\ndata_parallel = 2\n";
     // Some 8 s of one core for the reference, with sanitizers 20; a step of the ranks takes some
     // milliseconds.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    const char* const steps = "5";
-#else
-    const char* const steps = "100";
-#endif
+    const char* const steps = is_sanitized ? "5" : "100";
     const auto begin = std::chrono::steady_clock::now();
     std::vector<Process> ranks = start_ranks(
         {smexec, plan, "--no-compare", "--check", "--steps", steps, "--time-limit", "4"}, 2, folder.path);
@@ -319,9 +316,10 @@ TEST_CASE("the reference that rank 0 trains alone is not held against the time l
 }
 
 TEST_CASE("a machine that gives no more threads ends the job with a message") {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    WARN("skipped: sanitizers need more address space than the limit leaves");
-#else
+    if (is_sanitized) {
+        WARN("skipped: sanitizers need more address space than the limit leaves");
+        return;
+    }
     const Folder folder;
     const std::string plan = write_plan(folder.path + "/plan.toml", {"gpt", "", "data_parallel = 400", ""});
     // A thread's stack takes 8 MiB of it.
@@ -335,7 +333,6 @@ TEST_CASE("a machine that gives no more threads ends the job with a message") {
     CHECK(process.code() == 4);
     CHECK_THAT(content_of(process.err), Contains("starting a thread for rank ") && Contains(" of 400: "));
     CHECK(errors_in(content_of(process.err)) == 1);
-#endif
 }
 
 TEST_CASE(
