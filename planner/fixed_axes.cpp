@@ -22,9 +22,9 @@ std::vector<std::pair<std::string, std::string>> fixed_axes(const SearchAccount&
              : "the longest stage is shortest; of the first plan no move of one cut by one unit is "
                "better"},
         {"shard_degree", refined("all replicas, or those of one node",
-                                 "no other divisor of the replicas is better by a thousandth")},
+                                 "no other divisor of the replicas is better by a ten-thousandth")},
         {"group_size",
-         refined("the ranks of the pipeline", "half and twice as many are no better by a thousandth")},
+         refined("the ranks of the pipeline", "half and twice as many are no better by a ten-thousandth")},
         {"devices", "all of the nodes are at work"},
         {"order", "of the base plan (PDT: replicas lie side by side, stages furthest apart)"},
         {"offload",
@@ -53,11 +53,11 @@ std::vector<std::pair<std::string, std::string>> fixed_axes(const SearchAccount&
                        "or is all that is run; of the plans found those in a ring that could gain most by it"
                      : "all_gather; all_to_all too where heads divide and it moves at most twice as much, "
                        "or is all that is run; ring where it is asked for",
-                 "no other is better by a thousandth")},
+                 "no other is better by a ten-thousandth")},
         {"tensor_overlap", "of the base plan, or the values that are asked for"},
         {"gradient_bucket",
          refined("of the base plan",
-                 "none of the next two of 1, 2, 5, 10, 25, ... MiB is better by a thousandth")},
+                 "none of the next two of 1, 2, 5, 10, 25, ... MiB is better by a ten-thousandth")},
         {"overlaps_gradient_reduction", "of the base plan"},
         {"overlaps_parameter_gathering", "of the base plan"},
         {"fused_cross_entropy", "of the base plan"},

@@ -70,11 +70,19 @@ void add_buckets(const Plan& plan, std::vector<Plan>& plans) {
     }
 }
 
+// Once cuts have moved it may fit.
+Plan with_nothing_again(const Plan& plan) {
+    Plan other = plan;
+    other.recompute = schedule::Recompute::none;
+    other.recompute_layers = 0;
+    other.recompute_modules = Plan().recompute_modules;
+    return other;
+}
+
 void add_layers(const Plan& plan, std::vector<Plan>& plans) {
     if (plan.recompute_layers == 0) return;
     for (const int layers : {plan.recompute_layers - 1, plan.recompute_layers + 1}) {
-        if (layers == 0) continue;
-        plans.push_back(plan);
+        plans.push_back(layers > 0 ? plan : with_nothing_again(plan));
         plans.back().recompute_layers = layers;
     }
 }
@@ -86,7 +94,7 @@ void add_modules(const Plan& plan, std::vector<Plan>& plans) {
         if (!plan.recompute_modules.has(module)) continue;
         Plan other = plan;
         other.recompute_modules = plan.recompute_modules.without(module);
-        if (!other.recompute_modules.empty()) plans.push_back(std::move(other));
+        plans.push_back(other.recompute_modules.empty() ? with_nothing_again(plan) : std::move(other));
     }
 }
 

@@ -138,7 +138,7 @@ struct SearchAccount {
     bool tries_rings = false;           // plans that divide samples also passed keys on in a ring
     std::size_t in_rings = 0;           // such plans, simulated and allowed, beside the space
     std::size_t refinements = 0;        // of first plans, looked at
-    bool is_refined = false;            // none of them is better than the first plan by a thousandth
+    bool is_refined = false;            // none of them is better than the first plan by a ten-thousandth
     std::size_t bounded_targets = 0;    // of the unsearched clusters those that bounds do not exclude
 };
 

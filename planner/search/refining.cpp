@@ -10,7 +10,7 @@ namespace planner {
 namespace {
 
 // Share by which the first plan must get better: what is less is not worth the moves of cuts that follow.
-constexpr double least_gain = 1e-3;
+constexpr double least_gain = 1e-4;
 
 // The task of another plan, of this one with its own cuts; nothing where limits do not allow it.
 void add_changed(std::vector<PartitionTask>& tasks, PartitionTask task, schedule::Plan plan,

@@ -124,6 +124,23 @@ TEST_CASE("a plan is refined by divisors of its replicas, by group sizes and by 
     CHECK(kept == std::set<int>{schedule::RecomputeModules{schedule::RecomputeModule::layernorm}.bits(),
                                 schedule::RecomputeModules{schedule::RecomputeModule::activation}.bits(),
                                 plan.recompute_modules.bits()});
+    // Down to nothing: with the cuts that the plan has by now that may fit.
+    const auto runs_nothing_again = [&] {
+        const std::vector<schedule::Plan> others = planner::refinements(plan, false);
+        return std::count_if(others.begin(), others.end(), [](const schedule::Plan& other) {
+            return other.recompute == schedule::Recompute::none && other.recompute_layers == 0 &&
+                   other.recompute_modules == schedule::Plan().recompute_modules;
+        });
+    };
+    CHECK(runs_nothing_again() == 0);
+    plan.recompute_modules = {schedule::RecomputeModule::layernorm};
+    CHECK(runs_nothing_again() == 1);
+    plan.recompute = schedule::Recompute::full;
+    plan.recompute_modules = schedule::Plan().recompute_modules;
+    plan.recompute_layers = 2;
+    CHECK(runs_nothing_again() == 0);
+    plan.recompute_layers = 1;
+    CHECK(runs_nothing_again() == 1);
 }
 
 TEST_CASE("a plan takes of what another was refined to what it can have") {
@@ -200,7 +217,7 @@ TEST_CASE("no refined plan needs less memory or less time than its bounds say") 
     CHECK(buckets.size() >= 3);
 }
 
-TEST_CASE("nothing that a first plan is refined by makes it better by a thousandth") {
+TEST_CASE("nothing that a first plan is refined by makes it better by a ten-thousandth") {
     // On the first divisors of the replicas gain a hundredth, on the second smaller buckets.
     for (const auto& [name, tokens, instance, nodes, batch] :
          {std::tuple{"bert-large", 512, "g5.12xlarge", 2, 64}, {"gpt2", 1024, "g4dn.12xlarge", 4, 128}}) {
@@ -233,7 +250,7 @@ TEST_CASE("nothing that a first plan is refined by makes it better by a thousand
             REQUIRE(evaluation);
             INFO(other.effective_shard_degree() << ", " << other.gradient_bucket.value);
             CHECK(
-                (!evaluation->fits || evaluation->step_time.value > refined.plans[0].value * (1 - 1.001e-3)));
+                (!evaluation->fits || evaluation->step_time.value > refined.plans[0].value * (1 - 1.001e-4)));
         }
     }
 }
@@ -256,7 +273,7 @@ TEST_CASE("what the first plan was refined to makes no plan behind it better tha
             const auto evaluation = sim::evaluate(graph, targets[0].cluster, other, diagnostics);
             REQUIRE(evaluation);
             INFO(planner::describe(other));
-            CHECK((!evaluation->fits || evaluation->step_time.value > first.value * (1 - 1.001e-3)));
+            CHECK((!evaluation->fits || evaluation->step_time.value > first.value * (1 - 1.001e-4)));
             ++tried;
         }
     }
