@@ -114,6 +114,7 @@ struct PartitionAccount {
     std::size_t walked = 0;     // plans of whose partitions all were bounded
     std::size_t simulated = 0;  // partitions
     std::size_t open = 0;       // plans and partitions that the time limit, or their number, left
+    std::size_t undecided = 0;  // where no plan was found: plans of which another partition may fit
     std::vector<std::pair<std::size_t, core::Seconds>> open_bounds;  // target, bound of the step
 };
 

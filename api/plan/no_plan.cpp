@@ -26,14 +26,18 @@ std::string shortfall_text(const model::ModelGraph& graph, const std::vector<pla
         core::format(cluster.instance.device.memory), core::format(all));
     if (result.shortfall)
         text += fmt::format(
-            "; the nearest plan ({}) needs at least {} on pipeline rank {}, {} more than there is",
+            "; the nearest plan ({}) needs at least {} on pipeline rank {}{}, {} more than there is",
             planner::describe(result.shortfall->plan), core::format(result.shortfall->needed),
             result.shortfall->pipeline_rank,
+            result.shortfall->plan.stages() > 1 ? " with the partition that balances its stages" : "",
             core::format(result.shortfall->needed - result.shortfall->available));
     else if (result.account.space == 0)
         text += fmt::format(
             "; no degrees of parallelism divide {} devices, the model's {} layers and the global batch of {}",
             cluster.device_count(), graph.units.size(), global_batch);
+    if (result.account.partitions.undecided > 0)
+        text += fmt::format("; of {} plans with several stages a rank not every partition was looked at",
+                            core::with_thousands(result.account.partitions.undecided));
     return text;
 }
 
@@ -140,10 +144,13 @@ core::Diagnostics why_no_plan(const Request& request, const model::ModelGraph& g
                     model::tensor_parallel_unsupported(graph, tensor))
                 text += fmt::format("; --tp {}: {}", tensor, why->reason);
         reason.error({}, "--target", text, "leave one of them out, or allow more values");
-    } else if (account.unvisited > 0) {
+    } else if (account.unvisited > 0 || account.partitions.open > 0) {
         std::string text =
-            fmt::format("no plan was found in time: {} of {} plans were not looked at",
-                        core::with_thousands(account.unvisited), core::with_thousands(account.space));
+            account.unvisited > 0
+                ? fmt::format("no plan was found in time: {} of {} plans were not looked at",
+                              core::with_thousands(account.unvisited), core::with_thousands(account.space))
+                : fmt::format("no plan was found in time: of {} plans not every partition was looked at",
+                              core::with_thousands(account.partitions.open));
         for (const auto& [rejection, count] : account.rejected)
             text += fmt::format(", {}: {}", planner::reason_of(rejection), core::with_thousands(count));
         reason.error({}, "--time-limit", text,
@@ -153,7 +160,8 @@ core::Diagnostics why_no_plan(const Request& request, const model::ModelGraph& g
         if (!diagnostics.has_errors())
             reason.error(
                 {}, "--target",
-                "no plan fits: " + shortfall_text(graph, targets, result, request.search.global_batch),
+                (account.partitions.undecided > 0 ? "no plan was found that fits: " : "no plan fits: ") +
+                    shortfall_text(graph, targets, result, request.search.global_batch),
                 remedy(request, graph, targets.back()));
     }
     return reason;

@@ -52,7 +52,7 @@ MemoryBound Bounds::memory_of(const schedule::Plan& plan, const schedule::Schedu
                               const std::function<RankActivations(std::size_t)>& activations_of) {
     const cluster::DeviceSpec& device = cluster_.instance.device;
     MemoryBound worst;
-    core::Bytes least_on_host;
+    core::Bytes least_on_host, excess, beyond;
     // Of activations, but for as many as the device has room for: some are back before the last ones leave.
     const bool counts_activations = plan.offload == schedule::Offload::host && goes_forward_first(order);
     std::optional<core::Bytes> least_away;
@@ -71,8 +71,12 @@ MemoryBound Bounds::memory_of(const schedule::Plan& plan, const schedule::Schedu
                 activations.offloaded * (double(plan.micro_batches) / order.micro_batches) - device.memory;
             if (counts_activations) least_away = least_away ? std::min(*least_away, away) : away;
         }
+        excess += std::max(core::Bytes(0), bound.peak - device.memory);
+        beyond += bound.peak - device.memory;
         if (bound.peak > worst.peak) worst = bound;
     }
+    worst.excess = excess;
+    worst.beyond = beyond;
     if (plan.updates_on_hosts())
         worst.on_hosts =
             least_on_host * (sim::state_bytes_on_host(plan) / schedule::optimizer_bytes_on_host(plan));

@@ -26,6 +26,7 @@ struct PartitionTask {
     core::Seconds family_bound, work_bound;  // of a step of the family, and of this plan with any partition
     bool is_whole_family = false;  // the plan stands for all of its family: nothing is known but that
     double likely = 0;             // the least value of the partition that balances the plan's stages
+    core::Bytes room{};            // for what bounds say that it needs on a device
 };
 
 // What the search that surrounds it knows. All are called by several threads at once.
@@ -68,8 +69,8 @@ public:
     // After it, with the same tasks: the others, or what bounds them where there are too many.
     std::optional<RankedPlan> find_rest(const std::vector<PartitionTask>& tasks, double best);
     // Of each task, none of which is looked at in full, one partition whose bound is low
-    // (PartitionSpace::descend), the likely tasks before the others while there is time. Those that may be
-    // better are simulated, in the order of their bounds.
+    // (PartitionSpace::descend) and for which there is room, the likely tasks before the others while there
+    // is time. Those that may be better are simulated, in the order of their bounds.
     std::optional<RankedPlan> find_likely(std::vector<PartitionTask> tasks, double best);
     // Plans that are beaten without a look at them.
     void exclude(std::size_t plans) { account_.excluded += plans; }
@@ -78,6 +79,9 @@ public:
     const PartitionAccount& account() const { return account_; }
 
 private:
+    // Partitions simulated before results are looked at; fixed, so that the answer does not depend on the
+    // threads.
+    static constexpr std::size_t simulated_at_once = 4;
     struct Option {
         std::size_t task;
         PartitionOption partition;

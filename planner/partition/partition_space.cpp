@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "core/index/integers.h"
-#include "planner/partition/moves.h"
 
 namespace planner {
 
@@ -22,8 +21,6 @@ constexpr int fewest_paths = 32, most_paths = 256;
 constexpr double most_looked_at = 1.5e6;  // runs of units and passes, of all of a mean's paths
 // So close to the greatest mean of paths, more of them are not worth their time.
 constexpr double close = 1e-3;
-// A unit goes further than to the stages beside its own where there are no more stages than this.
-constexpr int most_stages_for_far_moves = 8;
 // Runs in the table of a mean that cost what one costs that is looked at.
 constexpr std::size_t runs_a_division = 8;
 constexpr std::size_t not_asked = std::numeric_limits<std::size_t>::max();
@@ -340,30 +337,6 @@ void PartitionSpace::visit(int stage, std::size_t begin, const Before& before) {
 
 std::vector<std::int32_t> PartitionSpace::division_of_least() const {
     return paths_ ? paths_->first_units() : std::vector<std::int32_t>();
-}
-
-std::optional<PartitionOption> PartitionSpace::descend(core::Seconds limit,
-                                                       const std::vector<std::int32_t>& division) {
-    if (!order_ || order_->directions > 1 || std::cmp_less(units_, order_->stages)) return std::nullopt;
-    PartitionOption best{core::Seconds(infinity), table_.bounds().first_units(plan_)};
-    if (best.first_units.empty()) return std::nullopt;
-    const auto step = [&](std::vector<Cuts> all) {
-        bool is_better = false;
-        for (Cuts& cuts : all) {
-            const core::Seconds bound = bound_of(cuts, best.bound);
-            if (bound >= best.bound) continue;
-            best = {bound, std::move(cuts)};
-            is_better = true;
-        }
-        return is_better;
-    };
-    std::vector<Cuts> starts = {best.first_units};
-    if (!division.empty()) starts.push_back(division);
-    step(std::move(starts));
-    while (step(near_moves(best.first_units, units_)) ||
-           (order_->stages <= most_stages_for_far_moves && step(far_moves(best.first_units, units_)))) {
-    }
-    return best.bound < limit ? std::optional(std::move(best)) : std::nullopt;
 }
 
 std::optional<std::vector<PartitionOption>> PartitionSpace::below(core::Seconds limit, std::size_t most,

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/units.h"
@@ -40,12 +41,16 @@ public:
         std::size_t most_found = std::numeric_limits<std::size_t>::max());
     // The same bound of one partition, or a part of it that is no less than the limit.
     core::Seconds bound_of(const std::vector<std::int32_t>& first_units, core::Seconds limit);
-    // A partition with a bound below the limit: found by moves of one unit at a time from the usual partition
-    // and from `division`, that of the least bound, if they come so far.
-    std::optional<PartitionOption> descend(core::Seconds limit, const std::vector<std::int32_t>& division);
+    // A partition with a bound below the limit that needs no more memory than there is room for, as far as
+    // bounds tell and moves find one: by moves of one unit at a time, to less memory first, from the usual
+    // partition, and from `division`, that of the least bound, if they come so far. Where the usual one has
+    // no room also the one of least need: bounds of memory may be too low.
+    std::vector<PartitionOption> descend(core::Seconds limit, const std::vector<std::int32_t>& division,
+                                         core::Bytes room);
     // So far: runs of units looked at as stages, and passes of orders replayed.
     double divisions() const { return double(divisions_); }
     double replayed_passes() const { return replayed_passes_; }
+    double memory_bounds() const { return memory_bounds_; }
 
 private:
     // The least over all divisions of units [i, end) into stages s and after of their longest rank, [s][i].
@@ -89,6 +94,11 @@ private:
         double path = 0;
     };
     void visit(int stage, std::size_t begin, const Before& before);
+    // What all ranks lack together, then what the fullest needs.
+    std::pair<core::Bytes, core::Bytes> need_of(const std::vector<std::int32_t>& first_units);
+    // These where they have room; else by moves that lower the need the first that has and that of the least,
+    // or nothing.
+    std::vector<std::vector<std::int32_t>> with_room(std::vector<std::int32_t> first_units, core::Bytes room);
 
     StageTable& table_;
     schedule::Plan plan_;
@@ -109,7 +119,7 @@ private:
     // [stage][first unit]: runs that end no later fit; the first unit where none is known to.
     std::vector<std::size_t> fitting_;
     std::size_t divisions_ = 0, most_found_ = 0;
-    double replayed_passes_ = 0;
+    double replayed_passes_ = 0, memory_bounds_ = 0;
     // State of a walk.
     double limit_ = 0;
     std::size_t visited_ = 0, most_ = 0;

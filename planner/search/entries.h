@@ -20,6 +20,7 @@ struct Entry {
     double bound = 0;         // of the objective
     core::Seconds time_bound;
     MemoryBound memory;
+    core::Bytes beyond_bound;            // by which a simulated peak that is too large exceeds that
     std::optional<Rejection> rejection;  // nothing: still a candidate
     std::size_t ordinal = 0;             // in the order of the space; of those beside it, of their making
     std::size_t layout = 0;              // index into Search::bounds_

@@ -39,9 +39,15 @@ bool Search::may_be_divided(const Entry& entry) const {
            entry.plan.offload == targets_[entry.target].base.offload;
 }
 
+// Too large with the partition that balances its stages, but in sum there is room on its ranks?
+bool Search::may_fit_otherwise(const Entry& entry) const {
+    return (entry.rejection == Rejection::activations || entry.rejection == Rejection::state) &&
+           entry.memory.peak.value > 0 && entry.memory.beyond.value <= 0;
+}
+
 Search::PartitionTasks Search::partition_tasks() {
     PartitionTasks tasks;
-    if (request_.objective == Objective::memory) return tasks;
+    if (request_.objective == Objective::memory && !lacks_plan()) return tasks;
     for (std::size_t f = 0; f < families_.size(); ++f) {
         const core::Seconds bound = families_[f].time_bound;
         const bool is_beaten =
@@ -63,15 +69,18 @@ Search::PartitionTasks Search::partition_tasks() {
             const Entry& entry = entries_[i];
             if (entry.rejection == Rejection::stages || !may_be_divided(entry)) continue;
             const bool covers_all = covers_every_partition(entry.plan, graph_.units.size());
-            const PartitionTask task{.target = entry.target,
-                                     .layout = entry.layout,
-                                     .plan = entry.plan,
-                                     .family = f,
-                                     .family_bound = bound,
-                                     .work_bound = bound,
-                                     .likely = entry.bound};
+            const PartitionTask task{
+                .target = entry.target,
+                .layout = entry.layout,
+                .plan = entry.plan,
+                .family = f,
+                .family_bound = bound,
+                .work_bound = bound,
+                .likely = std::max(entry.bound, value_of(entry.target, bound, {})),
+                .room = targets_[entry.target].cluster.instance.device.memory - entry.beyond_bound};
             if (is_beaten) tasks.beaten += covers_all ? 1 : 0;
             else if (covers_all) tasks.open.push_back(task);
+            else if (may_fit_otherwise(entry)) tasks.cramped.push_back(task);
             else if (!entry.rejection)
                 (has_partitions_to_explore(entry.plan, graph_.units.size()) ? tasks.explored : tasks.numerous)
                     .push_back(task);
@@ -198,7 +207,7 @@ void Search::search_partitions() {
     };
     means.limit = [this](std::size_t target, double value) { return step_limit(target, value); };
     means.least_open = least_bound();
-    means.is_late = [this] { return is_late(share_of_partitions); };
+    means.is_late = [this] { return is_late(lacks_plan() ? patience : share_of_partitions); };
     means.is_stopped = [this] { return is_stopped(); };
     means.tell_progress = [this] { tell_progress(told_least_); };
     means.work = &work_;
@@ -211,6 +220,7 @@ void Search::search_partitions() {
     result_.account.covers_partitions = !tasks.open.empty() || tasks.beaten > 0;
     PartitionSearch search(graph_, means);
     search.exclude(tasks.beaten);
+    if (lacks_plan()) find_fitting(search, tasks);
     if (!result_.plans.empty())
         if (std::optional<RankedPlan> better = search.find_better(tasks.open, best_value()))
             keep_plan(std::move(*better));
@@ -227,6 +237,17 @@ void Search::search_partitions() {
         request_.refines_first)
         refine(search);
     result_.account.partitions = search.account();
+}
+
+// Where no plan fits with the partition that balances its stages, with another one of it some may.
+void Search::find_fitting(PartitionSearch& search, const PartitionTasks& tasks) {
+    std::vector<PartitionTask> numerous = tasks.cramped;
+    for (const std::vector<PartitionTask>* const others : {&tasks.numerous, &tasks.explored})
+        numerous.insert(numerous.end(), others->begin(), others->end());
+    std::optional<RankedPlan> fitting = search.find_better(tasks.open, best_value());
+    if (!fitting) fitting = search.find_likely(std::move(numerous), best_value());
+    if (!fitting) fitting = search.find_rest(tasks.open, best_value());
+    if (fitting) keep_plan(std::move(*fitting));
 }
 
 // Those of the plans that are close to the best, where not every partition is looked at, also with the
@@ -273,7 +294,7 @@ core::Seconds Search::end_of_exploring() const {
 // what the account says of them. Was one found that is better?
 bool Search::explore_partitions(PartitionTasks tasks, PartitionSearch& search, PartitionSearch exploring) {
     if (result_.plans.empty()) return false;
-    for (std::vector<PartitionTask>* const of_kind : {&tasks.numerous, &tasks.explored})
+    for (std::vector<PartitionTask>* const of_kind : {&tasks.numerous, &tasks.explored, &tasks.cramped})
         for (PartitionTask& task : *of_kind)
             if (takes_buckets(task.plan))
                 task.plan.gradient_bucket = result_.plans.front().plan.gradient_bucket;
@@ -285,6 +306,7 @@ bool Search::explore_partitions(PartitionTasks tasks, PartitionSearch& search, P
     keep(exploring.find_likely(std::move(tasks.numerous), value()));
     keep(exploring.find_better(tasks.explored, value()));
     keep(exploring.find_rest(tasks.explored, value()));
+    keep(exploring.find_likely(std::move(tasks.cramped), value()));
     search.count_simulated(exploring.account().simulated);
     if (!best) return false;
     keep_plan(std::move(*best));

@@ -248,9 +248,11 @@ void Search::simulate(const std::vector<std::size_t>& taken, core::Diagnostics& 
             diagnostics.append(problems[i]);
         if (!entry.is_beside_space()) account.rejected[*rejections[i]] += entry.stands_for;
         const sim::Evaluation& evaluation = ranked[i].evaluation;
-        if (rejections[i] == Rejection::simulated_peak)
+        if (rejections[i] == Rejection::simulated_peak) {
+            entries_[taken[i]].beyond_bound = evaluation.peak_memory - entry.memory.peak;
             keep_shortfall({ranked[i].candidate, ranked[i].plan, evaluation.peak_memory,
                             evaluation.available_memory, entry.memory.state, 0});
+        }
     }
     std::stable_sort(result_.plans.begin(), result_.plans.end(), is_better);
     if (result_.plans.size() > request_.keep) result_.plans.resize(request_.keep);
