@@ -12,7 +12,7 @@ namespace planner {
 
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr core::Seconds any_time(std::numeric_limits<double>::infinity());
 // A unit goes further than to the stages beside its own where there are no more stages than this.
 constexpr int most_stages_for_far_moves = 8;
 
@@ -59,7 +59,7 @@ std::vector<PartitionOption> PartitionSpace::descend(core::Seconds limit, const 
     if (!has_room) roomy.push_back(std::move(usual));
     std::vector<PartitionOption> found;
     for (Cuts& cuts : roomy) {
-        const core::Seconds bound = bound_of(cuts, core::Seconds(infinity));
+        const core::Seconds bound = bound_of(cuts, any_time);
         found.push_back({bound, std::move(cuts)});
     }
     PartitionOption& best = found.front();

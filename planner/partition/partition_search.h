@@ -74,6 +74,8 @@ public:
     std::optional<RankedPlan> find_likely(std::vector<PartitionTask> tasks, double best);
     // Plans that are beaten without a look at them.
     void exclude(std::size_t plans) { account_.excluded += plans; }
+    // Plans too large with one partition, that are looked at with no other.
+    void leave_undecided(std::size_t plans) { account_.undecided += plans; }
     // Those that were simulated elsewhere.
     void count_simulated(std::size_t partitions) { account_.simulated += partitions; }
     const PartitionAccount& account() const { return account_; }

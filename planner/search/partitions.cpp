@@ -10,6 +10,12 @@ namespace planner {
 
 namespace {
 
+// Too large with the partition that balances its stages, and not known to be with every one.
+bool is_cramped(const Entry& entry) {
+    return (entry.rejection == Rejection::activations || entry.rejection == Rejection::state) &&
+           entry.memory.peak.value > 0;
+}
+
 // Of the first plan's value, for plans that are tried with another partition to begin with.
 constexpr double most_behind_to_choose = 1.01;
 
@@ -37,12 +43,6 @@ bool Search::is_divided(const Entry& entry) const {
 bool Search::may_be_divided(const Entry& entry) const {
     return entry.plan.layout.pipeline > 1 && entry.plan.partition.first_units.empty() &&
            entry.plan.offload == targets_[entry.target].base.offload;
-}
-
-// Too large with the partition that balances its stages, but in sum there is room on its ranks?
-bool Search::may_fit_otherwise(const Entry& entry) const {
-    return (entry.rejection == Rejection::activations || entry.rejection == Rejection::state) &&
-           entry.memory.peak.value > 0 && entry.memory.beyond.value <= 0;
 }
 
 Search::PartitionTasks Search::partition_tasks() {
@@ -80,7 +80,8 @@ Search::PartitionTasks Search::partition_tasks() {
                 .room = targets_[entry.target].cluster.instance.device.memory - entry.beyond_bound};
             if (is_beaten) tasks.beaten += covers_all ? 1 : 0;
             else if (covers_all) tasks.open.push_back(task);
-            else if (may_fit_otherwise(entry)) tasks.cramped.push_back(task);
+            else if (is_cramped(entry) && entry.memory.beyond.value > 0) ++tasks.hardly_fitting;
+            else if (is_cramped(entry)) tasks.cramped.push_back(task);
             else if (!entry.rejection)
                 (has_partitions_to_explore(entry.plan, graph_.units.size()) ? tasks.explored : tasks.numerous)
                     .push_back(task);
@@ -220,10 +221,12 @@ void Search::search_partitions() {
     result_.account.covers_partitions = !tasks.open.empty() || tasks.beaten > 0;
     PartitionSearch search(graph_, means);
     search.exclude(tasks.beaten);
-    if (lacks_plan()) find_fitting(search, tasks);
-    if (!result_.plans.empty())
+    if (lacks_plan()) {
+        find_fitting(search, tasks);
+    } else if (!result_.plans.empty()) {
         if (std::optional<RankedPlan> better = search.find_better(tasks.open, best_value()))
             keep_plan(std::move(*better));
+    }
     move_cuts(search, result_.plans);
     if (!is_late()) try_chosen_partitions(search, result_.plans);
     if (!result_.plans.empty())
@@ -244,6 +247,7 @@ void Search::find_fitting(PartitionSearch& search, const PartitionTasks& tasks) 
     std::vector<PartitionTask> numerous = tasks.cramped;
     for (const std::vector<PartitionTask>* const others : {&tasks.numerous, &tasks.explored})
         numerous.insert(numerous.end(), others->begin(), others->end());
+    search.leave_undecided(tasks.hardly_fitting);
     std::optional<RankedPlan> fitting = search.find_better(tasks.open, best_value());
     if (!fitting) fitting = search.find_likely(std::move(numerous), best_value());
     if (!fitting) fitting = search.find_rest(tasks.open, best_value());

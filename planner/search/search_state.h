@@ -162,7 +162,6 @@ private:
     Entry entry_of(const schedule::Plan& plan, std::size_t group, std::size_t ordinal) const;
     bool is_divided(const Entry& entry) const;
     bool may_be_divided(const Entry& entry) const;
-    bool may_fit_otherwise(const Entry& entry) const;
     void make_members(std::size_t group);
     void bound_families();
     void bound_families_of(const std::vector<std::size_t>& groups);
@@ -283,8 +282,10 @@ private:
         // Some of their partitions may be looked at. The one that balances them is not known to be too large.
         std::vector<PartitionTask> explored;
         std::vector<PartitionTask> numerous;  // of more partitions than are explored
-        std::vector<PartitionTask> cramped;   // of either number; too large with the one that balances them
-        std::size_t beaten = 0;               // by the first plan, whatever their partition
+        // Of either number: too large with the one that balances them; of some all ranks together are, too.
+        std::vector<PartitionTask> cramped;
+        std::size_t hardly_fitting = 0;
+        std::size_t beaten = 0;  // by the first plan, whatever their partition
     };
     PartitionTasks partition_tasks();
     void find_fitting(PartitionSearch& search, const PartitionTasks& tasks);
