@@ -34,9 +34,9 @@ struct MemoryBound {
     core::Bytes peak;       // with context and activations; at least this much is needed on that rank
     int pipeline_rank = 0;  // the rank that needs most
     core::Bytes excess;     // of all ranks that need more than their devices have, what is beyond that
-    core::Bytes beyond;    // ... less what the others have left: where it is positive, no moves of units help
-    core::Bytes on_hosts;  // of state there, and of activations where all leave first; of the fullest node,
-                           // at least
+    core::Bytes beyond;     // ... less what others have left: if positive, moves of units hardly help
+    core::Bytes on_hosts;   // of state there, and of activations where all leave first; of the fullest node,
+                            // at least
 };
 
 // Compute orders by name and shape. They are the same for every layout and expensive for deep pipelines, so

@@ -8,13 +8,14 @@
 #include <vector>
 
 #include "core/diagnostics.h"
+#include "planner/partition/moves.h"
 #include "planner/search.h"
 #include "sim/evaluate.h"
 #include "tests/planner/questions.h"
 
 namespace {
 
-using Cuts = std::vector<std::int32_t>;
+using planner::Cuts;
 
 // Every so many units a cut.
 std::vector<Cuts> divisions(int stages, int units, int step) {
