@@ -141,7 +141,8 @@ public:
     core::Seconds time_of_order(const schedule::Plan& plan, const std::vector<model::OperatorRange>& ranges,
                                 const PassesByStage& stages, core::Seconds limit);
     // Is there too little memory on all ranks together for the state of the model, and for the activations
-    // that they keep, however both are divided among them? Then no partition fits.
+    // that they keep, however both are divided among them, or on all hosts for what lies there? Then no
+    // partition fits.
     bool never_fits(const schedule::Plan& plan);
     // Micro-batches, or the parts that pass, of which a rank keeps activations at one moment: all of them, or
     // after the gradients of inputs those that its weights' gradients need.
@@ -190,6 +191,7 @@ public:
 private:
     struct Caches;
     Caches& caches_of(const schedule::Plan& plan);
+    bool state_exceeds_hosts(const schedule::Plan& plan);
     sim::CommunicationCost& communication_of(const schedule::Plan& plan);
 
     // Of the data stream of one rank for one stage.

@@ -197,7 +197,20 @@ const std::vector<std::vector<Bounds::Kept>>& Bounds::kept(const schedule::Plan&
     return ranks;
 }
 
+// Of the fullest host at least the mean.
+bool Bounds::state_exceeds_hosts(const schedule::Plan& plan) {
+    const core::Bytes available = cluster_.instance.host_memory;
+    if (!plan.updates_on_hosts() || available.value <= 0) return false;
+    const model::OperatorRange all{0, core::count_of(stages_.graph().operators)};
+    const core::Bytes of_a_pipeline =
+        schedule::state_footprint(stages_.parameter_count(plan, all), plan).on_host *
+        (sim::state_bytes_on_host(plan) / schedule::optimizer_bytes_on_host(plan));
+    const double pipelines = double(plan.layout.ranks()) / plan.layout.pipeline;
+    return of_a_pipeline * pipelines > available * double(cluster_.nodes);
+}
+
 bool Bounds::never_fits(const schedule::Plan& plan) {
+    if (state_exceeds_hosts(plan)) return true;
     const cluster::DeviceSpec& device = cluster_.instance.device;
     const model::OperatorRange all{0, core::count_of(stages_.graph().operators)};
     double state = this->state(plan, all).value;

@@ -69,6 +69,7 @@ bool PartitionSpace::fits(std::size_t stage, std::size_t begin, std::size_t end)
 // State of each stage, and its activations of as many micro-batches as its rank keeps.
 bool PartitionSpace::fits_alone(std::size_t stage, std::size_t begin, std::size_t end) {
     const double state = schedule::state_footprint(table_.elements(plan_, begin, end), plan_).sum().value;
+    if (state > room_[stage]) return false;
     const Bounds::Saved& saved = table_.saved(plan_, begin, end);
     double activations = 0;
     for (const Bounds::Kept& kept : (*kept_)[stage])

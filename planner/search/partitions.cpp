@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <limits>
 
@@ -114,7 +115,7 @@ PartitionTask Search::task_of(const RankedPlan& ranked) const {
 bool Search::is_slow_alone(std::size_t target, const schedule::Plan& plan, bool may_offload,
                            core::Seconds limit, std::optional<core::Seconds>& alone,
                            sim::LoweredPrograms& lowered) const {
-    if (known_step(target, plan)) return false;
+    if (std::isinf(limit.value) || known_step(target, plan)) return false;
     if (!alone) alone = time_alone(target, plan, may_offload, &lowered).bound;
     const bool has_copies = plan.offload != targets_[target].base.offload;
     return *alone >= limit || (has_copies && time_alone(target, plan, false, &lowered).bound >= limit);
@@ -135,7 +136,10 @@ std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, 
         work_.add(double(plan.stages()), per_bounded_stage);
         const std::lock_guard lock(bounds_[task.layout]->guard);
         std::optional<MemoryBound> memory = bounds_[task.layout]->bounds.memory_of(plan, ranges);
-        if (memory && memory->peak > target.cluster.instance.device.memory) memory.reset();
+        const core::Bytes of_hosts = target.cluster.instance.host_memory;
+        if (memory && (memory->peak > target.cluster.instance.device.memory ||
+                       (of_hosts.value > 0 && memory->on_hosts > of_hosts)))
+            memory.reset();
         return memory;
     };
     const auto time_of_copies = [&](const schedule::Plan& plan) {

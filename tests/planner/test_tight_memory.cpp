@@ -1,6 +1,7 @@
 // Plans that fit only with another partition than the one that balances their stages.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <string>
@@ -128,4 +129,27 @@ TEST_CASE("where no plan fits with the stages balanced, one of several stages a 
         CHECK(none.plans.empty());
         CHECK(none.account.partitions.undecided > 0);
     }
+}
+
+// What an optimizer keeps on hosts is the same whatever the partition: none is looked at where it is too
+// much.
+TEST_CASE("partitions are not looked at where hosts never have room for the optimizer") {
+    Question question("1f1b", 1);
+    question.request.most_virtual_stages = 1;
+    question.plan.optimizer_offload = question.target.base.optimizer_offload = schedule::Offload::host;
+    const int units = int(question.graph.units.size());
+    core::Bytes least(std::numeric_limits<double>::infinity());
+    for (const Cuts& cuts : divisions(2, units, 1))
+        least = std::min(least, evaluated(question.graph, question.target, question.plan, cuts).host_memory);
+    REQUIRE(least.value > 0);
+    core::Bytes& memory = question.target.cluster.instance.host_memory;
+    memory = least;
+    const planner::SearchResult roomy = question.search();
+    REQUIRE(roomy.plans.size() == 1);
+    CHECK(roomy.plans[0].evaluation.host_memory <= least);
+    memory = least * 0.8;  // tied embeddings, which two ranks keep, are a seventh of the model
+    const planner::SearchResult none = question.search();
+    CHECK(none.plans.empty());
+    CHECK(none.account.partitions.excluded == 1);
+    CHECK(none.account.partitions.walked == 0);
 }
