@@ -246,7 +246,8 @@ std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, 
     OrderCollection orders;
     StageCollection stages(graph, target.cluster.instance.device);
     Bounds bounds(target.cluster, orders, stages);
-    const core::Bytes available = target.cluster.instance.device.memory;
+    const core::Bytes available = target.cluster.instance.device.memory,
+                      of_hosts = target.cluster.instance.host_memory;
     for (const bool offloads : {false, true}) {
         if (offloads &&
             (offload == schedule::Offload::none || target.base.offload != schedule::Offload::none))
@@ -266,6 +267,7 @@ std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, 
                 plan.activation_loading_horizon = horizons.front();
             }
             const std::optional<MemoryBound> memory = bounds.memory(plan);
+            if (memory && of_hosts.value > 0 && memory->on_hosts > of_hosts) continue;
             if (memory && memory->peak <= available && (!offloads || bounds.offloads_anything(plan)))
                 order.emplace_back(memory->peak.value, std::move(plan));
         }
@@ -275,10 +277,12 @@ std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, 
             core::Diagnostics diagnostics;
             schedule::Plan plan = order[i].second;
             if (const schedule::Partition* partition = stages.partition(plan)) plan.partition = *partition;
-            // How much is offloaded at a time depends on the speed of the copies.
-            sim::EvaluateOptions options;
-            options.memory_only = !offloads;
-            if (offloads) options.most_micro_batches = simulated_micro_batches(plan);
+            // How much is offloaded at a time depends on the speed of the copies; steady steps tell of long
+            // ones.
+            sim::EvaluateOptions options = quick_options(plan, {});
+            options.stops_at_overflow = true;
+            options.breaks_down = false;
+            options.repetition = &stages.repetition();
             const std::optional<sim::Evaluation> evaluation =
                 sim::evaluate(stages.planned(plan), target.cluster, plan, diagnostics, options);
             if (evaluation && evaluation->fits && is_run(target, plan)) return plan;
