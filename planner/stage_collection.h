@@ -17,6 +17,7 @@
 #include "model/model_graph.h"
 #include "model/repetition.h"
 #include "model/segment.h"
+#include "planner/work_meter.h"
 #include "schedule/pass/recipe.h"
 #include "schedule/plan/memory.h"
 #include "schedule/plan/partition.h"
@@ -88,6 +89,8 @@ public:
     ~StageCollection();
 
     const sim::CostConstants& constants() const { return constants_; }
+    // Whoever asks: what it finds out of runs of units counts as work there.
+    void count_in(WorkMeter& work) { work_ = &work; }
     // The partition of a plan without one, whose longest stage is shortest by the device's prices, and the
     // operators of its stages. Null when the model has fewer units than stages. They live as long as the
     // collection.
@@ -255,6 +258,7 @@ private:
                                                    model::OperatorRange stage, int segment);
 
     const model::ModelGraph& graph_;
+    WorkMeter* work_ = nullptr;
     std::optional<model::ModelGraph> with_whole_experts_;
     const cluster::DeviceSpec& device_;
     sim::CostConstants constants_;

@@ -22,6 +22,7 @@ const schedule::ActivationFootprint& StageCollection::footprint(Shape& shape, co
     // if whole units ran again.
     if (plan.runs_cores_again_alone() && sim::framework_traits(plan.framework).recomputes_alternate_products)
         bounding.recompute = schedule::Recompute::full;
+    if (work_) work_->add(like.end - like.begin, per_live_operator);
     return entry->second = schedule::activation_footprint(graph_of(plan, segment), like, bounding);
 }
 

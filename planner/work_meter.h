@@ -33,6 +33,7 @@ inline constexpr double per_opened_plan = 15'000;     // bounded whatever its pa
 inline constexpr double per_tightened_plan = 20'000;  // beside its replay
 inline constexpr double per_bounded_plan = 15'000;    // its memory and its time
 inline constexpr double per_bounded_stage = 3'000;    // ... of each virtual stage
+inline constexpr double per_live_operator = 400;      // what a run of units keeps, each of its operators
 inline constexpr double per_memory_bound = 50'000;    // of a partition that is looked at by moves
 inline constexpr double per_ordered_pass = 100;       // of a compute order that is made
 inline constexpr double per_replayed_pass = 8;        // of one micro-batch through one stage

@@ -165,6 +165,9 @@ public:
     core::Bytes state(const schedule::Plan& plan, model::OperatorRange range);
     using Saved = StageCollection::Saved;
     Saved saved(const schedule::Plan& plan, model::OperatorRange range);
+    Saved saved(const schedule::Plan& plan, model::OperatorRange range, int segment) {
+        return stages_.saved(plan, range, segment);
+    }
     // Memory of a rank for state and activations, of which the latter take more by the share that is lost.
     core::Bytes room(const schedule::Plan& plan, int pipeline_rank);
     double fragmentation() const { return 1 + cluster_.instance.device.fragmentation; }

@@ -14,8 +14,9 @@ namespace planner {
 
 namespace {
 
-// Plans walked before results are looked at; fixed, so that the answer does not depend on the threads.
-constexpr std::size_t looked_at_at_once = 1024, walked_at_once = 64;
+// Plans walked before results are looked at, or the limit is; by what was counted, so that the answer does
+// not depend on the threads.
+constexpr std::size_t looked_at_at_once = 1024, looked_at_at_first = 128, walked_at_once = 64;
 // A walk of a plan of many stages takes as long as thousands of short ones: of those fewer at once, so that
 // a limit is not overrun.
 constexpr std::size_t fewest_walked_at_once = 4, walked_at_first = 16;
@@ -160,10 +161,12 @@ std::vector<PartitionSearch::OpenTask> PartitionSearch::find_open(const Tasks& t
                std::pair(tasks[b].family_bound, tasks[b].family);
     });
     std::vector<OpenTask> open;
-    for (std::size_t begin = 0; begin < order.size(); begin += looked_at_at_once) {
-        const std::vector<std::size_t> wave(
-            order.begin() + std::ptrdiff_t(begin),
-            order.begin() + std::ptrdiff_t(std::min(order.size(), begin + looked_at_at_once)));
+    std::size_t at_once = looked_at_at_first;
+    for (std::size_t begin = 0, end = 0; begin < order.size(); begin = end) {
+        end = std::min(order.size(), begin + at_once);
+        const std::vector<std::size_t> wave(order.begin() + std::ptrdiff_t(begin),
+                                            order.begin() + std::ptrdiff_t(end));
+        const core::Seconds spent = means_.work->spent();
         std::vector<std::optional<OpenTask>> found(wave.size());
         const auto leave = [&](std::size_t i) {
             if (const auto bound = bound_unless_beaten(tasks[wave[i]], best)) found[i] = {.least = *bound};
@@ -175,6 +178,8 @@ std::vector<PartitionSearch::OpenTask> PartitionSearch::find_open(const Tasks& t
                 if (means_.is_stopped()) leave(i);
                 else found[i] = least_of(table, tasks[wave[i]], best);
             });
+        at_once = means_.work->spent() - spent > long_wave ? std::max(at_once / 2, looked_at_at_first)
+                                                           : std::min(at_once * 2, looked_at_at_once);
         for (std::size_t i = 0; i < wave.size(); ++i) {
             if (!found[i]) {
                 ++account_.excluded;

@@ -60,6 +60,7 @@ public:
         for (const Target& target : targets) {
             stages_.push_back(
                 std::make_unique<StageCollection>(graph, target.cluster.instance.device, request.constants));
+            stages_.back()->count_in(work_);
             known_candidates_.emplace_back();
         }
     }
