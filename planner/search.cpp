@@ -246,8 +246,7 @@ std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, 
     OrderCollection orders;
     StageCollection stages(graph, target.cluster.instance.device);
     Bounds bounds(target.cluster, orders, stages);
-    const core::Bytes available = target.cluster.instance.device.memory,
-                      of_hosts = target.cluster.instance.host_memory;
+    const core::Bytes available = target.cluster.instance.device.memory;
     for (const bool offloads : {false, true}) {
         if (offloads &&
             (offload == schedule::Offload::none || target.base.offload != schedule::Offload::none))
@@ -267,7 +266,7 @@ std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, 
                 plan.activation_loading_horizon = horizons.front();
             }
             const std::optional<MemoryBound> memory = bounds.memory(plan);
-            if (memory && of_hosts.value > 0 && memory->on_hosts > of_hosts) continue;
+            if (memory && memory->exceeds_host(target.cluster.instance.host_memory)) continue;
             if (memory && memory->peak <= available && (!offloads || bounds.offloads_anything(plan)))
                 order.emplace_back(memory->peak.value, std::move(plan));
         }

@@ -18,8 +18,9 @@ GradientHandling::GradientHandling(const schedule::Plan& plan)
       is_reduced_whole(plan.layout.data > 1 && !plan.shards(schedule::Sharding::optimizer)) {}
 
 StageCollection::StageCollection(const model::ModelGraph& graph, const cluster::DeviceSpec& device,
-                                 const sim::CostConstants& constants)
+                                 const sim::CostConstants& constants, WorkMeter* work)
     : graph_(graph),
+      work_(work),
       device_(device),
       constants_(constants),
       repetition_(graph),

@@ -83,14 +83,12 @@ inline RecomputationKey recomputation_key(const schedule::Plan& plan) {
 // Answers are the same whichever plans were asked about before.
 class StageCollection {
 public:
-    // Both must outlive it.
+    // All must outlive it; `work` counts what is found out of runs of units.
     StageCollection(const model::ModelGraph& graph, const cluster::DeviceSpec& device,
-                    const sim::CostConstants& constants = {});
+                    const sim::CostConstants& constants = {}, WorkMeter* work = nullptr);
     ~StageCollection();
 
     const sim::CostConstants& constants() const { return constants_; }
-    // Whoever asks: what it finds out of runs of units counts as work there.
-    void count_in(WorkMeter& work) { work_ = &work; }
     // The partition of a plan without one, whose longest stage is shortest by the device's prices, and the
     // operators of its stages. Null when the model has fewer units than stages. They live as long as the
     // collection.
@@ -258,7 +256,7 @@ private:
                                                    model::OperatorRange stage, int segment);
 
     const model::ModelGraph& graph_;
-    WorkMeter* work_ = nullptr;
+    WorkMeter* const work_;
     std::optional<model::ModelGraph> with_whole_experts_;
     const cluster::DeviceSpec& device_;
     sim::CostConstants constants_;

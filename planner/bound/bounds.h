@@ -37,6 +37,10 @@ struct MemoryBound {
     core::Bytes beyond;     // ... less what others have left: if positive, moves of units hardly help
     core::Bytes on_hosts;   // of state there, and of activations where all leave first; of the fullest node,
                             // at least
+
+    bool exceeds_host(core::Bytes memory) const {
+        return memory.value > 0 && on_hosts > memory;
+    }  // 0: unknown
 };
 
 // Compute orders by name and shape. They are the same for every layout and expensive for deep pipelines, so

@@ -40,8 +40,7 @@ int cheapest_begin(const std::map<int, int>& settled) {
 
 // What bounds know of it: state there, and activations where all of them leave first.
 bool Search::exceeds_hosts(const Entry& entry) const {
-    const core::Bytes available = targets_[entry.target].cluster.instance.host_memory;
-    return available.value > 0 && entry.memory.on_hosts > available;
+    return entry.memory.exceeds_host(targets_[entry.target].cluster.instance.host_memory);
 }
 
 void Search::bound(Entry& entry, GuardedBounds& guarded) const {

@@ -136,9 +136,8 @@ std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, 
         work_.add(double(plan.stages()), per_bounded_stage);
         const std::lock_guard lock(bounds_[task.layout]->guard);
         std::optional<MemoryBound> memory = bounds_[task.layout]->bounds.memory_of(plan, ranges);
-        const core::Bytes of_hosts = target.cluster.instance.host_memory;
-        if (memory && (memory->peak > target.cluster.instance.device.memory ||
-                       (of_hosts.value > 0 && memory->on_hosts > of_hosts)))
+        const cluster::InstanceType& instance = target.cluster.instance;
+        if (memory && (memory->peak > instance.device.memory || memory->exceeds_host(instance.host_memory)))
             memory.reset();
         return memory;
     };

@@ -58,9 +58,8 @@ public:
     Search(const model::ModelGraph& graph, const std::vector<Target>& targets, const SearchRequest& request)
         : graph_(graph), targets_(targets), request_(request) {
         for (const Target& target : targets) {
-            stages_.push_back(
-                std::make_unique<StageCollection>(graph, target.cluster.instance.device, request.constants));
-            stages_.back()->count_in(work_);
+            stages_.push_back(std::make_unique<StageCollection>(graph, target.cluster.instance.device,
+                                                                request.constants, &work_));
             known_candidates_.emplace_back();
         }
     }
