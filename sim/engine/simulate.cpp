@@ -119,6 +119,9 @@ public:
                 active_from[i] = core::Seconds(state.starts[i]);
                 spans[i] = {i, active_from[i], core::Seconds(state.ends[i])};
             }
+            // Of long steps these are hundreds of megabytes, and what is recorded is as much again.
+            state.starts = std::vector<double>();
+            state.ends = std::vector<double>();
             for (const auto& [instruction, time] : state.active_later)
                 active_from[instruction] = core::Seconds(time);
             simulation.ends_of_parts.push_back(std::move(state.ends_of_parts));
