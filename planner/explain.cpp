@@ -69,7 +69,7 @@ std::string describe(const schedule::Plan& plan) {
                             plan.virtual_stages > 1 ? fmt::format(" x{}", plan.virtual_stages) : "");
     if (plan.passes_per_micro_batch() > 1)
         text += fmt::format(" in {} segments", plan.passes_per_micro_batch());
-    if (plan.sharding != schedule::Sharding::none)
+    if (plan.sharding != schedule::Sharding::none && plan.effective_shard_degree() > 1)
         text += fmt::format(", {} sharded over {}", schedule::name_of(plan.sharding),
                             plan.effective_shard_degree());
     if (plan.tensor_overlap > 1) text += fmt::format(", products in {} pieces", plan.tensor_overlap);
