@@ -38,9 +38,8 @@ struct MemoryBound {
     core::Bytes on_hosts;   // of state there, and of activations where all leave first; of the fullest node,
                             // at least
 
-    bool exceeds_host(core::Bytes memory) const {
-        return memory.value > 0 && on_hosts > memory;
-    }  // 0: unknown
+    // Of a host of which it is not known, 0: no.
+    bool exceeds_host(core::Bytes memory) const { return memory.value > 0 && on_hosts > memory; }
 };
 
 // Compute orders by name and shape. They are the same for every layout and expensive for deep pipelines, so
@@ -169,9 +168,6 @@ public:
     core::Bytes state(const schedule::Plan& plan, model::OperatorRange range);
     using Saved = StageCollection::Saved;
     Saved saved(const schedule::Plan& plan, model::OperatorRange range);
-    Saved saved(const schedule::Plan& plan, model::OperatorRange range, int segment) {
-        return stages_.saved(plan, range, segment);
-    }
     // Memory of a rank for state and activations, of which the latter take more by the share that is lost.
     core::Bytes room(const schedule::Plan& plan, int pipeline_rank);
     double fragmentation() const { return 1 + cluster_.instance.device.fragmentation; }

@@ -66,23 +66,16 @@ bool PartitionSpace::fits(std::size_t stage, std::size_t begin, std::size_t end)
     return end <= known || fits_alone(stage, begin, end);
 }
 
-// State of each stage, and its activations of as many micro-batches as its rank keeps, or of as many segments
-// as need least: where one tells that there is room, the others are not asked.
+// State of each stage, and its activations of as many micro-batches as its rank keeps.
 bool PartitionSpace::fits_alone(std::size_t stage, std::size_t begin, std::size_t end) {
     const double state = schedule::state_footprint(table_.elements(plan_, begin, end), plan_).sum().value;
     if (state > room_[stage]) return false;
-    Bounds::Saved least{core::Bytes(infinity), core::Bytes(infinity)};
-    for (int segment = 0; segment < plan_.passes_per_micro_batch(); ++segment) {
-        const Bounds::Saved& saved = table_.saved(plan_, begin, end, segment);
-        least.whole = std::min(least.whole, saved.whole);
-        least.for_weights = std::min(least.for_weights, saved.for_weights);
-        double activations = 0;
-        for (const Bounds::Kept& kept : (*kept_)[stage])
-            activations = std::max(
-                activations, kept.whole * least.whole.value + kept.for_weights * least.for_weights.value);
-        if (state + activations * table_.bounds().fragmentation() <= room_[stage]) return true;
-    }
-    return false;
+    const Bounds::Saved& saved = table_.saved(plan_, begin, end);
+    double activations = 0;
+    for (const Bounds::Kept& kept : (*kept_)[stage])
+        activations = std::max(activations,
+                               kept.whole * saved.whole.value + kept.for_weights * saved.for_weights.value);
+    return state + activations * table_.bounds().fragmentation() <= room_[stage];
 }
 
 // Backwards over the stages, after what must have passed before each of them.

@@ -69,14 +69,13 @@ const Bounds::OnceAStep& StageTable::once_a_step(OnceRow& row, const schedule::P
     return *known;
 }
 
-const Bounds::Saved& StageTable::saved(const schedule::Plan& plan, std::size_t begin, std::size_t end,
-                                       int segment) {
+const Bounds::Saved& StageTable::saved(const schedule::Plan& plan, std::size_t begin, std::size_t end) {
     const std::size_t first = first_like(begin, end);
     std::vector<std::optional<Bounds::Saved>>& known =
         saved_[{plan.micro_batch, recomputation_key(plan), plan.sequence_parallel, plan.context_communication,
-                plan.passes_per_micro_batch(), segment}];
+                plan.passes_per_micro_batch()}];
     if (known.empty()) known.resize(first_like_.size());
-    if (!known[first]) known[first] = bounds_.saved(plan, operators(begin, end), segment);
+    if (!known[first]) known[first] = bounds_.saved(plan, operators(begin, end));
     return *known[first];
 }
 

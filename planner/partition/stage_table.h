@@ -23,8 +23,8 @@ public:
     Row& row(const schedule::Plan& plan, const schedule::Schedule& order, bool splits, int stage);
     const Passes& of(Row& row, const schedule::Plan& plan, const schedule::Schedule& order, bool splits,
                      int stage, std::size_t begin, std::size_t end);
-    // Bytes that a run of units keeps of a segment of a micro-batch for its backward, at least.
-    const Bounds::Saved& saved(const schedule::Plan& plan, std::size_t begin, std::size_t end, int segment);
+    // Bytes that a run of units keeps of a micro-batch, or of any segment of it, for its backward, at least.
+    const Bounds::Saved& saved(const schedule::Plan& plan, std::size_t begin, std::size_t end);
     // Of a run of units, a rank's share (Bounds::elements).
     const schedule::StateElements& elements(const schedule::Plan& plan, std::size_t begin, std::size_t end);
     // Of runs of units as only stages of their ranks (Bounds::once_a_step).
@@ -51,9 +51,9 @@ private:
     Bounds& bounds_;
     std::map<Key, Row> rows_;
     std::deque<Passes> passes_;
-    // By micro-batch, recomputation, sequence parallelism, context communication, passes of a micro-batch and
-    // which of them; by such first runs as below.
-    std::map<std::tuple<int, RecomputationKey, bool, schedule::ContextCommunication, int, int>,
+    // By micro-batch, recomputation, sequence parallelism, context communication and passes of a micro-batch;
+    // by such first runs as below.
+    std::map<std::tuple<int, RecomputationKey, bool, schedule::ContextCommunication, int>,
              std::vector<std::optional<Bounds::Saved>>>
         saved_;
     // By sharding, shard degree and sequence parallelism.
