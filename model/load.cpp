@@ -119,28 +119,27 @@ void override_with(core::Value& description, const std::string& key, std::int64_
     description[key] = std::move(number);
 }
 
-// A model of images, say. What is wrong with it is told when it is built.
-bool has_no_tokens(const Source& source, const std::string& path) {
-    core::Diagnostics told_later;
-    const std::optional<ModelGraph> graph =
-        build_from_description(source.description, path, source.name, told_later);
+// A model of images, say.
+bool has_no_tokens(const core::Value& description, const std::string& path, const std::string& name) {
+    core::Diagnostics unneeded;
+    const std::optional<ModelGraph> graph = build_from_description(description, path, name, unneeded);
     return graph && graph->tokens_per_sample == 0;
 }
 
 std::optional<ModelGraph> build(Source source, const LoadOptions& options, const std::string& path,
                                 core::Diagnostics& diagnostics, const core::SourceLocation& referrer) {
-    core::Value& description = source.description;
-    if (options.sequence_length && has_no_tokens(source, path)) {
+    core::Value description = source.description;
+    if (options.sequence_length)
+        override_with(description, "sequence_length", *options.sequence_length, referrer);
+    if (options.image_size) override_with(description, "image_size", *options.image_size, referrer);
+    core::Diagnostics found;
+    std::optional<ModelGraph> graph = build_from_description(description, path, source.name, found);
+    if (!graph && options.sequence_length && has_no_tokens(source.description, path, source.name))
         diagnostics.error(referrer, "sequence_length",
                           fmt::format("sequence_length = {}: samples of {} have no tokens",
                                       *options.sequence_length, source.name),
                           "leave the length of sequences (--seq-len) out");
-        return std::nullopt;
-    }
-    if (options.sequence_length)
-        override_with(description, "sequence_length", *options.sequence_length, referrer);
-    if (options.image_size) override_with(description, "image_size", *options.image_size, referrer);
-    std::optional<ModelGraph> graph = build_from_description(description, path, source.name, diagnostics);
+    else diagnostics.append(found);
     if (graph)
         graph->assumptions.insert(graph->assumptions.begin(), source.assumptions.begin(),
                                   source.assumptions.end());
