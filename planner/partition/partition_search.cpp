@@ -28,6 +28,11 @@ constexpr int most_tries_of_a_walk = 5;
 // best it is mostly what bounds do not see that makes it slower.
 constexpr std::size_t most_found_at_first = 256;
 
+// Of the next wave, after one that took so long: half as many, or twice.
+std::size_t next_at_once(std::size_t at_once, core::Seconds spent, std::size_t fewest, std::size_t most) {
+    return spent > long_wave ? std::max(at_once / 2, fewest) : std::min(at_once * 2, most);
+}
+
 }  // namespace
 
 bool PartitionSearch::simulate(const std::vector<PartitionTask>& tasks, std::vector<Option> options,
@@ -178,8 +183,7 @@ std::vector<PartitionSearch::OpenTask> PartitionSearch::find_open(const Tasks& t
                 if (means_.is_stopped()) leave(i);
                 else found[i] = least_of(table, tasks[wave[i]], best);
             });
-        at_once = means_.work->spent() - spent > long_wave ? std::max(at_once / 2, looked_at_at_first)
-                                                           : std::min(at_once * 2, looked_at_at_once);
+        at_once = next_at_once(at_once, means_.work->spent() - spent, looked_at_at_first, looked_at_at_once);
         for (std::size_t i = 0; i < wave.size(); ++i) {
             if (!found[i]) {
                 ++account_.excluded;
@@ -269,8 +273,7 @@ std::vector<PartitionSearch::OpenTask> PartitionSearch::walk_all(const Tasks& ta
         for_each_of(tasks, wave, [&](StageTable& table, std::size_t i) {
             found[i] = walk(table, tasks[wave[i]], looked_at[i].least, best, most_found);
         });
-        at_once = means_.work->spent() - spent > long_wave ? std::max(at_once / 2, fewest_walked_at_once)
-                                                           : std::min(at_once * 2, walked_at_once);
+        at_once = next_at_once(at_once, means_.work->spent() - spent, fewest_walked_at_once, walked_at_once);
         std::vector<Option> options;
         for (std::size_t i = 0; i < wave.size(); ++i) {
             if (found[i].complete_below < means_.limit(tasks[wave[i]].target, best))
