@@ -45,6 +45,11 @@ bool goes_forward_first(const schedule::Schedule& order) {
     return true;
 }
 
+// Of what a footprint says, as the plan's framework does it.
+double share_kept_on_host(const schedule::Plan& plan) {
+    return sim::state_bytes_on_host(plan) / schedule::optimizer_bytes_on_host(plan);
+}
+
 }  // namespace
 
 MemoryBound Bounds::memory_of(const schedule::Plan& plan, const schedule::Schedule& order,
@@ -77,9 +82,7 @@ MemoryBound Bounds::memory_of(const schedule::Plan& plan, const schedule::Schedu
     }
     worst.excess = excess;
     worst.beyond = beyond;
-    if (plan.updates_on_hosts())
-        worst.on_hosts =
-            least_on_host * (sim::state_bytes_on_host(plan) / schedule::optimizer_bytes_on_host(plan));
+    if (plan.updates_on_hosts()) worst.on_hosts = least_on_host * share_kept_on_host(plan);
     if (least_away && least_away->value > 0) worst.on_hosts += *least_away;
     worst.on_hosts =
         worst.on_hosts * static_cast<double>(cluster::most_ranks_of_a_node(cluster_, plan.layout.ranks()));
@@ -204,7 +207,7 @@ bool Bounds::state_exceeds_hosts(const schedule::Plan& plan) {
     const model::OperatorRange all{0, core::count_of(stages_.graph().operators)};
     const core::Bytes of_a_pipeline =
         schedule::state_footprint(stages_.parameter_count(plan, all), plan).on_host *
-        (sim::state_bytes_on_host(plan) / schedule::optimizer_bytes_on_host(plan));
+        share_kept_on_host(plan);
     const double pipelines = double(plan.layout.ranks()) / plan.layout.pipeline;
     return of_a_pipeline * pipelines > available * double(cluster_.nodes);
 }
