@@ -41,7 +41,7 @@ std::vector<std::pair<std::string, std::string>> fixed_axes(const SearchAccount&
         {"recompute_modules",
          account.recomputes_some
              ? "core_attn, of recompute selective; of a plan too large for memory with "
-               "nothing run again also layernorm, activation and mla_up_proj, where they suffice"
+               "nothing run again also layernorm, activation, mla_up_proj and moe_act, where they suffice"
              : "core_attn, of recompute selective"},
         {"sequence_parallel", "wherever tokens divide"},
         {"expert_tensor_parallel",

@@ -37,6 +37,7 @@ struct Operands {
     TensorView output;
     std::vector<ConstTensorView> parameters;
     OpaqueView saved_context;  // of model::saved_for_backward(...).saved_context bytes
+    OpaqueView late_context;   // ... and .late_context
     const MicroBatchPosition* place = nullptr;
     // Experts over several ranks: rows of each block of routed tokens, a block for every source rank and
     // own expert, sources outermost; null = this rank's own routed tokens.

@@ -49,8 +49,9 @@ std::vector<float> logit_gradients(const MixtureTask& task, const Operands& x, c
 struct ExpertWork {
     std::vector<ExpertBlock> blocks;
     std::int64_t rows = 0, width = 0, first_width = 0, hidden = 0;
-    float *first = nullptr,
-          *activated = nullptr;  // [rows, first_width], [rows, width]: the operator's saved context
+    // [rows, first_width], [rows, width]: the operator's saved context, or that and its late one.
+    float *first = nullptr, *activated = nullptr;
+    bool remakes_activation = false;
 };
 
 ExpertWork work_of(const MixtureTask& task, const Operands& x) {
@@ -64,8 +65,17 @@ ExpertWork work_of(const MixtureTask& task, const Operands& x) {
     work.first_width = task.shape.first_width;
     work.hidden = task.shape.hidden;
     work.first = x.saved_context.as<float>();
-    work.activated = work.first + work.rows * work.first_width;
+    work.remakes_activation = bool(x.late_context);
+    work.activated =
+        work.remakes_activation ? x.late_context.as<float>() : work.first + work.rows * work.first_width;
     return work;
+}
+
+void activate(const MixtureTask& task, std::int64_t rows, std::int64_t width, const float* first,
+              float* activated) {
+    const Unary unary = expert_unary_of<Unary>(task.attributes);
+    if (task.attributes.experts_are_gated) kernels().gated(unary, rows, width, first, activated);
+    else kernels().unary(unary, rows * width, first, activated);
 }
 
 }  // namespace
@@ -160,9 +170,7 @@ void experts(const MixtureTask& task, const Operands& x) {
         k.product(false, true, b.rows, w.first_width, w.hidden, 1, x.inputs[0].floats() + b.first * w.hidden,
                   w.hidden, x.parameters[0].floats() + b.expert * w.first_width * w.hidden, w.hidden, first,
                   w.first_width, false);
-        if (task.attributes.experts_are_gated)
-            k.gated(expert_unary_of<Unary>(task.attributes), b.rows, w.width, first, activated);
-        else k.unary(expert_unary_of<Unary>(task.attributes), b.rows * w.width, first, activated);
+        activate(task, b.rows, w.width, first, activated);
         k.product(false, true, b.rows, w.hidden, w.width, 1, activated, w.width,
                   x.parameters[1].floats() + b.expert * w.hidden * w.width, w.width,
                   x.output.floats() + b.first * w.hidden, w.hidden, false);
@@ -177,6 +185,7 @@ void experts_backward(const MixtureTask& task, const Operands& x, const float* d
     float *dactivated = scratch(0, most * w.width), *dfirst = scratch(1, most * w.first_width);
     for (const ExpertBlock& b : w.blocks) {
         float *first = w.first + b.first * w.first_width, *activated = w.activated + b.first * w.width;
+        if (w.remakes_activation) activate(task, b.rows, w.width, first, activated);
         k.product(false, false, b.rows, w.width, w.hidden, 1, dy + b.first * w.hidden, w.hidden,
                   x.parameters[1].floats() + b.expert * w.hidden * w.width, w.width, dactivated, w.width,
                   false);

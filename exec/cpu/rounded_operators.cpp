@@ -43,6 +43,11 @@ void RoundedOperators::round_to_fp8(Float8 format, std::vector<float>& numbers) 
     round_to_float8(format, std::ssize(numbers), numbers.data());
 }
 
+std::int64_t RoundedOperators::expert_rows(const model::MixtureShape& shape, const Operands& operands) {
+    if (!operands.expert_rows) return shape.routed_tokens;
+    return std::accumulate(operands.expert_rows->begin(), operands.expert_rows->end(), std::int64_t{0});
+}
+
 // Extras are statistics in fp32, masks and indices, but for the scaled input of a linear layer, what experts
 // compute inside, and kept probabilities of attention.
 RoundedOperators::SavedContext RoundedOperators::saved_context_of(model::OperatorId id,
@@ -54,11 +59,8 @@ RoundedOperators::SavedContext RoundedOperators::saved_context_of(model::Operato
         saved_context.numbers = input.rows * input.columns;
     } else if (op.kind == OperatorKind::experts) {
         const model::MixtureShape shape = model::mixture_shape(graph_, op, context_);
-        const std::int64_t rows =
-            operands.expert_rows
-                ? std::accumulate(operands.expert_rows->begin(), operands.expert_rows->end(), std::int64_t{0})
-                : shape.routed_tokens;
-        saved_context.numbers = rows * (shape.first_width + shape.width);
+        saved_context.numbers =
+            expert_rows(shape, operands) * (shape.first_width + (operands.late_context ? 0 : shape.width));
     } else if (op.kind == OperatorKind::attention &&
                context_.attention != model::AttentionImplementation::flash) {
         // Probabilities; with dropout also the dropped ones and the mask, an octet each.
@@ -69,6 +71,15 @@ RoundedOperators::SavedContext RoundedOperators::saved_context_of(model::Operato
         saved_context.octets = is_dropped ? scores : 0;
     }
     return saved_context;
+}
+
+RoundedOperators::SavedContext RoundedOperators::late_context_of(model::OperatorId id,
+                                                                 const Operands& operands) const {
+    SavedContext late_context;
+    if (!operands.late_context) return late_context;
+    const model::MixtureShape shape = model::mixture_shape(graph_, graph_.op(id), context_);
+    late_context.numbers = expert_rows(shape, operands) * shape.width;
+    return late_context;
 }
 
 OpaqueView RoundedOperators::widen(SavedContext& saved_context, OpaqueView stored, bool reads) const {
@@ -153,6 +164,8 @@ void RoundedOperators::widen_operands(model::OperatorId id, const Operands& oper
     wide.operands.dkeys = widen(wide.key_gradients, operands.dkeys, true);
     wide.saved_context = saved_context_of(id, operands);
     wide.operands.saved_context = widen(wide.saved_context, operands.saved_context, is_backward);
+    wide.late_context = late_context_of(id, operands);
+    wide.operands.late_context = widen(wide.late_context, operands.late_context, is_backward);
 }
 
 void RoundedOperators::forward(model::OperatorId id, const Operands& operands,
@@ -199,8 +212,10 @@ void RoundedOperators::backward_input(model::OperatorId id, const Operands& oper
     operators_.backward_input(id, wide.operands, dy, gradients, place);
     for (const Array& array : arrays) round(array);
     round(wide.key_gradients);
-    if (op.kind == OperatorKind::experts)
-        round(wide.saved_context);  // where backward leaves what the weights' gradients need
+    if (op.kind == OperatorKind::experts) {  // where backward leaves what the weights' gradients need
+        round(wide.saved_context);
+        round(wide.late_context);
+    }
     for (std::size_t i = operands.earlier.size(); i < wide.earlier.size(); ++i)
         round(wide.earlier[i]);  // gradients of the keys and values before
 }

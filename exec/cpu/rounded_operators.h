@@ -71,7 +71,9 @@ private:
         std::uint16_t* stored = nullptr;
         std::vector<float> wide;
     };
+    static std::int64_t expert_rows(const model::MixtureShape& shape, const Operands& operands);
     SavedContext saved_context_of(model::OperatorId op, const Operands& operands) const;
+    SavedContext late_context_of(model::OperatorId op, const Operands& operands) const;
     OpaqueView widen(SavedContext& saved_context, OpaqueView stored, bool reads) const;
     void round(const SavedContext& saved_context) const;
     // Widened inputs, output, parameters and saved_context of an operator.
@@ -79,7 +81,7 @@ private:
         std::vector<Array> inputs;
         std::vector<std::vector<float>> parameters;
         Array output, later, keys, key_gradients;
-        SavedContext saved_context;
+        SavedContext saved_context, late_context;
         std::vector<Array> earlier;  // of the sequence before: keys and values, then their gradients
         Operands operands;
     };

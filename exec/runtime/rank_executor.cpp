@@ -179,6 +179,7 @@ RankExecutor::MicroBatch& RankExecutor::micro_batch(std::int32_t stage, std::int
     state.tensors.resize(graph_.tensors.size());
     state.gradients.resize(graph_.tensors.size());
     state.saved_contexts.resize(plan_of(stage, index).operators.size());
+    state.late_contexts.resize(state.saved_contexts.size());
     state.kept_gradients.resize(state.saved_contexts.size());
     if (program_.cuts_sequences()) {
         state.key_values.resize(state.saved_contexts.size());
@@ -326,6 +327,8 @@ Operands RankExecutor::operands(MicroBatch& state, std::int32_t stage, std::int3
     result.output = view_of(state, op, op.output, output);
     const BufferPointer& saved_context = state.saved_contexts[index - plan.operators.begin];
     if (saved_context) result.saved_context = OpaqueView(saved_context->data());
+    if (const BufferPointer& late = state.late_contexts[index - plan.operators.begin])
+        result.late_context = OpaqueView(late->data());
     if (has_exchanged_experts(op)) result.expert_rows = &state.exchanges.at(dispatch_of(op)).rows;
     if (const auto keys = state.keys.find(index); keys != state.keys.end())
         result.keys = keys->second->view(context_.compute);
@@ -391,6 +394,7 @@ void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
             continue;
         }
         make_saved_context(state, plan, i, is_again);
+        make_late_context(state, plan, i, MemoryKind::workspace);
         tensor(state, plan, op.output);
         Operands x = operands(state, instruction.stage, i);
         for (const model::ParameterId id : op.parameters) x.parameters.push_back(parameter(state, id));
@@ -414,21 +418,33 @@ void RankExecutor::make_saved_context(MicroBatch& state, const StagePlan& plan, 
     const StagePlan::OperatorPlan& own = plan.plan_of(index);
     BufferPointer& saved_context = state.saved_contexts[index - plan.operators.begin];
     if (own.saved_context_bytes == 0 || saved_context) return;
-    std::size_t bytes = own.saved_context_bytes;
-    if (has_exchanged_experts(op)) {  // as many as were received
-        const model::MixtureShape shape = model::mixture_shape(graph_, op, context_);
-        const auto rows = state.exchanges.at(dispatch_of(op)).room / shape.hidden;
-        bytes = activation_bytes(rows * (shape.first_width + shape.width));
-    }
     const bool is_dropped = own.drops_saved_context_after_forward && !is_again;
-    saved_context =
-        make_buffer(account_, is_dropped ? MemoryKind::workspace : MemoryKind::activations, bytes);
+    saved_context = make_buffer(account_, is_dropped ? MemoryKind::workspace : MemoryKind::activations,
+                                own_bytes(state, op, own.saved_context_bytes));
+}
+
+void RankExecutor::make_late_context(MicroBatch& state, const StagePlan& plan, std::int32_t index,
+                                     MemoryKind kind) {
+    const std::size_t planned = plan.plan_of(index).late_context_bytes;
+    if (planned == 0) return;
+    state.late_contexts[index - plan.operators.begin] =
+        make_buffer(account_, kind, own_bytes(state, graph_.operators[index], planned));
+}
+
+// Of what experts keep, as many rows as were received instead of the number planned.
+std::size_t RankExecutor::own_bytes(const MicroBatch& state, const model::Operator& op,
+                                    std::size_t planned) const {
+    if (!has_exchanged_experts(op)) return planned;
+    const model::MixtureShape shape = model::mixture_shape(graph_, op, context_);
+    const std::size_t received = state.exchanges.at(dispatch_of(op)).room / shape.hidden;
+    return planned / shape.routed_tokens * received;
 }
 
 void RankExecutor::finish_forward(MicroBatch& state, const StagePlan& plan, std::int32_t op, bool is_again) {
     const StagePlan::OperatorPlan& own = plan.plan_of(op);
     if (!is_again && own.drops_saved_context_after_forward)
         state.saved_contexts[op - plan.operators.begin].reset();
+    state.late_contexts[op - plan.operators.begin].reset();
     const std::vector<TensorId>& freed = is_again ? own.free_after_recompute : own.free_after_forward;
     for (const TensorId storage : freed) state.tensors[storage].reset();
 }
@@ -456,6 +472,8 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
             keys = make_buffer(account_, MemoryKind::workspace, state.keys.at(index)->bytes());
             backend_.fill_zero(keys->data(), keys->bytes());
         }
+        if (phase != ComputePhase::backward_weight)
+            make_late_context(state, plan, index, MemoryKind::activations);
         Operands x = operands(state, stage, index);
         if (const TensorView own = exchanged_output(state, plan, index)) x.output = own;
         const TensorView gradient_of_output = is_loss
@@ -512,6 +530,7 @@ void RankExecutor::finish_backward(MicroBatch& state, const StagePlan& plan, std
     if (model::gathers_tokens(op, context_)) state.tensors[op.output].reset();
     const bool waits_for_weight = phase == ComputePhase::backward_input && !op.parameters.empty();
     if (!waits_for_weight) state.saved_contexts[relative].reset();
+    if (!waits_for_weight) state.late_contexts[relative].reset();
     const std::vector<TensorId>& freed =
         phase == ComputePhase::backward_input ? own.free_after_input : own.free_after_backward;
     for (const TensorId storage : freed) state.tensors[storage].reset();

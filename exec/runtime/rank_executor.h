@@ -70,11 +70,11 @@ private:
     struct Ring {
         BufferPointer keys, next, gradients;
     };
-    // Tensors of one micro-batch in one virtual stage, by storage; saved_contexts and kept gradients by
-    // operator relative to the stage.
+    // Tensors of one micro-batch in one virtual stage, by storage; contexts and kept gradients by operator
+    // relative to the stage.
     struct MicroBatch {
         core::IndexedVector<model::TensorId, BufferPointer> tensors, gradients;
-        std::vector<BufferPointer> saved_contexts, kept_gradients;
+        std::vector<BufferPointer> saved_contexts, late_contexts, kept_gradients;
         // By attention operator, for other parts of the sequence: keys and values of a unit that will run
         // again, and what later parts leave as their gradient.
         std::vector<BufferPointer> key_values, key_value_gradients;
@@ -102,6 +102,9 @@ private:
     void compute(const schedule::Instruction& instruction);
     void forward(MicroBatch& state, const schedule::Instruction& instruction);
     void make_saved_context(MicroBatch& state, const StagePlan& plan, std::int32_t op, bool is_again);
+    void make_late_context(MicroBatch& state, const StagePlan& plan, std::int32_t op,
+                           schedule::MemoryKind kind);
+    std::size_t own_bytes(const MicroBatch& state, const model::Operator& op, std::size_t planned) const;
     void backward(MicroBatch& state, const schedule::Instruction& instruction);
     void backward_operator(MicroBatch& state, std::int32_t stage, std::int32_t op,
                            schedule::ComputePhase phase);

@@ -153,6 +153,7 @@ private:
                 model::saved_for_backward(graph_, model::OperatorId(i), context_);
             StagePlan::OperatorPlan& own = plan_of(i);
             own.saved_context_bytes = core::whole_bytes(saved.saved_context);
+            own.late_context_bytes = core::whole_bytes(saved.late_context);
             own.is_recomputed = own.is_recomputed || again;
             own.is_recomputed_alone = !again && !is_forward_only_ && schedule::is_recomputed(op(i), plan_);
             own.drops_saved_context_after_forward =

@@ -26,7 +26,7 @@ struct StagePlan {
     ByTensor<char> is_sent, is_received, is_saved;  // by storage
 
     struct OperatorPlan {
-        std::size_t saved_context_bytes = 0;
+        std::size_t saved_context_bytes = 0, late_context_bytes = 0;
         bool is_recomputed = false;  // runs forward again before its backward, and what it made is freed
         bool is_recomputed_alone = false;                 // core of attention, selective: its output is kept
         std::vector<model::TensorId> free_after_forward;  // storages

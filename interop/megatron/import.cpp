@@ -121,8 +121,8 @@ void read_recompute_modules(MegatronArguments& a, schedule::Plan& plan) {
         if (module != std::end(schedule::all_recompute_modules)) plan.recompute_modules.add(*module);
         else
             a.error(key, fmt::format("--{} {} has no counterpart in a plan", key, name),
-                    "core_attn, layernorm, mla_up_proj, mlp, moe and shared_experts have; whole layers are "
-                    "--recompute-granularity full");
+                    "core_attn, layernorm, mla_up_proj, mlp, moe, moe_act and shared_experts have; whole "
+                    "layers are --recompute-granularity full");
     }
 }
 

@@ -318,6 +318,7 @@ private:
                 list.push_back(
                     product_kernel("expert_second", s.experts, s.rows_per_expert, s.hidden, s.width, size));
             } else if (backward_input()) {
+                if (context.remakes_expert_activation) memory("expert_activation", first, inner);
                 list.push_back(product_kernel("expert_second_input_gradient", s.experts, s.rows_per_expert,
                                               s.width, s.hidden, size));
                 memory("expert_activation_backward", first + inner, first);

@@ -43,6 +43,8 @@ struct SavedForBackward {
     core::Bytes saved_context;         // softmax statistics, masks, norms' mean and deviation
     core::Bytes recomputable_context;  // the part of `saved_context` that selective recomputation drops
                                        // (attention scores)
+    core::Bytes late_context;  // also its own, but made by backward_input for backward_weight; forward needs
+                               // as much for a moment
 };
 SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId op, const CostContext& context);
 // Is the gradient of this tensor written over its values? That of logits is, where the loss takes one pass

@@ -44,6 +44,9 @@ struct CostContext {
     bool fused_add_activation = false;
     // The input gradient of a convolution is added to what is there (cuDNN's beta = 1).
     bool adds_in_convolution = false;
+    // Experts keep what goes into their activation and not what comes out, which backward_input makes again
+    // for backward_weight (Megatron-LM's --recompute-modules moe_act).
+    bool remakes_expert_activation = false;
     // Mixtures route by products with one-hot masks over groups of this many tokens (GShard, arXiv
     // 2006.16668), not by gathering rows; 0 = gathering.
     std::int64_t dense_dispatch_group = 0;

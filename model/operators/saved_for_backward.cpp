@@ -133,8 +133,10 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
             for (TensorId input : op.inputs) keep(input);
             // First product and its activation (for the weights' gradient).
             const MixtureShape s = mixture_shape(graph, op, context);
-            saved.saved_context =
-                core::Bytes(s.routed_tokens * size * (static_cast<double>(s.first_width) + s.width));
+            const core::Bytes first(static_cast<double>(s.routed_tokens) * size * s.first_width),
+                activated(static_cast<double>(s.routed_tokens) * size * s.width);
+            saved.saved_context = context.remakes_expert_activation ? first : first + activated;
+            if (context.remakes_expert_activation) saved.late_context = activated;
             break;
         }
         case OperatorKind::combine:

@@ -79,6 +79,7 @@ std::string signature(const ModelGraph& graph, OperatorId id, const CostContext&
             text += fmt::format(" experts={}/{} top={} width={}{}", s.experts, a.experts, a.experts_per_token,
                                 s.width, a.experts_are_gated ? " gated" : "");
             text += a.experts_have_bias ? " bias" : "";
+            text += context.remakes_expert_activation ? " again" : "";
             break;
         }
         case OperatorKind::gelu:

@@ -93,8 +93,10 @@ std::optional<schedule::Plan> Search::with_parts_again(const Entry& entry) const
                (!target.runnable || !target.runnable->may_take || target.runnable->may_take(plan));
     };
     // All there are; those that Megatron-LM knows.
-    if (!is_taken({RecomputeModule::layernorm, RecomputeModule::activation, RecomputeModule::mla_up_proj}) &&
-        !is_taken({RecomputeModule::layernorm, RecomputeModule::mla_up_proj}) &&
+    if (!is_taken({RecomputeModule::layernorm, RecomputeModule::activation, RecomputeModule::mla_up_proj,
+                   RecomputeModule::moe_act}) &&
+        !is_taken({RecomputeModule::layernorm, RecomputeModule::mla_up_proj, RecomputeModule::moe_act}) &&
+        !is_taken({RecomputeModule::mla_up_proj, RecomputeModule::moe_act}) &&
         !is_taken({RecomputeModule::mla_up_proj}))
         return std::nullopt;
     work_.add(1, per_bounded_plan);

@@ -125,6 +125,7 @@ void StageLiveness::find_saved() {
                 model::saved_for_backward(graph_, model::OperatorId(i), context_);
             OperatorInfo& own = info_[i - stage_.begin];
             own.saved_context = needs.saved_context.value;
+            own.late_context = needs.late_context.value;
             own.recomputable = own.is_rerun ? own.saved_context
                                : is_recomputed(op(i), plan_) && !keeps_alternate_products_
                                    ? needs.recomputable_context.value
@@ -175,6 +176,7 @@ void StageLiveness::run_forward(model::OperatorRange range, const std::vector<ch
         touch(exchanged_heads(i, op(i).inputs));
         hold(output);
         take(saved_context);
+        touch(info(i).late_context);
         touch(i, model::Phase::forward);
         const double dropped = !keeps_saved_contexts          ? saved_context
                                : is_again && info(i).is_rerun ? 0
@@ -252,6 +254,7 @@ void StageLiveness::run_unit_backward(std::size_t u, bool is_split) {
         if (!own.is_rerun) take(own.recomputable);
         touch(exchanged_bytes(i));
         if (runs) {
+            take(own.late_context);
             touch(exchanged_heads(i, {current.output}));
             // Of a ring also their gradients, as they go and as they come; with two ranks the last keys are
             // there when those go.
@@ -289,6 +292,7 @@ void StageLiveness::run_unit_backward(std::size_t u, bool is_split) {
         if (model::gathers_tokens(current, context_)) release(storage(current.output));
         if (!keeps_for_weight) {
             drop(own.saved_context);
+            if (runs) drop(own.late_context);
             if (!again) saved_held_ -= own.saved_context - own.recomputable;
         }
         for (const Index tensor : saved(own))

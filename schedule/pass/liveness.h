@@ -26,6 +26,7 @@ private:
         std::size_t saved_begin = 0, saved_count = 0;  // into saved_pool_
         double saved_context = 0;                      // bytes of its own, held with them
         double recomputable = 0;        // the part of `saved_context` that selective recomputation drops
+        double late_context = 0;        // bytes of its own from backward_input to backward_weight
         bool is_rerun = false;          // of Rerun::operators: it all comes back before its backward
         double kept_output = 0;         // bytes of its output kept though its unit runs again
         double key_value = 0;           // attention in a segment of a sequence: bytes of keys and values

@@ -248,6 +248,9 @@ RecomputeModules modules_of(const model::ModelGraph& graph, const Plan& plan) {
     if (std::any_of(graph.operators.begin(), graph.operators.end(),
                     [](const model::Operator& op) { return op.in_attention_core; }))
         found.add(RecomputeModule::core_attn);
+    if (std::any_of(graph.operators.begin(), graph.operators.end(),
+                    [](const model::Operator& op) { return op.kind == model::OperatorKind::experts; }))
+        found.add(RecomputeModule::moe_act);
     Plan alone = plan;
     alone.recompute = Recompute::selective;
     for (const RecomputeModule module : all_recompute_modules) {

@@ -33,6 +33,7 @@ std::string_view name_of(RecomputeModule module) {
         case RecomputeModule::mlp: return "mlp";
         case RecomputeModule::moe: return "moe";
         case RecomputeModule::shared_experts: return "shared_experts";
+        case RecomputeModule::moe_act: return "moe_act";
     }
     return "";
 }
@@ -113,6 +114,7 @@ model::CostContext Plan::cost_context() const {
     context.compute = precision.activations();
     context.attention = attention;
     context.fused_cross_entropy = fused_cross_entropy;
+    context.remakes_expert_activation = runs_again(RecomputeModule::moe_act);
     return context;
 }
 

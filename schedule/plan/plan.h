@@ -29,8 +29,8 @@ enum class Recompute { none, selective, full };
 // `activation`): the cores of attention; the norms that layers begin with; the functions between the products
 // of feed-forward layers; the projections up from latent queries, keys and values (arXiv 2412.19437, section
 // 3.2.3); whole dense feed-forward layers, each with its norm; whole mixtures, an expert of all tokens and
-// exchanges of routed ones included; the experts of all tokens alone. What they make is not kept, but for the
-// output of attention.
+// exchanges of routed ones included; the experts of all tokens alone; the functions between the products of
+// experts, whose backward makes them again. What they make is not kept, but for the output of attention.
 enum class RecomputeModule : std::uint8_t {
     core_attn,
     layernorm,
@@ -38,7 +38,8 @@ enum class RecomputeModule : std::uint8_t {
     mla_up_proj,
     mlp,
     moe,
-    shared_experts
+    shared_experts,
+    moe_act
 };
 class RecomputeModules {
 public:
@@ -72,9 +73,9 @@ enum class OptimizerKind { sgd, adam, adamw, lamb };
 std::string_view name_of(Sharding sharding);
 std::string_view name_of(Recompute recompute);
 inline constexpr RecomputeModule all_recompute_modules[] = {
-    RecomputeModule::core_attn,     RecomputeModule::layernorm, RecomputeModule::activation,
-    RecomputeModule::mla_up_proj,   RecomputeModule::mlp,       RecomputeModule::moe,
-    RecomputeModule::shared_experts};
+    RecomputeModule::core_attn,      RecomputeModule::layernorm, RecomputeModule::activation,
+    RecomputeModule::mla_up_proj,    RecomputeModule::mlp,       RecomputeModule::moe,
+    RecomputeModule::shared_experts, RecomputeModule::moe_act};
 std::string_view name_of(RecomputeModule module);
 std::vector<std::string> names_of(RecomputeModules modules);
 std::string_view name_of(Offload offload);

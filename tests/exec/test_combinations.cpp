@@ -45,6 +45,7 @@ schedule::Plan random_plan(core::Random& random) {
                      {RecomputeModule::activation},
                      {RecomputeModule::mlp},
                      {RecomputeModule::moe, RecomputeModule::layernorm},
+                     {RecomputeModule::moe_act},
                      {RecomputeModule::moe, RecomputeModule::mlp, RecomputeModule::core_attn},
                      {RecomputeModule::core_attn, RecomputeModule::layernorm, RecomputeModule::activation}});
     plan.attention =
@@ -154,7 +155,9 @@ TEST_CASE("parts of layers that run again beside other axes train as the referen
         schedule::RecomputeModules{schedule::RecomputeModule::layernorm, schedule::RecomputeModule::mlp,
                                    schedule::RecomputeModule::moe},
         schedule::RecomputeModules{schedule::RecomputeModule::shared_experts,
-                                   schedule::RecomputeModule::activation});
+                                   schedule::RecomputeModule::activation},
+        schedule::RecomputeModules{schedule::RecomputeModule::moe_act},
+        schedule::RecomputeModules{schedule::RecomputeModule::moe, schedule::RecomputeModule::moe_act});
     SECTION("a split backward") {
         plan.layout.pipeline = 2;
         plan.schedule = GENERATE(as<std::string>{}, "1f1b", "zb-h1");

@@ -353,8 +353,21 @@ TEST_CASE("experts of emulated GPUs train as the reference does, whichever rank 
         plan.recompute = schedule::Recompute::full;
         tiny::check_equal(tiny::compare(plan, tiny::mixtral(2, kind), 1, emulated::backend(roomy)));
     }
+    SECTION("activations made again, by one launch for all experts or by several") {
+        plan.recompute = schedule::Recompute::selective;
+        plan.recompute_modules = {schedule::RecomputeModule::moe_act};
+        plan.layout.pipeline = 2;
+        plan.schedule = GENERATE(as<std::string>{}, "zb-h1", "1f1b");
+        exec::cuda::BackendSettings settings = roomy;
+        if (GENERATE(false, true)) settings.apart = {exec::Fused::expert_products};
+        tiny::check_equal(tiny::compare(plan, tiny::mixtral(2, kind), 2, emulated::backend(settings)));
+    }
     SECTION("every expert once") {
         plan.layout.data = plan.layout.expert = GENERATE(2, 4);
+        if (GENERATE(false, true)) {
+            plan.recompute = schedule::Recompute::selective;
+            plan.recompute_modules = {schedule::RecomputeModule::moe_act};
+        }
         tiny::check_equal(tiny::compare(plan, tiny::mixtral(2, kind), 1, emulated::backend(roomy)));
     }
     SECTION("experts in two copies, sharded, clipped, after a rehearsal") {

@@ -382,11 +382,15 @@ TEST_CASE("parts of layers that run again are Megatron-LM's modules where it has
     REQUIRE(bridged);
     CHECK(bridged->text.find("recompute_modules=[\"layernorm\", \"mla_up_proj\"]") != std::string::npos);
 
+    CHECK(exported(source_of("mixtral-8x7b", "\"moe_act\""), "megatron", diagnostics)
+              ->text.find("--recompute-modules moe_act\n") != std::string::npos);
+
     // Its activations are inside experts; norms of a Llama are in one kernel with what follows.
     for (const auto& [model, module, target] : {std::tuple{"deepseek-v3", "\"activation\"", "megatron"},
                                                 {"llama-3-8b", "\"layernorm\"", "megatron"},
                                                 {"llama-3-8b", "\"activation\"", "megatron-bridge"},
-                                                {"llama-3-8b", "\"layernorm\"", "nemo"}}) {
+                                                {"llama-3-8b", "\"layernorm\"", "nemo"},
+                                                {"mixtral-8x7b", "\"moe_act\"", "nemo"}}) {
         core::Diagnostics refusals;
         CHECK(!exported(source_of(model, module), target, refusals));
         CHECK(core::format(refusals).find("recompute_modules = ") != std::string::npos);

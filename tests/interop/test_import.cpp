@@ -116,6 +116,11 @@ TEST_CASE("modules that run again are all read, and experts are divided as the r
                                                    schedule::RecomputeModule::mla_up_proj,
                                                    schedule::RecomputeModule::layernorm}));
     }
+    const auto activations =
+        imported(experts + "--recompute-granularity selective --recompute-modules moe_act\nrun", "megatron",
+                 diagnostics);
+    REQUIRE(activations);
+    CHECK(activations->plan.recompute_modules.are({schedule::RecomputeModule::moe_act}));
     CHECK(imported(experts + "--tensor-model-parallel-size 2 --expert-tensor-parallel-size 2", "megatron",
                    diagnostics));
     refused(experts + "--tensor-model-parallel-size 2 --expert-tensor-parallel-size 1", "megatron",
@@ -155,7 +160,6 @@ TEST_CASE("every argument of Megatron-LM is honoured, harmless or refused") {
           "moe-layer-freq [1]*99999999999 --num-experts 4", "window-size x", "use-precision-aware-optimizer",
           "expert-tensor-parallel-size 2", "cp-comm-type a2a+p2p",
           "recompute-granularity selective --recompute-modules gdn_norm_out",
-          "recompute-granularity selective --recompute-modules core_attn moe_act",
           "recompute-method odd --recompute-granularity full",
           "recompute-num-layers 2 --recompute-granularity full", "softmax-type odd", "attention-backend odd",
           "account-for-embedding-in-pipeline-split"}) {

@@ -121,7 +121,8 @@ private:
             plan.recompute_layers = one_of<int>({1, 2, 4});
         if (plan.recompute == schedule::Recompute::selective && happens(0.5))
             plan.recompute_modules = {schedule::RecomputeModule::layernorm,
-                                      schedule::RecomputeModule::activation};
+                                      schedule::RecomputeModule::activation,
+                                      schedule::RecomputeModule::moe_act};
         if (happens(0.1)) plan.offload = schedule::Offload::host;
         plan.sequence_parallel = plan.layout.tensor > 1 && happens(0.5);
         const bool is_old = scenario.cluster.instance.device.architecture < "sm80";

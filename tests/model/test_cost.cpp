@@ -238,6 +238,17 @@ TEST_CASE(
             CHECK(model::parameter_elements(graph, graph.operators[i + 2].parameters[0], context) ==
                   8 * 256 * 64 / expert_parallel);
         }
+        // Activations made again read what the forward's read, 64 rows of 256, and write 128 of each row.
+        CostContext kept, again;
+        again.remakes_expert_activation = true;
+        const model::PhaseCost before = model::phase_cost(graph, {index + 2, index + 3},
+                                                          Phase::backward_input, kept),
+                               after = model::phase_cost(graph, {index + 2, index + 3}, Phase::backward_input,
+                                                         again);
+        CHECK(after.kernels == before.kernels + 1);
+        CHECK(after.flops == before.flops);
+        CHECK((after.read - before.read).value == 64 * 256 * 2);
+        CHECK((after.written - before.written).value == 64 * 128 * 2);
         return;
     }
     FAIL("no mixture");

@@ -137,6 +137,62 @@ TEST_CASE("of a plan too large for memory what costs little runs again of all la
     CHECK(parts > 0);
 }
 
+TEST_CASE("of a mixture too large for memory experts make activations again, where that is best") {
+    using schedule::RecomputeModule;
+    core::Value table;
+    table["family"] = "mixtral";
+    table["name"] = "mixture of wide experts";
+    for (const auto& [key, value] : {std::pair{"hidden", 512},
+                                     {"ffn", 4096},
+                                     {"layers", 4},
+                                     {"heads", 8},
+                                     {"vocabulary", 1024},
+                                     {"sequence_length", 8192},
+                                     {"max_positions", 8192},
+                                     {"experts", 4},
+                                     {"experts_per_token", 2}})
+        table[key] = value;
+    const model::ModelGraph graph = graph_of(table);
+    planner::SearchRequest request;
+    request.global_batch = 8;
+    request.keep = 1;
+    request.most_virtual_stages = 1;
+    request.offload = schedule::Offload::none;
+    request.recomputes_some = request.refines_first = true;
+    int again = 0, fitting = 0;
+    for (const double gibibytes : {2.0, 2.8, 3.2, 3.6}) {
+        INFO(gibibytes << " GiB");
+        const planner::Target target = tight(gibibytes);
+        core::Diagnostics diagnostics;
+        const planner::SearchResult result = planner::search_plans(graph, {target}, request, diagnostics);
+        REQUIRE(result.plans.size() == 1);
+        const planner::RankedPlan& first = result.plans.front();
+        if (first.plan.runs_again(RecomputeModule::moe_act)) {
+            ++again;
+            schedule::Plan none = first.plan;
+            none.recompute = schedule::Recompute::none;
+            CHECK_FALSE(evaluated(graph, target, none)->fits);
+        }
+        planner::StageCollection stages(graph, target.cluster.instance.device);
+        for (schedule::Plan plan : planner::legal_plans(
+                 graph, target.cluster, {.global_batch = 8, .base = target.base, .most_virtual_stages = 1})) {
+            if (plan.recompute != schedule::Recompute::none) continue;
+            plan.recompute = schedule::Recompute::selective;
+            plan.recompute_modules = {RecomputeModule::moe_act};
+            const schedule::Partition* const partition = stages.partition(plan);
+            if (!partition) continue;
+            plan.partition = *partition;
+            const std::optional<sim::Evaluation> evaluation = evaluated(graph, target, plan);
+            REQUIRE(evaluation);
+            INFO(planner::describe(plan));
+            fitting += evaluation->fits;
+            CHECK((!evaluation->fits || evaluation->step_time.value >= first.value * (1 - 1e-9)));
+        }
+    }
+    CHECK(fitting > 10);
+    CHECK(again > 0);
+}
+
 TEST_CASE("layers run again in part only where recomputation is free to choose") {
     const model::ModelGraph graph = small_llama();
     planner::SearchRequest request;

@@ -410,6 +410,25 @@ TEST_CASE("of a layer what recompute_modules names runs again, just before the b
         }
 }
 
+TEST_CASE("what experts make again waits for gradients of weights as if it had been kept") {
+    const model::ModelGraph graph = load_graph("mixtral-8x7b");
+    const model::OperatorRange all{0, core::count_of(graph.operators)};
+    Plan kept;
+    kept.recompute = Recompute::selective;
+    kept.recompute_modules = {RecomputeModule::mlp};  // it has none
+    Plan again = kept;
+    again.recompute_modules = {RecomputeModule::moe_act};
+    const ActivationFootprint before = activation_footprint(graph, all, kept),
+                              after = activation_footprint(graph, all, again);
+    const double layers = 32, products = 2.0 * double(graph.tokens_per_sample) * 2 * 14336;
+    CHECK(before.saved.value - after.saved.value == Approx(layers * products));
+    CHECK((after.saved_for_weight + after.kept_for_weight).value ==
+          Approx((before.saved_for_weight + before.kept_for_weight).value));
+    // One layer at a time has them all in a backward that is not split.
+    CHECK((after.saved + after.backward_transient).value <=
+          (before.saved + before.backward_transient).value - (layers - 1) * products * (1 - 1e-9));
+}
+
 TEST_CASE("what runs again of a layer is not kept, nor anything else less") {
     // Of a token's layer, in elements: its input twice normed, the output of an activation.
     const auto saved = [](const model::ModelGraph& graph, Plan plan, RecomputeModules modules) {
@@ -466,6 +485,11 @@ TEST_CASE("what runs again of a layer is not kept, nor anything else less") {
     CHECK(whole - saved(mixtral, plain, {RecomputeModule::moe}) == Approx(mixture));
     CHECK(whole - saved(mixtral, plain, {RecomputeModule::moe, RecomputeModule::layernorm}) ==
           Approx(mixture + 2 * norm));
+    // The products of gate and up alone; what goes into them is there.
+    const double products = mixtral_tokens * bf16 * 2 * ffn;
+    CHECK(whole - saved(mixtral, plain, {RecomputeModule::moe_act}) == Approx(products));
+    CHECK(saved(mixtral, plain, {RecomputeModule::moe}) ==
+          saved(mixtral, plain, {RecomputeModule::moe, RecomputeModule::moe_act}));
 
     // An expert of all tokens beside a mixture: gate and up, and their product.
     const double shared_ffn = 20480;

@@ -16,6 +16,7 @@ void WatchedOperators::forward(model::OperatorId op, const Operands& x,
     note(x);
     work_.writes(x.output.data());
     work_.writes(x.saved_context.data());
+    work_.writes(x.late_context.data());
     work_.operators_at_work().forward(op, x, position);
 }
 
@@ -26,6 +27,7 @@ void WatchedOperators::backward_input(model::OperatorId op, const Operands& x, C
     work_.reads(x.output.data());
     if (graph_.op(op).kind == model::OperatorKind::experts) work_.writes(x.saved_context.data());
     else work_.reads(x.saved_context.data());
+    work_.writes(x.late_context.data());
     if (graph_.op(op).kind != model::OperatorKind::cross_entropy) work_.reads(dy.data());
     for (const TensorView& gradient : dx) work_.writes(gradient.data());
     work_.writes(x.dkeys.data());
@@ -37,6 +39,7 @@ void WatchedOperators::backward_weight(model::OperatorId op, const Operands& x, 
                                        const std::vector<TensorView>& dparameters) const {
     note(x);
     work_.reads(x.saved_context.data());
+    work_.reads(x.late_context.data());
     work_.reads(dy.data());
     for (const TensorView& gradient : dparameters) work_.writes(gradient.data());
     work_.operators_at_work().backward_weight(op, x, dy, dparameters);

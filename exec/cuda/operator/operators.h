@@ -289,6 +289,9 @@ private:
     void dispatch(const model::Operator& op, const Operands& operands) const;
     void combine_backward(const model::Operator& op, const Operands& operands, const void* dy,
                           const std::vector<TensorView>& dx) const;
+    void* activated_rows(const Operands& operands, const ExpertRows& rows, std::int64_t first_width) const;
+    void activate_rows(const model::Operator& op, const ExpertRows& rows, std::int64_t width,
+                       const void* first, void* activated) const;
     void experts(model::OperatorId id, const Operands& operands) const;
     void experts_backward(model::OperatorId id, const Operands& operands, const void* dy,
                           const TensorView& dx) const;

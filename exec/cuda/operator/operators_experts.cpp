@@ -208,26 +208,33 @@ void Operators::expert_weight_gradients(const ExpertRows& rows, std::int64_t exp
                                (m * n) * size_of(gradient_type_));
 }
 
+// Behind the first product, or in an array of its own.
+void* Operators::activated_rows(const Operands& x, const ExpertRows& rows, std::int64_t first_width) const {
+    return x.late_context ? x.late_context.data()
+                          : at(x.saved_context.data(), rows.most * first_width, type_);
+}
+
+void Operators::activate_rows(const model::Operator& o, const ExpertRows& rows, std::int64_t width,
+                              const void* first, void* activated) const {
+    const Stream s = execution_.stream();
+    const Unary unary = expert_unary_of<Unary>(o.attributes);
+    if (o.attributes.experts_are_gated) kernels_.gated(s, type_, unary, rows.most, width, first, activated);
+    else kernels_.unary(s, type_, unary, rows.most * width, first, activated);
+}
+
 // Rows behind the last routed token, where a capacity leaves some, are activated as they are: nobody reads
 // them.
 void Operators::experts(model::OperatorId id, const Operands& x) const {
     const model::Operator& o = op(id);
     const model::MixtureShape shape = model::mixture_shape(graph_, o, context_);
     const ExpertRows rows = rows_of_experts(id, x, true);
-    const Stream s = execution_.stream();
     const void *first_weights = weight(x.parameters[0], weight_slot),
                *second_weights = weight(x.parameters[1], second_weight_slot);
-    void *first = x.saved_context.data(),
-         *activated = at(x.saved_context.data(), rows.most * shape.first_width, type_);
+    void *first = x.saved_context.data(), *activated = activated_rows(x, rows, shape.first_width);
     if (rows.most == 0) return;
     expert_products(rows, shape.experts, shape.first_width, shape.hidden, x.inputs[0].data(), first_weights,
                     true, first, false);
-    if (o.attributes.experts_are_gated)
-        kernels_.gated(s, type_, expert_unary_of<Unary>(o.attributes), rows.most, shape.width, first,
-                       activated);
-    else
-        kernels_.unary(s, type_, expert_unary_of<Unary>(o.attributes), rows.most * shape.width, first,
-                       activated);
+    activate_rows(o, rows, shape.width, first, activated);
     expert_products(rows, shape.experts, shape.hidden, shape.width, activated, second_weights, true,
                     x.output.data(), false);
 }
@@ -242,14 +249,14 @@ void Operators::experts_backward(model::OperatorId id, const Operands& x, const 
     const Stream s = execution_.stream();
     const void *first_weights = weight(x.parameters[0], weight_slot),
                *second_weights = weight(x.parameters[1], second_weight_slot);
-    void *first = x.saved_context.data(),
-         *activated = at(x.saved_context.data(), rows.most * shape.first_width, type_);
+    void *first = x.saved_context.data(), *activated = activated_rows(x, rows, shape.first_width);
     void* dactivated = execution_.scratch(expert_slot, (rows.most * shape.width) * size_of(type_));
     const std::size_t dx_bytes = (rows.most * shape.hidden) * size_of(type_);
     const bool adds = dx && !execution_.takes_over_zeros(dx.data(), dx_bytes);
     if (adds) fusion_->copy_now(dx.data());
     if (rows.most == 0) return;
     if (dx && !adds && !rows.is_exact) machine_.fill_zero(s, dx.data(), dx_bytes);
+    if (x.late_context) activate_rows(o, rows, shape.width, first, activated);
     expert_products(rows, shape.experts, shape.width, shape.hidden, dy, second_weights, false, dactivated,
                     false);
     const Unary unary = expert_unary_of<Unary>(o.attributes);
@@ -267,8 +274,7 @@ void Operators::experts_weights(model::OperatorId id, const Operands& x, const v
                                 const std::vector<TensorView>& dparameters) const {
     const model::MixtureShape shape = model::mixture_shape(graph_, op(id), context_);
     const ExpertRows rows = rows_of_experts(id, x, false);
-    const void *first = x.saved_context.data(),
-               *activated = at(x.saved_context.data(), rows.most * shape.first_width, type_);
+    const void *first = x.saved_context.data(), *activated = activated_rows(x, rows, shape.first_width);
     expert_weight_gradients(rows, shape.experts, shape.first_width, shape.hidden, first, x.inputs[0].data(),
                             sums(dparameters[0]));
     expert_weight_gradients(rows, shape.experts, shape.hidden, shape.width, dy, activated,
