@@ -128,6 +128,13 @@ double memory_passes(const model::Kernel& kernel, const cluster::DeviceSpec& dev
     return passes;
 }
 
+// Does it cost more, or less, than others like it? Data are read and losses waited for once; what runs again
+// with an attention is of its own layer.
+bool has_own_price(const model::Operator& op, const FrameworkTraits& traits) {
+    return op.kind == model::OperatorKind::input || op.kind == model::OperatorKind::cross_entropy ||
+           (traits.recomputes_alternate_products && op.in_attention_core);
+}
+
 // Operators at the end of each layer whose results no backward pass of the layer reads: a last product (its
 // input is saved before it runs) and the addition after it.
 std::vector<bool> after_last_saved(const model::ModelGraph& graph) {
@@ -307,19 +314,33 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
                       : plan.shards(schedule::Sharding::gradients) ? traits.sharded_gradient_bytes
                                                                    : 0);
 
+    // With few sums operators that cost the same have one place in the columns, else each has its own.
     Columns columns;
-    for (std::vector<ComputePrice>& column : columns) column.reserve(graph.operators.size());
+    std::vector<std::int32_t> place_of;
+    place_of.reserve(graph.operators.size());
+    const bool shares_places = first_like && sums == PriceSums::few;
     const std::vector<bool> is_after_last_saved = after_last_saved(graph);
+    cost.gathers_projection_.reserve(graph.operators.size());
     std::size_t measured_count = 0, priced_count = 0;
     bool has_flash = false;
     struct Known {
         std::array<ComputePrice, 3> of_phase;
         std::size_t measured = 0, priced = 0;  // phases
     };
-    std::vector<Known> known(first_like ? graph.operators.size() : 0);
+    std::vector<Known> known;  // by place, without what but one of them has
     for (const std::int32_t o : core::indices(graph.operators)) {
         const model::OperatorId op(o);
         const model::Operator& description = graph.op(op);
+        const std::int32_t first = first_like ? (*first_like)[o] : o;
+        const bool is_known = first < o, is_last = o + 1 == core::count_of(graph.operators);
+        if (shares_places && is_known && !is_last && !has_own_price(description, traits) &&
+            is_after_last_saved[o] == is_after_last_saved[first]) {
+            place_of.push_back(place_of[first]);
+            cost.gathers_projection_.push_back(cost.gathers_projection_[first]);
+            priced_count += known[place_of[first]].priced;
+            measured_count += known[place_of[first]].measured;
+            continue;
+        }
         // Of a plan in fp8 the linear layers are, and not all of them.
         const core::DataType own_compute =
             compute == core::DataType::fp8 && !model::fp8_unsupported(graph, op, plain)
@@ -327,8 +348,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
                 : plan.precision.activations();
         const cluster::MeasuredOperator* const entry = measured_of(measured, graph, op, plain);
         Known own;
-        const bool is_known = first_like && (*first_like)[o] < op.index;
-        if (is_known) own = known[(*first_like)[o]];
+        if (is_known) own = known[place_of[first]];
         std::array<ComputePrice, 3>& of_phase = own.of_phase;
         for (const model::Phase phase :
              {model::Phase::forward, model::Phase::backward_input, model::Phase::backward_weight}) {
@@ -367,11 +387,11 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
                 }
             }
         }
-        if (first_like) known[o] = own;
+        if (first_like) known.push_back(own);
         priced_count += own.priced;
         measured_count += own.measured;
         // Launches without work occupy the host only: a third of them in the forward pass.
-        if (o + 1 == core::count_of(graph.operators)) {
+        if (is_last) {
             const core::Seconds launches =
                 cost.dispatch_ * (host_time(device.architecture, constants) *
                                   static_cast<double>(graph.launches_per_step +
@@ -392,6 +412,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
         if (description.kind == model::OperatorKind::cross_entropy)
             of_phase[0].blocked += traits.blocked_per_micro_batch;
         cost.gathers_projection_.push_back(model::gathers_projection(description, context));
+        place_of.push_back(core::count_of(columns[forward]));
         const auto append = [&](Column column, const ComputePrice& price) {
             columns[column].push_back(price);
         };
@@ -405,11 +426,12 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
         cost.price_pieces(graph, context, measured, first_like);
     if (plain.communicates(model::ContextCommunication::ring))
         cost.price_rings(graph, context, measured, first_like);
-    if (traits.recomputes_alternate_products) cost.recompute_alternate_products(graph, context, columns);
+    if (traits.recomputes_alternate_products)
+        cost.recompute_alternate_products(graph, context, place_of, columns);
+    const OperatorPrices::Places places = shares_places ? OperatorPrices::places(place_of) : nullptr;
     for (std::size_t column = 0; column < columns.size(); ++column)
-        cost.prices_[column] = first_like && sums == PriceSums::few
-                                   ? OperatorPrices(columns[column], *first_like)
-                                   : OperatorPrices(columns[column]);
+        cost.prices_[column] =
+            places ? OperatorPrices(columns[column], places) : OperatorPrices(columns[column], place_of);
     if (compute == core::DataType::fp8) cost.assumptions_.push_back(model::fp8_summary(graph, plain));
     if (measured_count > 0)
         cost.assumptions_.push_back(std::to_string(measured_count) + " of " + std::to_string(priced_count) +
@@ -439,13 +461,15 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
 
 // The instructions of selective recomputation are those of attention: each carries what its layer runs again.
 void ComputeCost::recompute_alternate_products(const model::ModelGraph& graph,
-                                               const model::CostContext& context, Columns& columns) const {
+                                               const model::CostContext& context,
+                                               const std::vector<std::int32_t>& place_of,
+                                               Columns& columns) const {
     std::vector<ComputePrice> of_unit(graph.units.size());
     std::vector<int> attentions(graph.units.size(), 0);
     for (const std::int32_t o : core::indices(graph.operators)) {
         const model::Operator& op = graph.operators[o];
         const auto i = o;
-        const ComputePrice& whole = columns[forward][i];
+        const ComputePrice& whole = columns[forward][place_of[o]];
         const double share = schedule::recomputed_share(graph, op);
         ComputePrice& sum = of_unit[op.unit];
         sum += {whole.device * share, share > 0 ? whole.host : core::Seconds(0), {}, whole.flops * share};
@@ -462,7 +486,7 @@ void ComputeCost::recompute_alternate_products(const model::ModelGraph& graph,
     }
     for (std::size_t o = 0; o < graph.operators.size(); ++o) {
         const model::Operator& op = graph.operators[o];
-        ComputePrice& own = columns[alternate_products][o];
+        ComputePrice& own = columns[alternate_products][place_of[o]];
         if (!op.in_attention_core) continue;
         const ComputePrice& all = of_unit[op.unit];
         const double part = 1.0 / attentions[op.unit];

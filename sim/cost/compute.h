@@ -84,7 +84,7 @@ private:
         backward_weight,
         column_count
     };
-    using Columns = std::array<std::vector<ComputePrice>, column_count>;  // by operator
+    using Columns = std::array<std::vector<ComputePrice>, column_count>;
     ComputePrice between(Column column, model::OperatorRange range) const {
         return prices_[column].between(range);
     }
@@ -108,8 +108,9 @@ private:
                      const MeasuredTimes& measured, const std::vector<std::int32_t>* first_like);
     std::array<ComputePrice, 2> piece_prices(const std::vector<model::Kernel>& kernels, model::Phase phase,
                                              const PiecePrices& pieces, const core::Seconds* measured) const;
+    // `place_of`: of each operator in the columns.
     void recompute_alternate_products(const model::ModelGraph& graph, const model::CostContext& context,
-                                      Columns& columns) const;
+                                      const std::vector<std::int32_t>& place_of, Columns& columns) const;
 
     const cluster::DeviceSpec* device_ = nullptr;
     const schedule::Plan* plan_ = nullptr;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "core/units.h"
@@ -21,19 +22,22 @@ struct ComputePrice {
 
 class OperatorPrices {
 public:
+    using Places = std::shared_ptr<const std::vector<std::uint8_t>>;  // by operator: of its price
+
     OperatorPrices() = default;
     // For many sums: one takes the same time over any run, with as much memory as there are operators.
-    explicit OperatorPrices(const std::vector<ComputePrice>& of_operator);
-    // For few sums of many models: equal prices are kept once. `first_like`: of each operator an earlier one
-    // that most likely costs the same, or itself.
-    OperatorPrices(const std::vector<ComputePrice>& of_operator, const std::vector<std::int32_t>& first_like);
+    OperatorPrices(const std::vector<ComputePrice>& prices, const std::vector<std::int32_t>& place_of);
+    // For few sums of many models: prices that operators share are kept once, places by all who share them.
+    OperatorPrices(std::vector<ComputePrice> prices, Places places);
+    // Null where there are so many that sums are to be kept instead.
+    static Places places(const std::vector<std::int32_t>& place_of);
 
     ComputePrice between(model::OperatorRange range) const;
 
 private:
     std::vector<ComputePrice> sums_;    // of the operators before, or
     std::vector<ComputePrice> prices_;  // ... each once
-    std::vector<std::uint8_t> which_;   // by operator
+    Places places_;
 };
 
 }  // namespace sim
