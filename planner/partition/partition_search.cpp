@@ -33,6 +33,21 @@ std::size_t next_at_once(std::size_t at_once, core::Seconds spent, std::size_t f
     return spent > long_wave ? std::max(at_once / 2, fewest) : std::min(at_once * 2, most);
 }
 
+// The most likely of every kind, then the second of every kind, and so on.
+std::vector<PartitionTask> by_turns(std::vector<std::vector<PartitionTask>> kinds) {
+    std::size_t most = 0;
+    for (std::vector<PartitionTask>& tasks : kinds) {
+        std::stable_sort(tasks.begin(), tasks.end(),
+                         [](const PartitionTask& a, const PartitionTask& b) { return a.likely < b.likely; });
+        most = std::max(most, tasks.size());
+    }
+    std::vector<PartitionTask> all;
+    for (std::size_t i = 0; i < most; ++i)
+        for (std::vector<PartitionTask>& tasks : kinds)
+            if (i < tasks.size()) all.push_back(std::move(tasks[i]));
+    return all;
+}
+
 }  // namespace
 
 bool PartitionSearch::simulate(const std::vector<PartitionTask>& tasks, std::vector<Option> options,
@@ -219,10 +234,10 @@ std::optional<RankedPlan> PartitionSearch::find_rest(const std::vector<Partition
     return better;
 }
 
-std::optional<RankedPlan> PartitionSearch::find_likely(std::vector<PartitionTask> tasks, double best) {
+std::optional<RankedPlan> PartitionSearch::find_likely(std::vector<std::vector<PartitionTask>> kinds,
+                                                       double best) {
     std::optional<RankedPlan> better;
-    std::stable_sort(tasks.begin(), tasks.end(),
-                     [](const PartitionTask& a, const PartitionTask& b) { return a.likely < b.likely; });
+    const Tasks tasks = by_turns(std::move(kinds));
     for (std::size_t begin = 0; begin < tasks.size(); begin += walked_at_once) {
         if (means_.is_late()) {
             account_.undecided += tasks.size() - begin;

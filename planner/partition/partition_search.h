@@ -69,9 +69,9 @@ public:
     // After it, with the same tasks: the others, or what bounds them where there are too many.
     std::optional<RankedPlan> find_rest(const std::vector<PartitionTask>& tasks, double best);
     // Of each task, none of which is looked at in full, one partition whose bound is low
-    // (PartitionSpace::descend) and for which there is room, the likely tasks before the others while there
-    // is time. Those that may be better are simulated, in the order of their bounds.
-    std::optional<RankedPlan> find_likely(std::vector<PartitionTask> tasks, double best);
+    // (PartitionSpace::descend) and for which there is room, the likely tasks of each kind before the others
+    // while there is time. Those that may be better are simulated, in the order of their bounds.
+    std::optional<RankedPlan> find_likely(std::vector<std::vector<PartitionTask>> kinds, double best);
     // Plans that are beaten without a look at them.
     void exclude(std::size_t plans) { account_.excluded += plans; }
     // Plans too large with one partition, that are looked at with no other.

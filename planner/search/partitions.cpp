@@ -238,8 +238,11 @@ void Search::search_partitions() {
             move_cuts(search, result_.plans);
         }
     if (request_.refines_first) refine(search);
-    means.is_late = [this, end = end_of_exploring()] { return is_stopped() || work_.spent() > end; };
-    if (explore_partitions(std::move(tasks), search, PartitionSearch(graph_, std::move(means))) &&
+    const auto until = [&](double share) {
+        means.is_late = [this, end = end_of_exploring(share)] { return is_stopped() || work_.spent() > end; };
+        return PartitionSearch(graph_, means);
+    };
+    if (explore_partitions(std::move(tasks), search, until(share_of_promising), until(share_of_exploring)) &&
         request_.refines_first)
         refine(search);
     result_.account.partitions = search.account();
@@ -252,7 +255,7 @@ void Search::find_fitting(PartitionSearch& search, const PartitionTasks& tasks) 
         numerous.insert(numerous.end(), others->begin(), others->end());
     search.leave_undecided(tasks.hardly_fitting);
     std::optional<RankedPlan> fitting = search.find_better(tasks.open, best_value());
-    if (!fitting) fitting = search.find_likely(std::move(numerous), best_value());
+    if (!fitting) fitting = search.find_likely({std::move(numerous)}, best_value());
     if (!fitting) fitting = search.find_rest(tasks.open, best_value());
     if (fitting) keep_plan(std::move(*fitting));
 }
@@ -289,9 +292,8 @@ void Search::try_chosen_partitions(PartitionSearch& search, const std::vector<Ra
     move_cuts(search, std::move(better));
 }
 
-core::Seconds Search::end_of_exploring() const {
-    const core::Seconds usual =
-        request_.time_limit ? *request_.time_limit * share_of_exploring : exploring_without_limit;
+core::Seconds Search::end_of_exploring(double share) const {
+    const core::Seconds usual = request_.time_limit.value_or(usual_limit) * share;
     const core::Seconds end = std::max(usual, work_.spent() + least_exploring);
     return request_.time_limit ? std::min(end, *request_.time_limit * share_of_partitions) : end;
 }
@@ -299,7 +301,8 @@ core::Seconds Search::end_of_exploring() const {
 // Of plans with several stages a rank some more partitions, while there is time, with what no plan of the
 // space has but the first one was refined to. None of them stays open: that they are not all looked at is
 // what the account says of them. Was one found that is better?
-bool Search::explore_partitions(PartitionTasks tasks, PartitionSearch& search, PartitionSearch exploring) {
+bool Search::explore_partitions(PartitionTasks tasks, PartitionSearch& search, PartitionSearch promising,
+                                PartitionSearch exploring) {
     if (result_.plans.empty()) return false;
     for (std::vector<PartitionTask>* const of_kind : {&tasks.numerous, &tasks.explored, &tasks.cramped})
         for (PartitionTask& task : *of_kind)
@@ -310,11 +313,18 @@ bool Search::explore_partitions(PartitionTasks tasks, PartitionSearch& search, P
     const auto keep = [&](std::optional<RankedPlan> better) {
         if (better) best = std::move(better);
     };
-    keep(exploring.find_likely(std::move(tasks.numerous), value()));
+    const auto take_promising = [best = best_value()](std::vector<PartitionTask>& all) {
+        const auto others = std::stable_partition(
+            all.begin(), all.end(), [&](const PartitionTask& task) { return task.likely < best; });
+        const std::vector<PartitionTask> taken(all.begin(), others);
+        all.erase(all.begin(), others);
+        return taken;
+    };
+    keep(promising.find_likely({take_promising(tasks.numerous), take_promising(tasks.cramped)}, value()));
+    keep(exploring.find_likely({std::move(tasks.numerous), std::move(tasks.cramped)}, value()));
     keep(exploring.find_better(tasks.explored, value()));
     keep(exploring.find_rest(tasks.explored, value()));
-    keep(exploring.find_likely(std::move(tasks.cramped), value()));
-    search.count_simulated(exploring.account().simulated);
+    search.count_simulated(promising.account().simulated + exploring.account().simulated);
     if (!best) return false;
     keep_plan(std::move(*best));
     move_cuts(search, {result_.plans.front()});

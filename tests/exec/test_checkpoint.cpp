@@ -123,6 +123,16 @@ TEST_CASE("training that was interrupted goes on to the same bits") {
         plan.optimizer.kind = schedule::OptimizerKind::sgd;
         plan.optimizer.momentum = 0.9;
     }
+    SECTION("the optimizer on hosts") {
+        plan.layout.data = 2;
+        plan.sharding = GENERATE(schedule::Sharding::none, schedule::Sharding::optimizer);
+        plan.optimizer_offload = schedule::Offload::host;
+    }
+    SECTION("all state on hosts") {
+        plan.layout.data = 2;
+        plan.sharding = schedule::Sharding::parameters;
+        plan.optimizer_offload = plan.parameter_offload = schedule::Offload::host;
+    }
     SECTION("LAMB") {
         plan.optimizer.kind = schedule::OptimizerKind::lamb;
         plan.layout.pipeline = plan.layout.data = 2;

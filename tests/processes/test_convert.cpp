@@ -87,7 +87,10 @@ TEST_CASE("there and back again a checkpoint is the same to the byte") {
     for (const std::string& plan :
          {setting.pipeline, setting.data, setting.tensor,
           setting.plan("both",
-                       "data_parallel = 4\nsharding = \"optimizer\"\nshard_degree = 2\nmicro_batches = 2")}) {
+                       "data_parallel = 4\nsharding = \"optimizer\"\nshard_degree = 2\nmicro_batches = 2"),
+          setting.plan("hosts",
+                       "data_parallel = 2\nsharding = \"parameters\"\nmicro_batches = 4\n"
+                       "optimizer_offload = \"host\"\nparameter_offload = \"host\"")}) {
         setting.convert("here", plan, "there");
         setting.convert("there", setting.pipeline, "back");
         CHECK(files_of(setting.at("back")) == files_of(setting.at("here")));
