@@ -238,13 +238,15 @@ std::optional<RankedPlan> PartitionSearch::find_likely(std::vector<std::vector<P
                                                        double best) {
     std::optional<RankedPlan> better;
     const Tasks tasks = by_turns(std::move(kinds));
-    for (std::size_t begin = 0; begin < tasks.size(); begin += walked_at_once) {
+    std::size_t at_once = fewest_walked_at_once;
+    for (std::size_t begin = 0, end = 0; begin < tasks.size(); begin = end) {
         if (means_.is_late()) {
             account_.undecided += tasks.size() - begin;
             break;
         }
-        const Tasks likely(tasks.begin() + std::ptrdiff_t(begin),
-                           tasks.begin() + std::ptrdiff_t(std::min(tasks.size(), begin + walked_at_once)));
+        end = std::min(tasks.size(), begin + at_once);
+        const core::Seconds spent = means_.work->spent();
+        const Tasks likely(tasks.begin() + std::ptrdiff_t(begin), tasks.begin() + std::ptrdiff_t(end));
         const std::vector<OpenTask> open = find_open(likely, best);
         account_.undecided += open.size();
         std::vector<std::size_t> wave;
@@ -256,6 +258,7 @@ std::optional<RankedPlan> PartitionSearch::find_likely(std::vector<std::vector<P
                                      likely[wave[i]].room);
             count_work(space);
         });
+        at_once = next_at_once(at_once, means_.work->spent() - spent, fewest_walked_at_once, walked_at_once);
         std::vector<Option> options;
         for (std::size_t i = 0; i < wave.size(); ++i)
             for (PartitionOption& option : found[i]) options.push_back({wave[i], std::move(option)});
