@@ -238,11 +238,12 @@ void Search::search_partitions() {
             move_cuts(search, result_.plans);
         }
     if (request_.refines_first) refine(search);
-    const auto until = [&](double share) {
-        means.is_late = [this, end = end_of_exploring(share)] { return is_stopped() || work_.spent() > end; };
+    const auto exploring = [&](core::Seconds least) {
+        means.is_late = [this, end = end_of_exploring(least)] { return is_stopped() || work_.spent() > end; };
         return PartitionSearch(graph_, means);
     };
-    if (explore_partitions(std::move(tasks), search, until(share_of_promising), until(share_of_exploring)) &&
+    if (explore_partitions(std::move(tasks), search, exploring(least_of_promising),
+                           exploring(least_exploring)) &&
         request_.refines_first)
         refine(search);
     result_.account.partitions = search.account();
@@ -292,9 +293,10 @@ void Search::try_chosen_partitions(PartitionSearch& search, const std::vector<Ra
     move_cuts(search, std::move(better));
 }
 
-core::Seconds Search::end_of_exploring(double share) const {
-    const core::Seconds usual = request_.time_limit.value_or(usual_limit) * share;
-    const core::Seconds end = std::max(usual, work_.spent() + least_exploring);
+core::Seconds Search::end_of_exploring(core::Seconds least) const {
+    const core::Seconds usual =
+        request_.time_limit ? *request_.time_limit * share_of_exploring : exploring_without_limit;
+    const core::Seconds end = std::max(usual, work_.spent() + least);
     return request_.time_limit ? std::min(end, *request_.time_limit * share_of_partitions) : end;
 }
 

@@ -34,11 +34,10 @@ using Clock = std::chrono::steady_clock;
 // first that come to be listed.
 constexpr double share_of_probes = 0.7, share_of_waves = 0.75, share_of_moves = 0.9,
                  share_of_partitions = 0.95;
-// Of the limit, for partitions of which nothing is said, where all else is done: of plans which bounds say
-// may be better with the one that balances them, and of others. Where there is no limit; and where that is
-// over.
-constexpr double share_of_promising = 0.5, share_of_exploring = 0.2;
-constexpr core::Seconds usual_limit(15), least_exploring(0.75);
+// Of the limit, for partitions of which nothing is said, where all else is done; where there is no limit; and
+// where that is over, for plans which bounds say may be better with the one that balances them, and for all.
+constexpr double share_of_exploring = 0.2;
+constexpr core::Seconds exploring_without_limit(3), least_of_promising(1.25), least_exploring(0.75);
 // Of the limit, for numbers of nodes that are not searched: there may be thousands.
 constexpr double share_of_unsearched = 0.1;
 // Of the limit, for a first plan, where none that was looked at fits.
@@ -290,7 +289,7 @@ private:
     };
     PartitionTasks partition_tasks();
     void find_fitting(PartitionSearch& search, const PartitionTasks& tasks);
-    core::Seconds end_of_exploring(double share) const;
+    core::Seconds end_of_exploring(core::Seconds least) const;
     bool explore_partitions(PartitionTasks tasks, PartitionSearch& search, PartitionSearch promising,
                             PartitionSearch exploring);
     bool has_only_partition(const RankedPlan& ranked) const;
