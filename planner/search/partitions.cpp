@@ -242,10 +242,7 @@ void Search::search_partitions() {
         means.is_late = [this, end = end_of_exploring(least)] { return is_stopped() || work_.spent() > end; };
         return PartitionSearch(graph_, means);
     };
-    if (explore_partitions(std::move(tasks), search, exploring(least_of_promising),
-                           exploring(least_exploring)) &&
-        request_.refines_first)
-        refine(search);
+    if (explore_partitions(std::move(tasks), search, exploring) && request_.refines_first) refine(search);
     result_.account.partitions = search.account();
 }
 
@@ -303,8 +300,8 @@ core::Seconds Search::end_of_exploring(core::Seconds least) const {
 // Of plans with several stages a rank some more partitions, while there is time, with what no plan of the
 // space has but the first one was refined to. None of them stays open: that they are not all looked at is
 // what the account says of them. Was one found that is better?
-bool Search::explore_partitions(PartitionTasks tasks, PartitionSearch& search, PartitionSearch promising,
-                                PartitionSearch exploring) {
+bool Search::explore_partitions(PartitionTasks tasks, PartitionSearch& search,
+                                const std::function<PartitionSearch(core::Seconds)>& exploring_for) {
     if (result_.plans.empty()) return false;
     for (std::vector<PartitionTask>* const of_kind : {&tasks.numerous, &tasks.explored, &tasks.cramped})
         for (PartitionTask& task : *of_kind)
@@ -322,7 +319,9 @@ bool Search::explore_partitions(PartitionTasks tasks, PartitionSearch& search, P
         all.erase(all.begin(), others);
         return taken;
     };
+    PartitionSearch promising = exploring_for(least_of_promising);
     keep(promising.find_likely({take_promising(tasks.numerous), take_promising(tasks.cramped)}, value()));
+    PartitionSearch exploring = exploring_for(least_exploring);
     keep(exploring.find_likely({std::move(tasks.numerous), std::move(tasks.cramped)}, value()));
     keep(exploring.find_better(tasks.explored, value()));
     keep(exploring.find_rest(tasks.explored, value()));

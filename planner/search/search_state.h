@@ -290,8 +290,8 @@ private:
     PartitionTasks partition_tasks();
     void find_fitting(PartitionSearch& search, const PartitionTasks& tasks);
     core::Seconds end_of_exploring(core::Seconds least) const;
-    bool explore_partitions(PartitionTasks tasks, PartitionSearch& search, PartitionSearch promising,
-                            PartitionSearch exploring);
+    bool explore_partitions(PartitionTasks tasks, PartitionSearch& search,
+                            const std::function<PartitionSearch(core::Seconds)>& exploring_for);
     bool has_only_partition(const RankedPlan& ranked) const;
     PartitionTask task_of(const RankedPlan& ranked) const;
     void keep_plan(RankedPlan ranked);
