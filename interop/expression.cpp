@@ -252,11 +252,15 @@ void Expression::refuse_recompute_layers(const std::string& why) {
                "leave recompute_layers out: all layers then run again");
 }
 
+void Expression::refuse_recompute_module(schedule::RecomputeModule module, const std::string& why) {
+    if (plan.runs_again(module))
+        refuse("recompute_modules", core::in_quotes(schedule::name_of(module)), why,
+               "leave it out of recompute_modules");
+}
+
 void Expression::refuse_recompute_modules_but(schedule::RecomputeModules known, const std::string& why) {
     for (const schedule::RecomputeModule module : schedule::all_recompute_modules)
-        if (plan.runs_again(module) && !known.has(module))
-            refuse("recompute_modules", core::in_quotes(schedule::name_of(module)), why,
-                   "leave it out of recompute_modules");
+        if (!known.has(module)) refuse_recompute_module(module, why);
 }
 
 void Expression::refuse_communication(schedule::ContextCommunication how, const std::string& why,

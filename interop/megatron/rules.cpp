@@ -42,25 +42,17 @@ void refuse_precision(Expression& e) {
 // before latent attention and before experts (megatron/core/models/gpt/gpt_layer_specs.py, 0.20.0).
 void refuse_modules(Expression& e, const TransformerShape& shape) {
     using schedule::RecomputeModule;
-    e.refuse_recompute_modules_but({RecomputeModule::core_attn, RecomputeModule::layernorm,
-                                    RecomputeModule::mla_up_proj, RecomputeModule::mlp, RecomputeModule::moe,
-                                    RecomputeModule::shared_experts, RecomputeModule::moe_act},
-                                   "activations run again in experts alone (moe_act)");
-    const schedule::RecomputeModules of_any_shape = {
-        RecomputeModule::core_attn, RecomputeModule::activation, RecomputeModule::mla_up_proj,
-        RecomputeModule::mlp,       RecomputeModule::moe,        RecomputeModule::shared_experts};
-    schedule::RecomputeModules no_norms = of_any_shape;
-    no_norms.add(RecomputeModule::moe_act);
-    schedule::RecomputeModules in_fp8 = of_any_shape;
-    if (!shape.is_latent() || shape.experts == 0) {
-        e.refuse_recompute_modules_but(
-            no_norms,
+    e.refuse_recompute_module(RecomputeModule::activation,
+                              "activations run again in experts alone (moe_act)");
+    const bool has_norms_apart = shape.is_latent() && shape.experts > 0;
+    if (!has_norms_apart)
+        e.refuse_recompute_module(
+            RecomputeModule::layernorm,
             "norms are fused with the products behind them, but before latent attention and experts");
-        in_fp8.add(RecomputeModule::layernorm);
-    }
-    if (e.plan.precision.compute == core::DataType::fp8)
-        e.refuse_recompute_modules_but(
-            in_fp8, "neither norms nor activations of experts run again with delayed scales of fp8");
+    if (e.plan.precision.compute != core::DataType::fp8) return;
+    const char* const why = "neither norms nor activations of experts run again with delayed scales of fp8";
+    if (has_norms_apart) e.refuse_recompute_module(RecomputeModule::layernorm, why);
+    e.refuse_recompute_module(RecomputeModule::moe_act, why);
 }
 
 // Megatron-core's TransformerConfig (0.20.0) on biases, Transformer Engine (d0067d0da6, 2026-08-22) on the
