@@ -27,23 +27,23 @@ inline planner::SearchRequest small_request(int global_batch, int most_virtual_s
     return request;
 }
 
-// Eight experts, two a token, in layers of 512 x 1,024 with eight heads.
+// Experts, two a token, in layers of 512 x ffn with eight heads.
 struct SmallMixture {
-    std::int64_t layers = 4, tokens = 512, vocabulary = 4096, key_heads = 8;
+    std::int64_t layers = 4, tokens = 512, vocabulary = 4096, key_heads = 8, ffn = 1024, experts = 8;
 };
 inline model::ModelGraph mixture_of(const SmallMixture& size) {
     core::Value table = core::Value::table();
     table["family"] = "mixtral";
     table["name"] = "small mixture";
     for (const auto& [key, value] : {std::pair<const char*, std::int64_t>{"hidden", 512},
-                                     {"ffn", 1024},
+                                     {"ffn", size.ffn},
                                      {"layers", size.layers},
                                      {"heads", 8},
                                      {"kv_heads", size.key_heads},
                                      {"vocabulary", size.vocabulary},
                                      {"sequence_length", size.tokens},
                                      {"max_positions", size.tokens},
-                                     {"experts", 8},
+                                     {"experts", size.experts},
                                      {"experts_per_token", 2}})
         table[key] = value;
     return graph_of(table);

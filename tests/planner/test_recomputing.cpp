@@ -17,6 +17,29 @@ std::optional<sim::Evaluation> evaluated(const model::ModelGraph& graph, const p
     return sim::evaluate(graph, target.cluster, plan, diagnostics);
 }
 
+// Of all plans that run nothing again, with these parts of every layer run again, none is better than the
+// first; how many of them fit.
+int check_none_is_better(const model::ModelGraph& graph, const planner::Target& target,
+                         const planner::RankedPlan& first, schedule::RecomputeModules modules) {
+    planner::StageCollection stages(graph, target.cluster.instance.device);
+    int fitting = 0;
+    for (schedule::Plan plan : planner::legal_plans(
+             graph, target.cluster, {.global_batch = 8, .base = target.base, .most_virtual_stages = 1})) {
+        if (plan.recompute != schedule::Recompute::none) continue;
+        plan.recompute = schedule::Recompute::selective;
+        plan.recompute_modules = modules;
+        const schedule::Partition* const partition = stages.partition(plan);
+        if (!partition) continue;
+        plan.partition = *partition;
+        const std::optional<sim::Evaluation> evaluation = evaluated(graph, target, plan);
+        REQUIRE(evaluation);
+        INFO(planner::describe(plan));
+        fitting += evaluation->fits;
+        CHECK((!evaluation->fits || evaluation->step_time.value >= first.value * (1 - 1e-9)));
+    }
+    return fitting;
+}
+
 }  // namespace
 
 TEST_CASE("of a plan too large for memory as few layers run again as fit, where that is best of all") {
@@ -118,41 +141,15 @@ TEST_CASE("of a plan too large for memory what costs little runs again of all la
             CHECK(other.plans.front().value > first.value);
             CHECK(runnable->may_take(other.plans.front().plan));
         }
-        // None of all plans is better with them.
-        planner::StageCollection stages(graph, target.cluster.instance.device);
-        for (schedule::Plan plan : planner::legal_plans(
-                 graph, target.cluster, {.global_batch = 8, .base = target.base, .most_virtual_stages = 1})) {
-            if (plan.recompute != schedule::Recompute::none) continue;
-            plan.recompute = schedule::Recompute::selective;
-            plan.recompute_modules = {RecomputeModule::layernorm, RecomputeModule::activation};
-            const schedule::Partition* const partition = stages.partition(plan);
-            if (!partition) continue;
-            plan.partition = *partition;
-            const std::optional<sim::Evaluation> evaluation = evaluated(graph, target, plan);
-            REQUIRE(evaluation);
-            INFO(planner::describe(plan));
-            CHECK((!evaluation->fits || evaluation->step_time.value >= first.value * (1 - 1e-9)));
-        }
+        check_none_is_better(graph, target, first, {RecomputeModule::layernorm, RecomputeModule::activation});
     }
     CHECK(parts > 0);
 }
 
 TEST_CASE("of a mixture too large for memory experts make activations again, where that is best") {
     using schedule::RecomputeModule;
-    core::Value table;
-    table["family"] = "mixtral";
-    table["name"] = "mixture of wide experts";
-    for (const auto& [key, value] : {std::pair{"hidden", 512},
-                                     {"ffn", 4096},
-                                     {"layers", 4},
-                                     {"heads", 8},
-                                     {"vocabulary", 1024},
-                                     {"sequence_length", 8192},
-                                     {"max_positions", 8192},
-                                     {"experts", 4},
-                                     {"experts_per_token", 2}})
-        table[key] = value;
-    const model::ModelGraph graph = graph_of(table);
+    const model::ModelGraph graph = mixture_of(
+        {.layers = 4, .tokens = 8192, .vocabulary = 1024, .key_heads = 8, .ffn = 4096, .experts = 4});
     planner::SearchRequest request;
     request.global_batch = 8;
     request.keep = 1;
@@ -173,21 +170,7 @@ TEST_CASE("of a mixture too large for memory experts make activations again, whe
             none.recompute = schedule::Recompute::none;
             CHECK_FALSE(evaluated(graph, target, none)->fits);
         }
-        planner::StageCollection stages(graph, target.cluster.instance.device);
-        for (schedule::Plan plan : planner::legal_plans(
-                 graph, target.cluster, {.global_batch = 8, .base = target.base, .most_virtual_stages = 1})) {
-            if (plan.recompute != schedule::Recompute::none) continue;
-            plan.recompute = schedule::Recompute::selective;
-            plan.recompute_modules = {RecomputeModule::moe_act};
-            const schedule::Partition* const partition = stages.partition(plan);
-            if (!partition) continue;
-            plan.partition = *partition;
-            const std::optional<sim::Evaluation> evaluation = evaluated(graph, target, plan);
-            REQUIRE(evaluation);
-            INFO(planner::describe(plan));
-            fitting += evaluation->fits;
-            CHECK((!evaluation->fits || evaluation->step_time.value >= first.value * (1 - 1e-9)));
-        }
+        fitting += check_none_is_better(graph, target, first, {RecomputeModule::moe_act});
     }
     CHECK(fitting > 10);
     CHECK(again > 0);
