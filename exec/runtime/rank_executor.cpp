@@ -529,8 +529,10 @@ void RankExecutor::finish_backward(MicroBatch& state, const StagePlan& plan, std
     // What sequence parallelism gathered a second time has no use below its enter.
     if (model::gathers_tokens(op, context_)) state.tensors[op.output].reset();
     const bool waits_for_weight = phase == ComputePhase::backward_input && !op.parameters.empty();
-    if (!waits_for_weight) state.saved_contexts[relative].reset();
-    if (!waits_for_weight) state.late_contexts[relative].reset();
+    if (!waits_for_weight) {
+        state.saved_contexts[relative].reset();
+        state.late_contexts[relative].reset();
+    }
     const std::vector<TensorId>& freed =
         phase == ComputePhase::backward_input ? own.free_after_input : own.free_after_backward;
     for (const TensorId storage : freed) state.tensors[storage].reset();

@@ -315,7 +315,8 @@ bool Search::explore_partitions(PartitionTasks tasks, PartitionSearch& search,
     const auto take_promising = [best = best_value()](std::vector<PartitionTask>& all) {
         const auto others = std::stable_partition(
             all.begin(), all.end(), [&](const PartitionTask& task) { return task.likely < best; });
-        const std::vector<PartitionTask> taken(all.begin(), others);
+        std::vector<PartitionTask> taken(std::make_move_iterator(all.begin()),
+                                         std::make_move_iterator(others));
         all.erase(all.begin(), others);
         return taken;
     };
