@@ -130,13 +130,14 @@ public:
     // The same of other stages than those of partition(), here and below.
     std::vector<RankActivations> activations(const schedule::Plan& plan, const schedule::Schedule& order,
                                              const std::vector<model::OperatorRange>& ranges);
+    RankActivations activations(const schedule::Plan& plan, const schedule::Schedule& order,
+                                const std::vector<model::OperatorRange>& ranges, int rank);
     // Elements of the parameters that a rank holds of each of its stages, each once
     // (schedule::state_footprint).
     const std::vector<schedule::StateElements>& state_elements(const schedule::Plan& plan,
                                                                const schedule::Schedule& order);
-    std::vector<schedule::StateElements> state_elements(
-        const schedule::Plan& plan, const schedule::Schedule& order,
-        const std::vector<model::OperatorRange>& ranges) const;
+    schedule::StateElements state_elements(const schedule::Plan& plan, const schedule::Schedule& order,
+                                           const std::vector<model::OperatorRange>& ranges, int rank) const;
     const std::vector<RankParameters>& rank_parameters(const schedule::Plan& plan,
                                                        const schedule::Schedule& order);
     std::vector<RankParameters> rank_parameters(const schedule::Plan& plan, const schedule::Schedule& order,
@@ -248,10 +249,6 @@ private:
     const Passes& passes(Shape& shape, const schedule::Plan& plan, model::OperatorRange unit, int segment);
     // The planned model, of one segment of a sequence.
     const model::ModelGraph& graph_of(const schedule::Plan& plan, int segment);
-    // It takes the lock of the shape, as those before do not.
-    std::vector<RankActivations> activations(Shape& shape, const schedule::Plan& plan,
-                                             const schedule::Schedule& order,
-                                             const std::vector<model::OperatorRange>& ranges);
     const schedule::ActivationFootprint& footprint(Shape& shape, const schedule::Plan& plan,
                                                    model::OperatorRange stage, int segment);
 

@@ -1,7 +1,9 @@
 // What stages hold: activations, parameters and state, and the buckets in which those travel.
 #include <algorithm>
 #include <optional>
+#include <span>
 
+#include "core/errors.h"
 #include "core/index/integers.h"
 #include "planner/partition/partitions.h"
 #include "planner/stage_collection.h"
@@ -35,6 +37,12 @@ StageCollection::Saved StageCollection::saved(const schedule::Plan& plan, model:
 }
 
 namespace {
+
+bool is_of_rank(const schedule::Schedule& order, int stage, int rank) {
+    for (int direction = 0; direction < order.directions; ++direction)
+        if (schedule::rank_of_stage(order, stage, direction) == rank) return true;
+    return false;
+}
 
 // Activations of a stage that may be offloaded: of the first u layers together, and of the largest of them.
 struct Leaving {
@@ -92,6 +100,57 @@ private:
     std::vector<std::int64_t> first_of_, count_;
 };
 
+constexpr std::size_t action_kinds = std::size_t(core::position_of(schedule::ActionKind::optimizer_step)) + 1;
+
+// What a pass does to the activations that its rank holds: as it begins, while it runs, and as it ends.
+struct Change {
+    core::Bytes before, transient, after;
+};
+
+// `footprints`: of its stage, what each segment of a micro-batch keeps; `away`: of what may leave, where it
+// may.
+Change changes(const schedule::Action& action,
+               std::span<const schedule::ActivationFootprint* const> footprints, const Leaving* away) {
+    const schedule::ActivationFootprint& f = *footprints[std::size_t(action.segment)];
+    const double last = double(footprints.size()) - 1;
+    const core::Bytes left = away ? away->bytes : core::Bytes(0);
+    const core::Bytes largest = away ? away->largest : core::Bytes(0);
+    switch (action.kind) {
+        case schedule::ActionKind::forward:
+            return {f.saved - left, f.forward_transient + largest, core::Bytes(0)};
+        case schedule::ActionKind::backward: {
+            Change change{core::Bytes(0), f.backward_transient + largest, left - f.saved};
+            if (last == 0) return change;
+            // The last segment leaves gradients for the keys and values of the earlier ones, partly where its
+            // own activations were; they go with these.
+            if (action.segment == last) {
+                change.before = f.key_value_gradient * last - f.reused;
+                change.after += f.reused;
+            } else {
+                change.after -= footprints.back()->key_value_gradient;
+            }
+            return change;
+        }
+        case schedule::ActionKind::backward_input:
+            // Activations loaded for weight gradients stay.
+            return {f.kept_for_weight, away ? largest : f.input_transient,
+                    left + f.saved_for_weight - f.saved};
+        case schedule::ActionKind::backward_weight:
+            return {core::Bytes(0), f.weight_transient,
+                    core::Bytes(0) - (f.saved_for_weight + f.kept_for_weight)};
+        case schedule::ActionKind::recompute:
+        case schedule::ActionKind::send_forward:
+        case schedule::ActionKind::receive_forward:
+        case schedule::ActionKind::send_backward:
+        case schedule::ActionKind::receive_backward:
+        case schedule::ActionKind::unshard:
+        case schedule::ActionKind::reshard:
+        case schedule::ActionKind::reduce_gradient:
+        case schedule::ActionKind::optimizer_step: return {};  // these cells hold no activations
+    }
+    throw core::InternalError("broken promise: every action has a kind");
+}
+
 }  // namespace
 
 const std::vector<RankActivations>& StageCollection::activations(const schedule::Plan& plan,
@@ -100,101 +159,87 @@ const std::vector<RankActivations>& StageCollection::activations(const schedule:
     const bool offloads = plan.offload != schedule::Offload::none;
     return shape.made_once(shape.activations,
                            std::pair(&order, offloads ? plan.activation_loading_horizon : 0),
-                           [&] { return activations(shape, plan, order, *stages(plan)); });
+                           [&] { return activations(plan, order, *stages(plan)); });
 }
 
 std::vector<RankActivations> StageCollection::activations(const schedule::Plan& plan,
                                                           const schedule::Schedule& order,
                                                           const std::vector<model::OperatorRange>& ranges) {
-    return activations(shape_of(plan), plan, order, ranges);
+    std::vector<RankActivations> ranks;
+    for (int rank = 0; rank < order.ranks; ++rank) ranks.push_back(activations(plan, order, ranges, rank));
+    return ranks;
 }
 
-std::vector<RankActivations> StageCollection::activations(Shape& shape, const schedule::Plan& plan,
-                                                          const schedule::Schedule& order,
-                                                          const std::vector<model::OperatorRange>& ranges) {
-    const bool offloads = plan.offload != schedule::Offload::none;
-    std::vector<RankActivations> ranks;
-    const int passes = plan.passes_per_micro_batch(), last = passes - 1;
-    std::vector<const schedule::ActivationFootprint*> by_stage;  // and segment
-    std::vector<std::vector<Leaving>> leaving;
+RankActivations StageCollection::activations(const schedule::Plan& plan, const schedule::Schedule& order,
+                                             const std::vector<model::OperatorRange>& ranges, int rank) {
+    const std::size_t passes = plan.passes_per_micro_batch();
+    std::vector<const schedule::ActivationFootprint*> mine;  // of the rank's stages, and of each part
+    std::vector<std::size_t> first_of(ranges.size());        // by stage, among these
+    Shape& shape = shape_of(plan);
     {
         const std::lock_guard lock(shape.guard);
-        for (const model::OperatorRange range : ranges)
-            for (int segment = 0; segment < passes; ++segment)
-                by_stage.push_back(&footprint(shape, plan, range, segment));
-    }
-    for (std::size_t s = 1; s <= ranges.size(); ++s) leaving.push_back(leaving_of(*by_stage[s * passes - 1]));
-    for (int rank = 0; rank < order.ranks; ++rank) {
-        std::optional<UnitsLeaving> units;
-        if (offloads) units.emplace(order, rank, plan.activation_loading_horizon, leaving);
-        RankActivations result;
-        core::Bytes held;
-        for (const schedule::Action& action : order.actions[rank]) {
-            const std::size_t stage = action.stage;
-            const auto of_segment = [&](int segment) -> const schedule::ActivationFootprint& {
-                return *by_stage[stage * passes + segment];
-            };
-            const schedule::ActivationFootprint& f = of_segment(action.segment);
-            const Leaving away = units ? leaving[stage][units->of(action)] : Leaving{};
-            switch (action.kind) {
-                case schedule::ActionKind::forward:
-                    held += f.saved - away.bytes;
-                    result.peak = std::max(result.peak, held + f.forward_transient + away.largest);
-                    result.offloaded += away.bytes;
-                    result.copies += away.copies;
-                    break;
-                case schedule::ActionKind::backward:
-                    // The last segment leaves gradients for the keys and values of the earlier ones, partly
-                    // where its own activations were; they go with these.
-                    if (last > 0 && action.segment == last) held += f.key_value_gradient * last - f.reused;
-                    result.peak = std::max(result.peak, held + f.backward_transient + away.largest);
-                    held -= f.saved - away.bytes;
-                    if (last > 0)
-                        held += action.segment == last ? f.reused
-                                                       : core::Bytes(0) - of_segment(last).key_value_gradient;
-                    break;
-                case schedule::ActionKind::backward_input:
-                    held += f.kept_for_weight;
-                    result.peak = std::max(result.peak, held + (units ? away.largest : f.input_transient));
-                    held -= f.saved - away.bytes -
-                            f.saved_for_weight;  // activations loaded for weight gradients stay
-                    break;
-                case schedule::ActionKind::backward_weight:
-                    result.peak = std::max(result.peak, held + f.weight_transient);
-                    held -= f.saved_for_weight + f.kept_for_weight;
-                    break;
-                case schedule::ActionKind::recompute:
-                case schedule::ActionKind::send_forward:
-                case schedule::ActionKind::receive_forward:
-                case schedule::ActionKind::send_backward:
-                case schedule::ActionKind::receive_backward:
-                case schedule::ActionKind::unshard:
-                case schedule::ActionKind::reshard:
-                case schedule::ActionKind::reduce_gradient:
-                case schedule::ActionKind::optimizer_step: break;  // these cells hold no activations
-            }
+        for (const std::int32_t s : core::indices(ranges)) {
+            if (!is_of_rank(order, s, rank)) continue;
+            first_of[s] = mine.size();
+            for (std::size_t segment = 0; segment < passes; ++segment)
+                mine.push_back(&footprint(shape, plan, ranges[s], int(segment)));
         }
-        ranks.push_back(result);
     }
-    return ranks;
+    const auto change_of = [&](const schedule::Action& action, const Leaving* away) {
+        return changes(action, {&mine[first_of[action.stage]], passes}, away);
+    };
+    RankActivations result;
+    core::Bytes held;
+    const auto pass = [&](const Change& change) {
+        held += change.before;
+        result.peak = std::max(result.peak, held + change.transient);
+        held += change.after;
+    };
+    if (plan.offload == schedule::Offload::none) {
+        // Of all micro-batches alike.
+        std::vector<std::optional<Change>> known(mine.size() * action_kinds);
+        for (const schedule::Action& action : order.actions[rank]) {
+            const std::size_t place = first_of[action.stage] + std::size_t(action.segment);
+            std::optional<Change>& change =
+                known[place * action_kinds + std::size_t(core::position_of(action.kind))];
+            if (!change) change = change_of(action, nullptr);
+            pass(*change);
+        }
+        return result;
+    }
+    std::vector<std::vector<Leaving>> leaving(ranges.size());
+    for (const std::int32_t s : core::indices(ranges))
+        if (is_of_rank(order, s, rank)) leaving[s] = leaving_of(*mine[first_of[s] + passes - 1]);
+    const UnitsLeaving units(order, rank, plan.activation_loading_horizon, leaving);
+    for (const schedule::Action& action : order.actions[rank]) {
+        const Leaving& away = leaving[std::size_t(action.stage)][units.of(action)];
+        pass(change_of(action, &away));
+        if (action.kind != schedule::ActionKind::forward) continue;
+        result.offloaded += away.bytes;
+        result.copies += away.copies;
+    }
+    return result;
 }
 
 const std::vector<schedule::StateElements>& StageCollection::state_elements(const schedule::Plan& plan,
                                                                             const schedule::Schedule& order) {
     Shape& shape = shape_of(plan);
-    return shape.made_once(shape.state_elements, &order,
-                           [&] { return state_elements(plan, order, *stages(plan)); });
+    return shape.made_once(shape.state_elements, &order, [&] {
+        std::vector<schedule::StateElements> elements;
+        for (int rank = 0; rank < order.ranks; ++rank)
+            elements.push_back(state_elements(plan, order, *stages(plan), rank));
+        return elements;
+    });
 }
 
-std::vector<schedule::StateElements> StageCollection::state_elements(
-    const schedule::Plan& plan, const schedule::Schedule& order,
-    const std::vector<model::OperatorRange>& ranges) const {
-    std::vector<std::vector<model::OperatorRange>> mine(order.ranks);
-    for (int s = 0; s < order.stages; ++s) mine[schedule::rank_of_stage(order, s)].push_back(ranges[s]);
-    std::vector<schedule::StateElements> elements;
-    for (const std::vector<model::OperatorRange>& of_rank : mine)
-        elements.push_back(schedule::state_elements(planned(plan), of_rank, plan));
-    return elements;
+schedule::StateElements StageCollection::state_elements(const schedule::Plan& plan,
+                                                        const schedule::Schedule& order,
+                                                        const std::vector<model::OperatorRange>& ranges,
+                                                        int rank) const {
+    std::vector<model::OperatorRange> mine;
+    for (int s = 0; s < order.stages; ++s)
+        if (schedule::rank_of_stage(order, s) == rank) mine.push_back(ranges[s]);
+    return schedule::state_elements(planned(plan), mine, plan);
 }
 
 schedule::StateElements StageCollection::parameter_count(const schedule::Plan& plan,

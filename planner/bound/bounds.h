@@ -42,6 +42,35 @@ struct MemoryBound {
     bool exceeds_host(core::Bytes memory) const { return memory.value > 0 && on_hosts > memory; }
 };
 
+// What one rank of a pipeline needs, by bounds.
+struct RankMemory {
+    core::Bytes state, on_host;
+    core::Bytes peak;                 // without activations where the state alone is too much
+    std::optional<core::Bytes> away;  // of activations, where they count, what the device has no room for
+};
+
+// Of the ranks of one plan, by their stages, found out once: moves of one cut leave most of them as they
+// were.
+class RankMemories {
+public:
+    // Whose ranks are asked about next.
+    void ask(const schedule::Schedule& order, const std::vector<model::OperatorRange>& ranges);
+    const RankMemory& of(const schedule::Schedule& order, int rank,
+                         const std::function<RankMemory(int)>& find_out);
+    // Of the orders of all ranks that were looked at.
+    double passes() const { return passes_; }
+
+private:
+    using Stages = std::vector<std::int32_t>;  // the operators at which they begin and end
+    struct Rank {
+        std::map<Stages, RankMemory> known;
+        Stages asked;
+        const std::pair<const Stages, RankMemory>* last = nullptr;  // what was found the last time
+    };
+    std::vector<Rank> ranks_;
+    double passes_ = 0;
+};
+
 // Compute orders by name and shape. They are the same for every layout and expensive for deep pipelines, so
 // all threads of a search share one collection.
 class OrderCollection {
@@ -76,9 +105,11 @@ public:
     // keeps, and the peak of one operator. Where activations are offloaded, they are on the device only while
     // a pass works on them. Nothing when the model has fewer units than stages. Thread-safe.
     std::optional<MemoryBound> memory(const schedule::Plan& plan);
-    // The same of a partition that is not the collection's. Thread-safe.
+    // The same of a partition that is not the collection's. `known`: of other partitions of the same plan.
+    // Thread-safe.
     std::optional<MemoryBound> memory_of(const schedule::Plan& plan,
-                                         const std::vector<model::OperatorRange>& ranges);
+                                         const std::vector<model::OperatorRange>& ranges,
+                                         RankMemories* known = nullptr);
     // Does anything leave the device under the plan's loading horizon? Thread-safe.
     bool offloads_anything(const schedule::Plan& plan);
     // Least step time: every rank waits for the first micro-batch to reach it, computes all of its own with
@@ -245,9 +276,11 @@ private:
     // With the tensor-parallel collectives between the passes' operators.
     StageCost stage_cost(const schedule::Plan& plan, model::OperatorRange range, int pipeline_rank,
                          int segment);
-    MemoryBound memory_of(const schedule::Plan& plan, const schedule::Schedule& order,
-                          const std::vector<schedule::StateElements>& elements,
-                          const std::function<RankActivations(std::size_t)>& activations_of);
+    RankMemory memory_of_rank(const schedule::Plan& plan, const schedule::Schedule& order, int rank,
+                              const schedule::StateElements& elements,
+                              const std::function<RankActivations()>& activations);
+    MemoryBound memory_of_all(const schedule::Plan& plan, const schedule::Schedule& order,
+                              const std::function<RankMemory(int)>& of_rank) const;
     // `copies` of each rank.
     std::vector<StagePasses> all_passes(const schedule::Plan& plan, const schedule::Schedule& order);
     core::Seconds time_of_passes(const schedule::Plan& plan, const schedule::Schedule& order,

@@ -12,24 +12,6 @@
 
 namespace planner {
 
-std::optional<MemoryBound> Bounds::memory(const schedule::Plan& plan) {
-    const schedule::Schedule* order = stages_.stages(plan) ? orders_.order(plan) : nullptr;
-    if (!order) return std::nullopt;
-    return memory_of(plan, *order, stages_.state_elements(plan, *order),
-                     [&](std::size_t rank) { return stages_.activations(plan, *order)[rank]; });
-}
-
-std::optional<MemoryBound> Bounds::memory_of(const schedule::Plan& plan,
-                                             const std::vector<model::OperatorRange>& ranges) {
-    const schedule::Schedule* order = orders_.order(plan);
-    if (!order) return std::nullopt;
-    std::optional<std::vector<RankActivations>> activations;
-    return memory_of(plan, *order, stages_.state_elements(plan, *order, ranges), [&](std::size_t rank) {
-        if (!activations) activations = stages_.activations(plan, *order, ranges);
-        return (*activations)[rank];
-    });
-}
-
 namespace {
 
 // Does no pass backward come before the last one forward, on any rank? Then all that leaves is away at once.
@@ -52,36 +34,89 @@ double share_kept_on_host(const schedule::Plan& plan) {
 
 }  // namespace
 
-MemoryBound Bounds::memory_of(const schedule::Plan& plan, const schedule::Schedule& order,
-                              const std::vector<schedule::StateElements>& elements,
-                              const std::function<RankActivations(std::size_t)>& activations_of) {
+std::optional<MemoryBound> Bounds::memory(const schedule::Plan& plan) {
+    const schedule::Schedule* order = stages_.stages(plan) ? orders_.order(plan) : nullptr;
+    if (!order) return std::nullopt;
+    const std::vector<schedule::StateElements>& elements = stages_.state_elements(plan, *order);
+    return memory_of_all(plan, *order, [&](int rank) {
+        return memory_of_rank(plan, *order, rank, elements[std::size_t(rank)],
+                              [&] { return stages_.activations(plan, *order)[std::size_t(rank)]; });
+    });
+}
+
+std::optional<MemoryBound> Bounds::memory_of(const schedule::Plan& plan,
+                                             const std::vector<model::OperatorRange>& ranges,
+                                             RankMemories* known) {
+    const schedule::Schedule* order = orders_.order(plan);
+    if (!order) return std::nullopt;
+    const auto of_rank = [&](int rank) {
+        return memory_of_rank(plan, *order, rank, stages_.state_elements(plan, *order, ranges, rank),
+                              [&] { return stages_.activations(plan, *order, ranges, rank); });
+    };
+    if (known) known->ask(*order, ranges);
+    return memory_of_all(plan, *order,
+                         [&](int rank) { return known ? known->of(*order, rank, of_rank) : of_rank(rank); });
+}
+
+void RankMemories::ask(const schedule::Schedule& order, const std::vector<model::OperatorRange>& ranges) {
+    ranks_.resize(std::size_t(order.ranks));
+    for (Rank& rank : ranks_) rank.asked.clear();
+    for (const std::int32_t s : core::indices(ranges))
+        for (int direction = 0; direction < order.directions; ++direction) {
+            Stages& stages = ranks_[std::size_t(schedule::rank_of_stage(order, s, direction))].asked;
+            stages.push_back(ranges[s].begin);
+            stages.push_back(ranges[s].end);
+        }
+}
+
+const RankMemory& RankMemories::of(const schedule::Schedule& order, int rank,
+                                   const std::function<RankMemory(int)>& find_out) {
+    Rank& asked = ranks_[std::size_t(rank)];
+    if (asked.last && asked.last->first == asked.asked) return asked.last->second;
+    const auto [entry, is_new] = asked.known.try_emplace(asked.asked);
+    if (is_new) {
+        entry->second = find_out(rank);
+        passes_ += double(order.actions[std::size_t(rank)].size());
+    }
+    asked.last = &*entry;
+    return entry->second;
+}
+
+RankMemory Bounds::memory_of_rank(const schedule::Plan& plan, const schedule::Schedule& order, int rank,
+                                  const schedule::StateElements& elements,
+                                  const std::function<RankActivations()>& activations) {
     const cluster::DeviceSpec& device = cluster_.instance.device;
+    const schedule::StateFootprint state = schedule::state_footprint(elements, plan);
+    RankMemory memory{.state = state.sum(), .on_host = state.on_host, .peak = {}, .away = {}};
+    memory.peak = device.memory - room(plan, rank) + memory.state;
+    // Too large already: the activations would only add to it.
+    if (memory.peak > device.memory) return memory;
+    const RankActivations held = activations();
+    memory.peak += held.peak * (1 + device.fragmentation);
+    memory.away = held.offloaded * (double(plan.micro_batches) / order.micro_batches) - device.memory;
+    return memory;
+}
+
+MemoryBound Bounds::memory_of_all(const schedule::Plan& plan, const schedule::Schedule& order,
+                                  const std::function<RankMemory(int)>& of_rank) const {
+    const core::Bytes available = cluster_.instance.device.memory;
     MemoryBound worst;
-    core::Bytes least_on_host, excess, beyond;
+    core::Bytes least_on_host;
     // Of activations, but for as many as the device has room for: some are back before the last ones leave.
     const bool counts_activations = plan.offload == schedule::Offload::host && goes_forward_first(order);
     std::optional<core::Bytes> least_away;
     for (int rank = 0; rank < order.ranks; ++rank) {
-        const schedule::StateFootprint state = schedule::state_footprint(elements[rank], plan);
-        MemoryBound bound;
-        bound.pipeline_rank = rank;
-        bound.state = state.sum();
-        least_on_host = rank == 0 ? state.on_host : std::min(least_on_host, state.on_host);
-        bound.peak = device.memory - room(plan, rank) + bound.state;
-        // Too large already: the activations would only add to it.
-        if (bound.peak <= device.memory) {
-            const RankActivations activations = activations_of(rank);
-            bound.peak += activations.peak * (1 + device.fragmentation);
-            const core::Bytes away =
-                activations.offloaded * (double(plan.micro_batches) / order.micro_batches) - device.memory;
-            if (counts_activations) least_away = least_away ? std::min(*least_away, away) : away;
-        }
-        excess += std::max(core::Bytes(0), bound.peak - device.memory);
-        beyond += bound.peak - device.memory;
-        if (bound.peak > worst.peak) worst = bound;
+        const RankMemory memory = of_rank(rank);
+        least_on_host = rank == 0 ? memory.on_host : std::min(least_on_host, memory.on_host);
+        if (counts_activations && memory.away)
+            least_away = least_away ? std::min(*least_away, *memory.away) : *memory.away;
+        worst.excess += std::max(core::Bytes(0), memory.peak - available);
+        worst.beyond += memory.peak - available;
+        if (memory.peak <= worst.peak) continue;
+        worst.state = memory.state;
+        worst.peak = memory.peak;
+        worst.pipeline_rank = rank;
     }
-    worst.excess = excess;
-    worst.beyond = beyond;
     if (plan.updates_on_hosts()) worst.on_hosts = least_on_host * share_kept_on_host(plan);
     if (least_away && least_away->value > 0) worst.on_hosts += *least_away;
     worst.on_hosts =

@@ -21,7 +21,7 @@ constexpr int most_stages_for_far_moves = 8;
 std::pair<core::Bytes, core::Bytes> PartitionSpace::need_of(const Cuts& first_units) {
     ++memory_bounds_;
     const std::optional<MemoryBound> memory =
-        table_.bounds().memory_of(plan_, ranges_of(table_.graph(), first_units));
+        table_.bounds().memory_of(plan_, ranges_of(table_.graph(), first_units), &memories_);
     core::require(memory.has_value(), "a plan that has an order has a memory bound");
     return {memory->excess, memory->peak};
 }

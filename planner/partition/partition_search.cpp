@@ -107,6 +107,7 @@ void PartitionSearch::count_work(const PartitionSpace& space) const {
     means_.work->add(space.divisions(), per_division);
     means_.work->add(space.replayed_passes(), per_replayed_pass);
     means_.work->add(space.memory_bounds(), per_memory_bound);
+    means_.work->add(space.held_passes(), per_held_pass);
 }
 
 // Nothing where no partition of the task can be better.

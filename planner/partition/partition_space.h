@@ -47,10 +47,11 @@ public:
     // no room also the one of least need: bounds of memory may be too low.
     std::vector<PartitionOption> descend(core::Seconds limit, const std::vector<std::int32_t>& division,
                                          core::Bytes room);
-    // So far: runs of units looked at as stages, and passes of orders replayed.
+    // So far: runs of units looked at as stages, passes of orders replayed, and what memory was asked of.
     double divisions() const { return double(divisions_); }
     double replayed_passes() const { return replayed_passes_; }
     double memory_bounds() const { return memory_bounds_; }
+    double held_passes() const { return memories_.passes(); }
 
 private:
     // The least over all divisions of units [i, end) into stages s and after of their longest rank, [s][i].
@@ -120,6 +121,7 @@ private:
     std::vector<std::size_t> fitting_;
     std::size_t divisions_ = 0, most_found_ = 0;
     double replayed_passes_ = 0, memory_bounds_ = 0;
+    RankMemories memories_;
     // State of a walk.
     double limit_ = 0;
     std::size_t visited_ = 0, most_ = 0;
