@@ -53,6 +53,9 @@ struct RankMemory {
 // were.
 class RankMemories {
 public:
+    RankMemories() = default;
+    RankMemories(const RankMemories&) = delete;
+    RankMemories& operator=(const RankMemories&) = delete;
     // Whose ranks are asked about next.
     void ask(const schedule::Schedule& order, const std::vector<model::OperatorRange>& ranges);
     const RankMemory& of(const schedule::Schedule& order, int rank,
