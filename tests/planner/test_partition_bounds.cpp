@@ -318,3 +318,65 @@ TEST_CASE("memory of a rank is bounded from below, with what waits for the gradi
         CHECK(close > 3);
     }
 }
+
+TEST_CASE(
+    "memory of a partition is bounded from below, whatever others of the plan were asked about before") {
+    std::mt19937 chance(29);
+    for (const auto& [name, tokens, instance, nodes, batch] :
+         {std::tuple{"gpt2", 1024, "p3.8xlarge", 2, 64}, std::tuple{"t5-small", 512, "g5.12xlarge", 2, 32},
+          std::tuple{"mixture", 1024, "p3.8xlarge", 2, 32}}) {
+        const model::ModelGraph graph = graph_named(name, tokens);
+        const planner::Target target = target_of(instance, nodes);
+        planner::OrderCollection orders;
+        planner::StageCollection stages(graph, target.cluster.instance.device);
+        planner::Bounds bounds(target.cluster, orders, stages);
+        const auto plans = planner::legal_plans(
+            graph, target.cluster, {.global_batch = batch, .base = target.base, .most_virtual_stages = 2});
+        const std::size_t step = plans.size() / 120 + 1;
+        int compared = 0, several = 0, away = 0;
+        for (std::size_t i = chance() % step; i < plans.size(); i += step) {
+            schedule::Plan plan = plans[i];
+            const schedule::Partition* const usual = stages.partition(plan);
+            const schedule::Schedule* const order = bounds.timed_order(plan);
+            if (!usual || !order || plan.stages() == 1) continue;
+            if (chance() % 4 == 0) {
+                plan.offload = schedule::Offload::host;
+                plan.activation_loading_horizon = 1 << chance() % 4;
+            }
+            INFO(name << ": " << planner::describe(plan));
+            planner::RankMemories known;
+            Cuts cuts = usual->first_units;
+            for (int tried = 0; tried < 8; ++tried) {
+                cuts = random_cuts(cuts, std::int32_t(graph.units.size()), chance);
+                const std::vector<model::OperatorRange> ranges = planner::ranges_of(graph, cuts);
+                const double passes = known.passes();
+                const auto again = bounds.memory_of(plan, ranges, &known),
+                           alone = bounds.memory_of(plan, ranges);
+                REQUIRE((again && alone));
+                CHECK(again->state == alone->state);
+                CHECK(again->peak == alone->peak);
+                CHECK(again->pipeline_rank == alone->pipeline_rank);
+                CHECK(again->excess == alone->excess);
+                CHECK(again->beyond == alone->beyond);
+                CHECK(again->on_hosts == alone->on_hosts);
+                CHECK(known.passes() - passes <= 2.0 * double(order->actions.front().size()) * order->ranks);
+                const double asked = known.passes();
+                bounds.memory_of(plan, ranges, &known);
+                CHECK(known.passes() == asked);  // nothing is found out twice
+            }
+            plan.partition.first_units = cuts;
+            core::Diagnostics diagnostics;
+            const auto evaluation =
+                sim::evaluate(graph, target.cluster, plan, diagnostics, {.memory_only = true});
+            REQUIRE(evaluation);
+            const auto bound = bounds.memory_of(plan, planner::ranges_of(graph, cuts), &known);
+            CHECK(bound->peak.value <= evaluation->peak_memory.value * (1 + 1e-9));
+            ++compared;
+            several += plan.virtual_stages > 1 ? 1 : 0;
+            away += plan.offload == schedule::Offload::host ? 1 : 0;
+        }
+        CHECK(compared > 50);
+        CHECK(several > 20);
+        CHECK(away > 10);
+    }
+}
