@@ -37,7 +37,7 @@ constexpr double share_of_probes = 0.7, share_of_waves = 0.75, share_of_moves = 
 // Of the limit, for partitions of which nothing is said, where all else is done; where there is no limit; and
 // where that is over, for plans which bounds say may be better with the one that balances them, and for all.
 constexpr double share_of_exploring = 0.2;
-constexpr core::Seconds exploring_without_limit(3), least_of_promising(1.25), least_exploring(0.75);
+constexpr core::Seconds exploring_without_limit(3), least_of_promising(0.6), least_exploring(0.4);
 // Of the limit, for numbers of nodes that are not searched: there may be thousands.
 constexpr double share_of_unsearched = 0.1;
 // Of the limit, for a first plan, where none that was looked at fits.
