@@ -109,8 +109,8 @@ struct Change {
 
 // `footprints`: of its stage, what each segment of a micro-batch keeps; `away`: of what may leave, where it
 // may.
-Change changes(const schedule::Action& action,
-               std::span<const schedule::ActivationFootprint* const> footprints, const Leaving* away) {
+Change change_by(const schedule::Action& action,
+                 std::span<const schedule::ActivationFootprint* const> footprints, const Leaving* away) {
     const schedule::ActivationFootprint& f = *footprints[std::size_t(action.segment)];
     const double last = double(footprints.size()) - 1;
     const core::Bytes left = away ? away->bytes : core::Bytes(0);
@@ -172,9 +172,11 @@ std::vector<RankActivations> StageCollection::activations(const schedule::Plan& 
 
 RankActivations StageCollection::activations(const schedule::Plan& plan, const schedule::Schedule& order,
                                              const std::vector<model::OperatorRange>& ranges, int rank) {
+    const bool offloads = plan.offload != schedule::Offload::none;
     const std::size_t passes = plan.passes_per_micro_batch();
     std::vector<const schedule::ActivationFootprint*> mine;  // of the rank's stages, and of each part
     std::vector<std::size_t> first_of(ranges.size());        // by stage, among these
+    std::vector<std::vector<Leaving>> leaving(offloads ? ranges.size() : 0);
     Shape& shape = shape_of(plan);
     {
         const std::lock_guard lock(shape.guard);
@@ -183,10 +185,11 @@ RankActivations StageCollection::activations(const schedule::Plan& plan, const s
             first_of[s] = mine.size();
             for (std::size_t segment = 0; segment < passes; ++segment)
                 mine.push_back(&footprint(shape, plan, ranges[s], int(segment)));
+            if (offloads) leaving[s] = leaving_of(*mine.back());
         }
     }
     const auto change_of = [&](const schedule::Action& action, const Leaving* away) {
-        return changes(action, {&mine[first_of[action.stage]], passes}, away);
+        return change_by(action, {&mine[first_of[action.stage]], passes}, away);
     };
     RankActivations result;
     core::Bytes held;
@@ -195,7 +198,7 @@ RankActivations StageCollection::activations(const schedule::Plan& plan, const s
         result.peak = std::max(result.peak, held + change.transient);
         held += change.after;
     };
-    if (plan.offload == schedule::Offload::none) {
+    if (!offloads) {
         // Of all micro-batches alike.
         std::vector<std::optional<Change>> known(mine.size() * action_kinds);
         for (const schedule::Action& action : order.actions[rank]) {
@@ -207,9 +210,6 @@ RankActivations StageCollection::activations(const schedule::Plan& plan, const s
         }
         return result;
     }
-    std::vector<std::vector<Leaving>> leaving(ranges.size());
-    for (const std::int32_t s : core::indices(ranges))
-        if (is_of_rank(order, s, rank)) leaving[s] = leaving_of(*mine[first_of[s] + passes - 1]);
     const UnitsLeaving units(order, rank, plan.activation_loading_horizon, leaving);
     for (const schedule::Action& action : order.actions[rank]) {
         const Leaving& away = leaving[std::size_t(action.stage)][units.of(action)];
@@ -225,9 +225,10 @@ const std::vector<schedule::StateElements>& StageCollection::state_elements(cons
                                                                             const schedule::Schedule& order) {
     Shape& shape = shape_of(plan);
     return shape.made_once(shape.state_elements, &order, [&] {
+        const std::vector<model::OperatorRange>& ranges = *stages(plan);
         std::vector<schedule::StateElements> elements;
         for (int rank = 0; rank < order.ranks; ++rank)
-            elements.push_back(state_elements(plan, order, *stages(plan), rank));
+            elements.push_back(state_elements(plan, order, ranges, rank));
         return elements;
     });
 }

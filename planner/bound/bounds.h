@@ -56,10 +56,10 @@ public:
     RankMemories() = default;
     RankMemories(const RankMemories&) = delete;
     RankMemories& operator=(const RankMemories&) = delete;
-    // Whose ranks are asked about next.
-    void ask(const schedule::Schedule& order, const std::vector<model::OperatorRange>& ranges);
-    const RankMemory& of(const schedule::Schedule& order, int rank,
-                         const std::function<RankMemory(int)>& find_out);
+    // By rank; they live as long as this does.
+    std::vector<const RankMemory*> of(const schedule::Schedule& order,
+                                      const std::vector<model::OperatorRange>& ranges,
+                                      const std::function<RankMemory(int rank)>& find_out);
     // Of the orders of all ranks that were looked at.
     double passes() const { return passes_; }
 
@@ -108,8 +108,8 @@ public:
     // keeps, and the peak of one operator. Where activations are offloaded, they are on the device only while
     // a pass works on them. Nothing when the model has fewer units than stages. Thread-safe.
     std::optional<MemoryBound> memory(const schedule::Plan& plan);
-    // The same of a partition that is not the collection's. `known`: of other partitions of the same plan.
-    // Thread-safe.
+    // The same of a partition that is not the collection's. `known`: of other partitions of the same plan,
+    // by one thread at a time. Thread-safe.
     std::optional<MemoryBound> memory_of(const schedule::Plan& plan,
                                          const std::vector<model::OperatorRange>& ranges,
                                          RankMemories* known = nullptr);

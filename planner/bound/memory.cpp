@@ -38,9 +38,12 @@ std::optional<MemoryBound> Bounds::memory(const schedule::Plan& plan) {
     const schedule::Schedule* order = stages_.stages(plan) ? orders_.order(plan) : nullptr;
     if (!order) return std::nullopt;
     const std::vector<schedule::StateElements>& elements = stages_.state_elements(plan, *order);
+    const std::vector<RankActivations>* all = nullptr;
     return memory_of_all(plan, *order, [&](int rank) {
-        return memory_of_rank(plan, *order, rank, elements[std::size_t(rank)],
-                              [&] { return stages_.activations(plan, *order)[std::size_t(rank)]; });
+        return memory_of_rank(plan, *order, rank, elements[std::size_t(rank)], [&] {
+            if (!all) all = &stages_.activations(plan, *order);
+            return (*all)[std::size_t(rank)];
+        });
     });
 }
 
@@ -53,12 +56,14 @@ std::optional<MemoryBound> Bounds::memory_of(const schedule::Plan& plan,
         return memory_of_rank(plan, *order, rank, stages_.state_elements(plan, *order, ranges, rank),
                               [&] { return stages_.activations(plan, *order, ranges, rank); });
     };
-    if (known) known->ask(*order, ranges);
-    return memory_of_all(plan, *order,
-                         [&](int rank) { return known ? known->of(*order, rank, of_rank) : of_rank(rank); });
+    if (!known) return memory_of_all(plan, *order, of_rank);
+    const std::vector<const RankMemory*> found = known->of(*order, ranges, of_rank);
+    return memory_of_all(plan, *order, [&](int rank) { return *found[std::size_t(rank)]; });
 }
 
-void RankMemories::ask(const schedule::Schedule& order, const std::vector<model::OperatorRange>& ranges) {
+std::vector<const RankMemory*> RankMemories::of(const schedule::Schedule& order,
+                                                const std::vector<model::OperatorRange>& ranges,
+                                                const std::function<RankMemory(int rank)>& find_out) {
     ranks_.resize(std::size_t(order.ranks));
     for (Rank& rank : ranks_) rank.asked.clear();
     for (const std::int32_t s : core::indices(ranges))
@@ -67,19 +72,20 @@ void RankMemories::ask(const schedule::Schedule& order, const std::vector<model:
             stages.push_back(ranges[s].begin);
             stages.push_back(ranges[s].end);
         }
-}
-
-const RankMemory& RankMemories::of(const schedule::Schedule& order, int rank,
-                                   const std::function<RankMemory(int)>& find_out) {
-    Rank& asked = ranks_[std::size_t(rank)];
-    if (asked.last && asked.last->first == asked.asked) return asked.last->second;
-    const auto [entry, is_new] = asked.known.try_emplace(asked.asked);
-    if (is_new) {
-        entry->second = find_out(rank);
-        passes_ += double(order.actions[std::size_t(rank)].size());
+    std::vector<const RankMemory*> found;
+    for (const std::int32_t r : core::indices(ranks_)) {
+        Rank& rank = ranks_[std::size_t(r)];
+        if (!rank.last || rank.last->first != rank.asked) {
+            const auto [entry, is_new] = rank.known.try_emplace(rank.asked);
+            if (is_new) {
+                entry->second = find_out(r);
+                passes_ += double(order.actions[std::size_t(r)].size());
+            }
+            rank.last = &*entry;
+        }
+        found.push_back(&rank.last->second);
     }
-    asked.last = &*entry;
-    return entry->second;
+    return found;
 }
 
 RankMemory Bounds::memory_of_rank(const schedule::Plan& plan, const schedule::Schedule& order, int rank,
