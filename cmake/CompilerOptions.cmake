@@ -43,7 +43,12 @@ if(SMSIM_FUZZ)
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
 endif()
 
-find_program(CCACHE_PROGRAM ccache)
+option(SMSIM_CCACHE "compile through ccache where it is installed" ON)
+if(SMSIM_CCACHE)
+  find_program(CCACHE_PROGRAM ccache)
+else()
+  set(CCACHE_PROGRAM CCACHE_PROGRAM-NOTFOUND)
+endif()
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # pch_defines,time_macros: without them nothing that reads a precompiled header is cached. Depend mode: g++ names the
   # headers of a file as it compiles it, so that ccache need not preprocess each file a first time.
