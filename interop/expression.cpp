@@ -247,9 +247,17 @@ void Expression::refuse_recompute(schedule::Recompute recompute, const std::stri
 }
 
 void Expression::refuse_recompute_layers(const std::string& why) {
-    if (plan.recompute_layers > 0)
-        refuse("recompute_layers", std::to_string(plan.recompute_layers), why,
+    if (plan.recomputes_some_layers())
+        refuse("recompute_layers", schedule::recompute_layers_text(plan), why,
                "leave recompute_layers out: all layers then run again");
+}
+
+void Expression::refuse_recompute_layers_by_stage(const std::string& why) {
+    if (plan.recomputes_by_stage())
+        refuse("recompute_layers", schedule::recompute_layers_text(plan), why,
+               fmt::format("set recompute_layers = {}",
+                           *std::max_element(plan.recompute_layers_by_stage.begin(),
+                                             plan.recompute_layers_by_stage.end())));
 }
 
 void Expression::refuse_recompute_module(schedule::RecomputeModule module, const std::string& why) {

@@ -77,6 +77,7 @@ public:
     void refuse_recompute(schedule::Recompute recompute, const std::string& why);
     // Full recomputation of some layers of each stage.
     void refuse_recompute_layers(const std::string& why);
+    void refuse_recompute_layers_by_stage(const std::string& why);
     // Selective recomputation of this, and of anything but these.
     void refuse_recompute_module(schedule::RecomputeModule module, const std::string& why);
     void refuse_recompute_modules_but(schedule::RecomputeModules known, const std::string& why);

@@ -36,7 +36,8 @@ std::vector<std::pair<std::string, std::string>> fixed_axes(const SearchAccount&
         {"recompute_layers",
          account.recomputes_some
              ? "all or none; of a plan too large for memory with none, or for the hosts' to which it "
-               "offloads, also the fewest layers of each stage with which it fits"
+               "offloads, also the fewest layers of each stage with which it fits, of all stages as many "
+               "and of each its own number"
              : "all or none"},
         {"recompute_modules",
          account.recomputes_some

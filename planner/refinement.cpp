@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <numeric>
+#include <set>
 #include <utility>
 
 #include "core/units.h"
 #include "planner/search_space.h"
+#include "planner/stage_collection.h"
 #include "schedule/pass/lower.h"
 #include "schedule/pipeline/registry.h"
 
@@ -70,19 +73,35 @@ void add_buckets(const Plan& plan, std::vector<Plan>& plans) {
     }
 }
 
-// Once cuts have moved it may fit.
-Plan with_nothing_again(const Plan& plan) {
-    Plan other = plan;
-    other.recompute = schedule::Recompute::none;
-    other.recompute_layers = 0;
-    other.recompute_modules = Plan().recompute_modules;
-    return other;
+// As many layers of every stage as the most, the mean and the least of any.
+void add_layers_of_all(const Plan& plan, std::vector<Plan>& plans) {
+    const std::vector<std::int32_t>& own = plan.recompute_layers_by_stage;
+    const auto [least, most] = std::minmax_element(own.begin(), own.end());
+    const int mean = std::accumulate(own.begin(), own.end(), 0) / int(own.size());
+    for (const int layers : std::set<int>{*least, mean, *most}) {
+        if (layers == 0) continue;
+        plans.push_back(plan);
+        plans.back().recompute_layers = layers;
+        plans.back().recompute_layers_by_stage = {};
+    }
+}
+
+// How many of each stage is found out with its cuts: any number stands for it.
+void add_layers_by_stage(const Plan& plan, std::vector<Plan>& plans) {
+    const bool lacks_memory =
+        plan.recompute == schedule::Recompute::full || plan.offload != schedule::Offload::none;
+    if (!lacks_memory || plan.layout.pipeline == 1 || plan.passes_per_micro_batch() > 1) return;
+    plans.push_back(with_nothing_again(plan));
+    plans.back().recompute = schedule::Recompute::full;
+    plans.back().recompute_layers_by_stage.assign(std::size_t(plan.stages()), 1);
 }
 
 void add_layers(const Plan& plan, std::vector<Plan>& plans) {
+    if (plan.recomputes_by_stage()) return add_layers_of_all(plan, plans);
+    add_layers_by_stage(plan, plans);
     if (plan.recompute_layers == 0) return;
     for (const int layers : {plan.recompute_layers - 1, plan.recompute_layers + 1}) {
-        plans.push_back(layers > 0 ? plan : with_nothing_again(plan));
+        plans.push_back(layers > 0 ? plan : with_nothing_again(plan));  // once cuts have moved it may fit
         plans.back().recompute_layers = layers;
     }
 }
@@ -123,7 +142,7 @@ void add_schedules(const Plan& plan, std::vector<Plan>& plans) {
 
 // Parts of layers that run again were looked at with every schedule and sharding of the space.
 bool is_beside_space(const Plan& plan, bool was_refined) {
-    return was_refined || plan.recompute_layers > 0 ||
+    return was_refined || plan.recomputes_some_layers() ||
            plan.context_communication == schedule::ContextCommunication::ring;
 }
 

@@ -12,10 +12,11 @@ namespace planner {
 //   them); group_size, of schedules that take micro-batches in groups: the next smaller and larger one of
 //   half the ranks and their powers of two, up to all micro-batches; gradient_bucket, of gradients that are
 //   reduced in buckets: the next two smaller and larger ones of 1, 2, 5, 10, 25, 50, ... 1,000 MiB;
-//   recompute_layers, of a plan that has them: one less and one more; recompute_modules: without one of them;
-//   where none is left, recompute none, which with the plan's cuts may fit;
-//   sharding, of a plan that is in no space, as it was refined, runs some layers again or passes keys on in a
-//   ring: every other one.
+//   recompute_layers, of a plan that has them: one less and one more; of a plan that runs whole layers again
+//   or offloads those of each stage on its own, of one that has these as many of all; recompute_modules:
+//   without one of them; where none is left, recompute none, which with the plan's cuts may fit; sharding, of
+//   a plan that is in no space, as it was refined, runs some layers again or passes keys on in a ring: every
+//   other one.
 std::vector<schedule::Plan> refinements(const schedule::Plan& plan, bool was_refined);
 // Are its gradients reduced in buckets?
 bool takes_buckets(const schedule::Plan& plan);

@@ -35,6 +35,7 @@ namespace {
 schedule::Plan with_recomputation(schedule::Plan plan, schedule::Recompute recompute) {
     plan.recompute = recompute;
     plan.recompute_layers = 0;
+    plan.recompute_layers_by_stage = {};
     return plan;
 }
 
@@ -71,7 +72,7 @@ std::vector<core::Seconds> StageCollection::unit_loads(Shape& shape, const sched
 // Where the first layers of a stage run again, the rest of a unit's load is that of a plan where none does.
 schedule::PartitionProblem StageCollection::balance_of(Shape& shape, const schedule::Plan& plan) {
     schedule::PartitionProblem balance;
-    if (plan.recompute_layers == 0) {
+    if (!plan.recomputes_some_layers()) {
         balance.load = unit_loads(shape, plan);
         return balance;
     }
@@ -82,12 +83,18 @@ schedule::PartitionProblem StageCollection::balance_of(Shape& shape, const sched
     };
     balance.load = loads_of(with_recomputation(plan, schedule::Recompute::none));
     balance.again = loads_of(with_recomputation(plan, schedule::Recompute::full));
-    balance.most_again = std::size_t(plan.recompute_layers);
+    balance.most_again = schedule::most_again(plan);
     for (std::size_t u = 0; u < balance.load.size(); ++u) {
         const core::Seconds once = balance.load[u];
         balance.again[u] = std::max(balance.again[u] - once, core::Seconds(0));
     }
     return balance;
+}
+
+schedule::PartitionProblem StageCollection::balance(const schedule::Plan& plan) {
+    Shape& shape = shape_of(plan);
+    const std::lock_guard lock(shape.guard);
+    return balance_of(shape, plan);
 }
 
 const StageCollection::Division* StageCollection::division(Shape& shape, const schedule::Plan& plan) {

@@ -74,13 +74,29 @@ struct GradientHandling {
 };
 
 // A plan's recomputation as a key of what depends on it.
-using RecomputationKey = std::array<int, 3>;
+using RecomputationKey = std::tuple<int, int, int, std::vector<std::int32_t>>;
 inline RecomputationKey recomputation_key(const schedule::Plan& plan) {
-    return {core::position_of(plan.recompute), plan.recompute_layers,
-            plan.recompute == schedule::Recompute::selective ? plan.recompute_modules.bits() : 0};
+    RecomputationKey key = {
+        core::position_of(plan.recompute), plan.recompute_layers,
+        plan.recompute == schedule::Recompute::selective ? plan.recompute_modules.bits() : 0,
+        plan.recompute_layers_by_stage};
+    std::vector<std::int32_t>& of_stages = std::get<3>(key);  // with the stages, if they are chosen
+    if (!of_stages.empty())
+        of_stages.insert(of_stages.end(), plan.partition.first_units.begin(),
+                         plan.partition.first_units.end());
+    return key;
+}
+// No plan that runs something again takes less time, or needs more memory.
+inline schedule::Plan with_nothing_again(schedule::Plan plan) {
+    plan.recompute = schedule::Recompute::none;
+    plan.recompute_layers = 0;
+    plan.recompute_layers_by_stage = {};
+    plan.recompute_modules = schedule::Plan().recompute_modules;
+    return plan;
 }
 
-// Answers are the same whichever plans were asked about before.
+// Answers are the same whichever plans were asked about before. What is asked of one stage takes the plan as
+// that stage has it (schedule::Plan::of_stage).
 class StageCollection {
 public:
     // All must outlive it; `work` counts what is found out of runs of units.
@@ -94,6 +110,8 @@ public:
     // collection.
     const schedule::Partition* partition(const schedule::Plan& plan);
     const std::vector<model::OperatorRange>* stages(const schedule::Plan& plan);
+    // What that partition balances, by unit.
+    schedule::PartitionProblem balance(const schedule::Plan& plan);
     // The passes of one segment through one stage without communication. Zero when the device has no price
     // for the model.
     StageCost compute(const schedule::Plan& plan, model::OperatorRange stage, int segment = 0);
@@ -169,8 +187,8 @@ public:
                                         const std::vector<model::OperatorRange>& ranges) const;
     // The same of every partition: of those that the first and the last unit share, and no other.
     std::vector<TiedCopies> tied_ends(const schedule::Plan& plan, const schedule::Schedule& order) const;
-    // Of a plan with recompute_layers: the layers of a stage that run again, under a plan that runs all
-    // again, and the others, under one that runs none again. What is empty is left out.
+    // Of a plan with recompute_layers, alike for all stages: the layers of a stage that run again, under a
+    // plan that runs all again, and the others, under one that runs none again. What is empty is left out.
     struct Part {
         schedule::Plan plan;
         model::OperatorRange operators;

@@ -177,16 +177,17 @@ RankActivations StageCollection::activations(const schedule::Plan& plan, const s
     std::vector<const schedule::ActivationFootprint*> mine;  // of the rank's stages, and of each part
     std::vector<std::size_t> first_of(ranges.size());        // by stage, among these
     std::vector<std::vector<Leaving>> leaving(offloads ? ranges.size() : 0);
-    Shape& shape = shape_of(plan);
-    {
+    Shape* const of_all = plan.recomputes_by_stage() ? nullptr : &shape_of(plan);
+    for (const std::int32_t s : core::indices(ranges)) {
+        if (!is_of_rank(order, s, rank)) continue;
+        const std::optional<schedule::Plan> own = of_all ? std::nullopt : std::optional(plan.of_stage(s));
+        const schedule::Plan& of_stage = own ? *own : plan;
+        Shape& shape = of_all ? *of_all : shape_of(of_stage);
         const std::lock_guard lock(shape.guard);
-        for (const std::int32_t s : core::indices(ranges)) {
-            if (!is_of_rank(order, s, rank)) continue;
-            first_of[s] = mine.size();
-            for (std::size_t segment = 0; segment < passes; ++segment)
-                mine.push_back(&footprint(shape, plan, ranges[s], int(segment)));
-            if (offloads) leaving[s] = leaving_of(*mine.back());
-        }
+        first_of[s] = mine.size();
+        for (std::size_t segment = 0; segment < passes; ++segment)
+            mine.push_back(&footprint(shape, of_stage, ranges[s], int(segment)));
+        if (offloads) leaving[s] = leaving_of(*mine.back());
     }
     const auto change_of = [&](const schedule::Action& action, const Leaving* away) {
         return change_by(action, {&mine[first_of[action.stage]], passes}, away);

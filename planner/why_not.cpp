@@ -94,6 +94,9 @@ private:
         if (!plan) return std::nullopt;
         plan->optimizer = ends_[0].optimizer;
         if (plan->recompute != schedule::Recompute::full) plan->recompute_layers = 0;
+        if (plan->recompute != schedule::Recompute::full ||
+            std::ssize(plan->recompute_layers_by_stage) != plan->stages())
+            plan->recompute_layers_by_stage = {};
         if (plan->recompute != schedule::Recompute::selective)
             plan->recompute_modules = schedule::Plan().recompute_modules;
         if (!have_one_number_of_stages())

@@ -61,20 +61,20 @@ private:
     std::size_t stages() const { return plan_.stages(); }
     std::size_t units() const { return graph_.units.size(); }
     std::vector<Prefix> sums_of_units(const schedule::Plan& plan) const;
-    Prefix stage(std::size_t begin, std::size_t end) const {
+    Prefix stage(std::size_t s, std::size_t begin, std::size_t end) const {
         const Prefix once = prefix_[end] - prefix_[begin];
-        if (plan_.recompute_layers == 0) return once;
-        const std::size_t first = before_[begin],
-                          last = std::min(before_[end], first + std::size_t(plan_.recompute_layers));
+        if (most_again_.empty()) return once;
+        const std::size_t most = most_again_[most_again_.size() > 1 ? s : 0];
+        const std::size_t first = before_[begin], last = std::min(before_[end], first + most);
         return once + (again_[last] - again_[first]);
     }
-    double time(std::size_t begin, std::size_t end) const {
-        const Prefix s = stage(begin, end);
-        return (slower(s.forward) + slower(s.backward)).value;
+    double time(std::size_t s, std::size_t begin, std::size_t end) const {
+        const Prefix sum = stage(s, begin, end);
+        return (slower(sum.forward) + slower(sum.backward)).value;
     }
     // Of one stage; ranks with several add them up.
     double memory(std::size_t s, std::size_t begin, std::size_t end) const {
-        const Prefix sum = stage(begin, end);
+        const Prefix sum = stage(s, begin, end);
         return sum.state.value + sum.saved.value * in_flight_[s];
     }
     std::size_t end_of(const Cuts& cuts, std::size_t s) const {
@@ -99,9 +99,9 @@ private:
     CostModels& costs_;
     std::vector<Prefix> prefix_;
     // With recompute_layers `prefix_` is of units that run once, and this of what running again adds, over
-    // the units that can; and how many of those there are before each unit.
+    // the units that can; and how many of those there are before each unit, and run again of each stage.
     std::vector<Prefix> again_;
-    std::vector<std::size_t> before_;
+    std::vector<std::size_t> before_, most_again_;
     std::optional<schedule::Schedule> order_;                  // of enough micro-batches
     std::optional<ReplayOrder> replay_;                        // of whole sequences on several ranks
     std::vector<double> in_flight_;                            // micro-batches that a stage keeps
@@ -112,11 +112,13 @@ private:
 PricedPartition::PricedPartition(const schedule::Plan& plan, const model::ModelGraph& graph,
                                  const cluster::Cluster& cluster, CostModels& costs)
     : plan_(plan), graph_(graph), cluster_(cluster), costs_(costs) {
-    if (plan.recompute_layers == 0) {
+    if (!plan.recomputes_some_layers()) {
         prefix_ = sums_of_units(plan);
     } else {
+        most_again_ = schedule::most_again(plan);
         schedule::Plan variant = plan;
         variant.recompute_layers = 0;
+        variant.recompute_layers_by_stage = {};
         const std::vector<Prefix> twice = sums_of_units(variant);
         variant.recompute = schedule::Recompute::none;
         prefix_ = sums_of_units(variant);
@@ -202,7 +204,7 @@ double PricedPartition::fullest_rank(const Cuts& cuts) const {
 
 std::optional<Cuts> PricedPartition::least_busy_within(double limit_of_a_stage) const {
     const auto load = [&](std::size_t s, std::size_t i, std::size_t j) {
-        return memory(s, i, j) > limit_of_a_stage ? infinity : time(i, j);
+        return memory(s, i, j) > limit_of_a_stage ? infinity : time(s, i, j);
     };
     std::optional<schedule::Partition> partition = schedule::partition_by_place(units(), stages(), load);
     if (!partition) return std::nullopt;
@@ -215,7 +217,7 @@ std::pair<double, double> PricedPartition::judge(const Cuts& cuts, std::vector<d
     std::vector<double> ranks(order_->ranks, 0);
     double squares = 0;
     for (const std::int32_t s : core::indices(cuts)) {
-        const Prefix times = stage(cuts[s], end_of(cuts, s));
+        const Prefix times = stage(s, cuts[s], end_of(cuts, s));
         StageCost& cost = costs.stages.emplace_back();
         cost.forward = slower(times.forward);
         cost.backward_input = std::min(slower(times.backward_input), slower(times.backward));

@@ -53,6 +53,7 @@ core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const pl
     if (plan.passes_per_micro_batch() > 1) row["segments"] = plan.passes_per_micro_batch();
     row["recompute"] = schedule::name_of(plan.recompute);
     if (plan.recompute_layers > 0) row["recompute_layers"] = plan.recompute_layers;
+    if (plan.recomputes_by_stage()) row["recompute_layers"] = plan.recompute_layers_by_stage;
     if (plan.runs_chosen_modules_again())
         row["recompute_modules"] = schedule::names_of(plan.recompute_modules);
     row["offload"] = schedule::name_of(plan.offload);

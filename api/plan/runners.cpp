@@ -88,6 +88,7 @@ private:
         probe.keep_sequences_whole();
         probe.recompute = schedule::Recompute::none;
         probe.recompute_layers = 0;
+        probe.recompute_layers_by_stage = {};
         const Keys keys = refused_keys(divided(probe));
         return entry->second = std::all_of(keys.begin(), keys.end(), [](const std::string& key) {
                    return is_of_passes(key) || key == "plan.partition";
@@ -103,7 +104,8 @@ private:
         const schedule::ParallelLayout& l = plan.layout;
         const auto [entry, is_new] = passes_.try_emplace(
             {plan.schedule,
-             std::array{core::position_of(plan.recompute), int{plan.recompute_layers > 0},
+             std::array{core::position_of(plan.recompute),
+                        plan.recomputes_by_stage() ? 2 : int{plan.recompute_layers > 0},
                         plan.recompute_modules.bits()},
              core::position_of(plan.sharding), plan.virtual_stages > 1, l.tensor > 1, l.pipeline > 1,
              l.data > 1, l.context > 1, l.expert_ranks() > 1, plan.tensor_overlap > 1});

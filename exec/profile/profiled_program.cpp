@@ -33,6 +33,8 @@ schedule::Program profiled_program(const schedule::Plan& plan, int data, int ten
     single.sharding = schedule::Sharding::none;
     single.shard_degree = 0;
     single.recompute = schedule::Recompute::none;
+    single.recompute_layers = 0;
+    single.recompute_layers_by_stage = {};
     core::Diagnostics diagnostics;
     const std::optional<schedule::Partition> partition = schedule::complete_partition(single, graph);
     core::require(partition.has_value(), "one stage always has a partition");

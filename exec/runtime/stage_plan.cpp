@@ -22,6 +22,7 @@ public:
           program_(program),
           plan_(program.plan),
           context_(program.plan.cost_context()),
+          stage_(stage),
           info_(program.stages[stage]),
           is_forward_only_(is_forward_only) {
         result_.operators = info_.operators;
@@ -37,10 +38,9 @@ public:
             result_.is_overwritten[id] = !result_.is_sent[storage(id)] && !result_.is_received[storage(id)] &&
                                          model::gradient_overwrites(graph_, id, context_);
         const std::vector<model::OperatorRange> units = schedule::units_of(graph_, info_.operators);
-        const std::vector<char> run_again =
-            is_forward_only_
-                ? std::vector<char>(units.size(), 0)
-                : schedule::recomputed_units(graph_, units, plan_.recompute, plan_.recompute_layers);
+        const std::vector<char> run_again = is_forward_only_
+                                                ? std::vector<char>(units.size(), 0)
+                                                : schedule::recomputed_units(graph_, units, plan_, stage_);
         std::vector<schedule::Rerun> reruns;
         if (!is_forward_only_)
             for (const model::OperatorRange unit : units)
@@ -232,6 +232,7 @@ private:
     const schedule::Program& program_;
     const schedule::Plan& plan_;
     const model::CostContext context_;
+    const std::int32_t stage_;
     const schedule::StageInfo& info_;
     const bool is_forward_only_;
     StagePlan result_;

@@ -97,6 +97,7 @@ std::optional<Export> write_nemo(const ExportSource& source, const ExportOptions
         model["activations_checkpoint_granularity"] = schedule::name_of(plan.recompute);
     e.refuse_recompute_modules_but({schedule::RecomputeModule::core_attn},
                                    "NeMo 1 has selective recomputation of attention alone");
+    e.refuse_recompute_layers_by_stage("activations_checkpoint_num_layers is one number for all stages");
     if (plan.recompute == schedule::Recompute::full) {
         const auto [method, layers] = megatron_full_recomputation(plan);
         model["activations_checkpoint_method"] = method;

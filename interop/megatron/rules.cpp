@@ -70,6 +70,7 @@ void refuse_combinations(Expression& e, const TransformerShape& shape) {
         e.refuse_communication(Communication::ring, why, Communication::all_to_all);
     } else if (shape.window > 0) e.refuse_communication(Communication::ring, "a ring has no sliding windows");
     refuse_modules(e, shape);
+    e.refuse_recompute_layers_by_stage("--recompute-num-layers is one number for all stages");
 }
 
 }  // namespace

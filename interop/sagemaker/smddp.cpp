@@ -48,8 +48,8 @@ void leave_rest_to_script(Expression& e) {
     e.leave_to_script(fmt::format("precision = {}", core::name_of(plan.precision.compute)));
     if (plan.recompute != schedule::Recompute::none)
         e.leave_to_script(fmt::format("recompute = \"{}\"", schedule::name_of(plan.recompute)));
-    if (plan.recompute_layers > 0)
-        e.leave_to_script(fmt::format("recompute_layers = {}", plan.recompute_layers));
+    if (plan.recomputes_some_layers())
+        e.leave_to_script(fmt::format("recompute_layers = {}", schedule::recompute_layers_text(plan)));
     if (plan.runs_chosen_modules_again())
         e.leave_to_script(fmt::format("recompute_modules = {}",
                                       fmt::join(schedule::names_of(plan.recompute_modules), ", ")));

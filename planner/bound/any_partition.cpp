@@ -32,6 +32,7 @@ core::Seconds even_share(const schedule::Plan& plan, CostOf cost_of) {
 // least its even share. Where the ranks of a stage are whole nodes, all stages exchange over the same links.
 core::Seconds Bounds::time_of_work(const schedule::Plan& plan) {
     if (!has_priced_times(cluster_)) return core::Seconds(0);
+    if (plan.recomputes_by_stage()) return time_of_work(with_nothing_again(plan));
     const model::OperatorRange all{0, core::count_of(stages_.graph().operators)};
     std::optional<core::Seconds> least;
     for (int rank = 0; rank < unlike_places(plan); ++rank) {
@@ -44,11 +45,13 @@ core::Seconds Bounds::time_of_work(const schedule::Plan& plan) {
 
 core::Seconds Bounds::time_of_compute(const schedule::Plan& plan) {
     if (!has_priced_times(cluster_)) return core::Seconds(0);
+    if (plan.recomputes_by_stage()) return time_of_compute(with_nothing_again(plan));
     const model::OperatorRange all{0, core::count_of(stages_.graph().operators)};
     return even_share(plan, [&](int segment) { return stages_.compute(plan, all, segment); });
 }
 
 const Bounds::Whole& Bounds::whole(const schedule::Plan& plan) {
+    if (plan.recomputes_by_stage()) return whole(with_nothing_again(plan));
     const auto [entry, is_new] =
         caches_of(plan).whole.try_emplace({plan.micro_batch, recomputation_key(plan), plan.sequence_parallel,
                                            GradientHandling(plan), plan.passes_per_micro_batch()});

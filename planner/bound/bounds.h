@@ -113,6 +113,9 @@ public:
     std::optional<MemoryBound> memory_of(const schedule::Plan& plan,
                                          const std::vector<model::OperatorRange>& ranges,
                                          RankMemories* known = nullptr);
+    // The same of one pipeline rank. Thread-safe.
+    core::Bytes peak_of(const schedule::Plan& plan, const schedule::Schedule& order,
+                        const std::vector<model::OperatorRange>& ranges, int rank);
     // Does anything leave the device under the plan's loading horizon? Thread-safe.
     bool offloads_anything(const schedule::Plan& plan);
     // Least step time: every rank waits for the first micro-batch to reach it, computes all of its own with

@@ -61,6 +61,13 @@ std::optional<MemoryBound> Bounds::memory_of(const schedule::Plan& plan,
     return memory_of_all(plan, *order, [&](int rank) { return *found[std::size_t(rank)]; });
 }
 
+core::Bytes Bounds::peak_of(const schedule::Plan& plan, const schedule::Schedule& order,
+                            const std::vector<model::OperatorRange>& ranges, int rank) {
+    return memory_of_rank(plan, order, rank, stages_.state_elements(plan, order, ranges, rank),
+                          [&] { return stages_.activations(plan, order, ranges, rank); })
+        .peak;
+}
+
 std::vector<const RankMemory*> RankMemories::of(const schedule::Schedule& order,
                                                 const std::vector<model::OperatorRange>& ranges,
                                                 const std::function<RankMemory(int rank)>& find_out) {

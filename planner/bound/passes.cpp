@@ -98,6 +98,7 @@ bool splits_backward(const schedule::Schedule& order) {
 
 Bounds::StagePasses Bounds::stage_passes(const schedule::Plan& plan, const schedule::Schedule& order,
                                          bool splits, int stage, model::OperatorRange range) {
+    if (plan.recomputes_by_stage()) return stage_passes(plan.of_stage(stage), order, splits, stage, range);
     const int pipeline_rank = schedule::rank_of_stage(order, stage);
     const auto micro_batches = static_cast<double>(plan.micro_batches);
     StagePasses passes;
@@ -138,12 +139,13 @@ std::vector<Bounds::StagePasses> Bounds::all_passes(const schedule::Plan& plan,
     const std::vector<model::OperatorRange>& ranges = *stages_.stages(plan);
     std::vector<StagePasses> stages;
     // Of stages that are alike, at places that are: what the model has in its middle is most of it.
-    std::map<std::tuple<std::int32_t, std::int32_t, int, bool, bool>, std::size_t> first;
+    std::map<std::tuple<std::int32_t, std::int32_t, int, bool, bool, int>, std::size_t> first;
     for (const std::int32_t s : core::indices(ranges)) {
         const model::OperatorRange like = stages_.first_like(ranges[s]);
-        const auto [known, is_new] = first.try_emplace(
-            {like.begin, like.end, schedule::rank_of_stage(order, s) % unlike, s == 0, s + 1 == order.stages},
-            stages.size());
+        const auto [known, is_new] =
+            first.try_emplace({like.begin, like.end, schedule::rank_of_stage(order, s) % unlike, s == 0,
+                               s + 1 == order.stages, plan.recomputes_by_stage() ? plan.layers_again(s) : 0},
+                              stages.size());
         stages.push_back(is_new ? stage_passes(plan, order, splits, s, ranges[s]) : stages[known->second]);
     }
     return stages;

@@ -151,7 +151,7 @@ std::optional<OrderProblem> order_problem(const model::ModelGraph& graph, const 
             add_duration(program.classes[c].instructions[i], priced.durations.of[c][i], problem);
     for (std::size_t s = 0; s < program.stages.size(); ++s) {
         const schedule::ActivationFootprint footprint =
-            schedule::activation_footprint(*planned, program.stages[s].operators, plan);
+            schedule::activation_footprint(*planned, program.stages[s].operators, plan.of_stage(int(s)));
         sim::StageCost& cost = problem.stages[s];
         cost.memory_forward = footprint.saved;
         cost.memory_backward_input = footprint.kept_for_weight + footprint.saved_for_weight - footprint.saved;

@@ -132,6 +132,7 @@ PartitionSpace::PartitionSpace(StageTable& table, const schedule::Plan& plan)
     : table_(table), plan_(plan), order_(nullptr), units_(table.graph().units.size()) {
     plan_.offload = schedule::Offload::none;
     plan_.partition = {};
+    if (plan_.recomputes_by_stage()) plan_ = with_nothing_again(plan_);
     order_ = table_.bounds().timed_order(plan_);
     if (!order_ || std::cmp_less(units_, order_->stages)) return;
     splits_ = splits_backward(*order_);

@@ -23,7 +23,8 @@ struct PartitionOption {
     std::vector<std::int32_t> first_units;
 };
 
-// The plan without offload: copies only add to a step.
+// The plan without offload: copies only add to a step. Where stages differ in the layers that run again,
+// without these: their number depends on the partition.
 class PartitionSpace {
 public:
     PartitionSpace(StageTable& table, const schedule::Plan& plan);

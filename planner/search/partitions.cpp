@@ -125,6 +125,7 @@ bool Search::is_slow_alone(std::size_t target, const schedule::Plan& plan, bool 
 // shorter one that is better than the best; where memory decides, with whatever needs least. `limit`: steps
 // that are as long are of no use, or as much memory in bytes.
 std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, core::Seconds limit) const {
+    if (task.plan.recomputes_by_stage()) return simulate_with_layers(task, limit);
     const Target& target = targets_[task.target];
     const std::vector<model::OperatorRange> ranges = ranges_of(graph_, task.plan.partition.first_units);
     const bool may_offload =
@@ -184,8 +185,13 @@ std::optional<RankedPlan> Search::simulate_partition(const PartitionTask& task, 
 
 // Instead of the same plan with another partition, or in its place among the best.
 void Search::keep_plan(RankedPlan ranked) {
+    const auto usual = [&](const RankedPlan& one) {
+        schedule::Plan plan = task_of(one).plan;
+        if (plan.recomputes_by_stage()) plan.recompute_layers_by_stage.assign(1, 1);  // they hang on the cuts
+        return plan;
+    };
     const auto is_same = [&](const RankedPlan& other) {
-        return other.candidate == ranked.candidate && task_of(other).plan == task_of(ranked).plan;
+        return other.candidate == ranked.candidate && usual(other) == usual(ranked);
     };
     std::vector<RankedPlan>& plans = result_.plans;
     const auto same = std::find_if(plans.begin(), plans.end(), is_same);

@@ -39,11 +39,7 @@ bool Search::may_be_best(const Entry& entry, int layers) const {
     core::require(stages != nullptr, "what is too large has stages");
     plan.recompute = schedule::Recompute::full;
     plan.recompute_layers = 0;
-    for (const model::OperatorRange stage : *stages) {
-        const int held = layers_before_[graph_.operators[stage.end - 1].unit + 1] -
-                         layers_before_[graph_.operators[stage.begin].unit];
-        plan.recompute_layers += std::min(layers, held);
-    }
+    for (const std::int32_t held : held_layers(*stages)) plan.recompute_layers += std::min(layers, held);
     GuardedBounds& guarded = *bounds_[entry.layout];
     work_.add(1, per_family);
     const std::lock_guard lock(guarded.guard);
@@ -165,6 +161,7 @@ void Search::recompute_some(core::Diagnostics& diagnostics) {
     for (std::size_t o = 0; o < orders.size(); ++o)
         for (std::size_t p = 0; p < with_parts[o].size(); ++p)
             add_recomputed(orders[o][p], std::move(with_parts[o][p]));
+    recompute_by_stage(orders);
     for (const std::vector<std::size_t>& order : orders)
         for (const std::size_t i : order) recompute_where_needed(i);
     if (!is_late(share_of_waves))
@@ -178,6 +175,13 @@ void Search::recompute_some(core::Diagnostics& diagnostics) {
 // Of the space, they wait until the best plan is known; those beside it are tried with more layers at once.
 void Search::note_too_large(std::size_t i, Rejection rejection, const sim::Evaluation& evaluation) {
     Entry& entry = entries_[i];
+    if (entry.plan.recomputes_by_stage()) {
+        if (rejection == Rejection::simulated_peak)
+            if (std::optional<schedule::Plan> plan = with_more_layers(entry.plan, evaluation))
+                if (value_of(entry.target, time_bound(*plan, entry.layout), core::Bytes(0)) < best_value())
+                    add_recomputed(i, std::move(*plan));
+        return;
+    }
     const bool exceeds_hosts = rejection == Rejection::host_memory;
     if (!exceeds_hosts && rejection != Rejection::simulated_peak) return;
     if (exceeds_hosts && entry.plan.offload == schedule::Offload::none)

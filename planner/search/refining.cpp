@@ -15,7 +15,7 @@ constexpr double least_gain = 1e-4;
 // The task of another plan, of this one with its own cuts; nothing where limits do not allow it.
 void add_changed(std::vector<PartitionTask>& tasks, PartitionTask task, schedule::Plan plan,
                  const PlanLimits& limits) {
-    if (!limits.allows(plan)) return;
+    if (!limits.allows(plan) || (plan.recomputes_by_stage() && !limits.recompute.empty())) return;
     plan.offload = task.plan.offload;
     plan.activation_loading_horizon = task.plan.activation_loading_horizon;
     task.plan = std::move(plan);

@@ -210,6 +210,23 @@ private:
     void note_too_large(std::size_t i, Rejection rejection, const sim::Evaluation& evaluation);
     void recompute_where_needed(std::size_t i);
     void add_recomputed(std::size_t i, schedule::Plan plan);
+    // Parts of stage_recomputing.cpp.
+    std::vector<std::int32_t> held_layers(const std::vector<model::OperatorRange>& ranges) const;
+    std::optional<schedule::Plan> with_needed_layers(const PartitionTask& task,
+                                                     const schedule::Schedule& order) const;
+    std::optional<schedule::Partition> cuts_for_layers(const PartitionTask& task,
+                                                       const schedule::Schedule& order) const;
+    double estimate_by_stage(const Entry& entry) const;
+    struct BoundedPlan {
+        schedule::Plan plan;
+        double bound = 0;  // of the objective
+    };
+    std::optional<BoundedPlan> with_layers_by_stage(const Entry& entry) const;
+    void recompute_by_stage(const std::vector<std::vector<std::size_t>>& orders);
+    std::optional<schedule::Plan> with_more_layers(const schedule::Plan& plan,
+                                                   const sim::Evaluation& evaluation) const;
+    core::Seconds time_bound(const schedule::Plan& plan, std::size_t layout) const;
+    std::optional<RankedPlan> simulate_with_layers(const PartitionTask& task, core::Seconds limit) const;
     // Parts of rings.cpp.
     void note_for_ring(std::size_t i, const RankedPlan& ranked);
     void try_rings(core::Diagnostics& diagnostics);
@@ -335,7 +352,7 @@ private:
     std::optional<double> first_unvisited_;               // bound of the best entry that the time limit left
     std::vector<std::unique_ptr<GuardedBounds>> bounds_;  // one a layout
     mutable WorkMeter work_;
-    OrderCollection orders_{&work_};
+    mutable OrderCollection orders_{&work_};
     std::vector<std::unique_ptr<StageCollection>> stages_;  // one a target
     const bool has_bare_unit_ = has_unit_without_parameters(graph_);
     const std::vector<int> layers_before_ = layers_before_units(graph_);

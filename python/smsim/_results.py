@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, Dict, Mapping, Optional, Tuple, Type, TypeVar
+from typing import Any, Dict, Mapping, Optional, Tuple, Type, TypeVar, Union
 
 from . import _display
 from ._errors import Diagnostic
@@ -178,7 +178,7 @@ class Plan(Document):
     micro_batches: int = 1
     schedule: str = ""
     recompute: str = "none"
-    recompute_layers: int = 0
+    recompute_layers: Union[int, Tuple[int, ...]] = 0
     recompute_modules: Tuple[str, ...] = ()
     offload: str = "none"
     optimizer_offload: str = "none"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/errors.h"
 #include "core/index/integers.h"
 #include "model/operators/rank_share.h"
 #include "model/segment.h"
@@ -22,6 +23,7 @@ StageLiveness::StageLiveness(const model::ModelGraph& graph, model::OperatorRang
       keeps_alternate_products_(plan.runs_cores_again_alone() && workspace &&
                                 workspace->recomputes_alternate_products),
       recompute_(keeps_alternate_products_ ? Recompute::full : plan.recompute) {
+    core::require(!plan.recomputes_by_stage(), "a stage is walked whose recomputation is known");
     const std::size_t tensors = graph.tensors.size();
     storage_.resize(tensors);
     last_use_.assign(tensors, -1);

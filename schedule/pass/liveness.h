@@ -15,6 +15,7 @@ namespace schedule {
 
 class StageLiveness {
 public:
+    // The plan is alike for all stages (Plan::of_stage), and outlives it.
     StageLiveness(const model::ModelGraph& graph, model::OperatorRange stage, const Plan& plan,
                   bool is_forward_only, const model::WorkspaceRules* workspace = nullptr);
     ActivationFootprint footprint();

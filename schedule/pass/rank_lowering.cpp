@@ -106,9 +106,9 @@ RankLowering::LocalStage RankLowering::local_stage(const RankDraft::Stage& given
     return stage;
 }
 
-std::vector<char> RankLowering::runs_again(const std::vector<model::OperatorRange>& units) const {
+std::vector<char> RankLowering::runs_again(const LocalStage& stage) const {
     if (!draft_.graph) return {};
-    return recomputed_units(*draft_.graph, units, draft_.plan.recompute, draft_.plan.recompute_layers);
+    return recomputed_units(*draft_.graph, stage.units, draft_.plan, stage.index);
 }
 
 const Recipe& RankLowering::recipe(LocalStage& stage, ComputePhase phase, bool is_last) {
@@ -119,7 +119,7 @@ const Recipe& RankLowering::recipe(LocalStage& stage, ComputePhase phase, bool i
                                     .phase = phase,
                                     .completes_gradients = is_last,
                                     .units = stage.units,
-                                    .runs_again = runs_again(stage.units)};
+                                    .runs_again = runs_again(stage)};
         found->second = RecipeDraft(context, passes_).make();
         if (draft_.options.joins_passes) join_steps(found->second, stage.index, draft_.result.parts);
     }

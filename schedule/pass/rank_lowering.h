@@ -40,7 +40,7 @@ private:
     };
 
     LocalStage local_stage(const RankDraft::Stage& stage) const;
-    std::vector<char> runs_again(const std::vector<model::OperatorRange>& units) const;
+    std::vector<char> runs_again(const LocalStage& stage) const;
     // `is_last`: it completes the gradients of the stage.
     const Recipe& recipe(LocalStage& stage, ComputePhase phase, bool is_last);
     LocalStage& local(std::int32_t stage) { return stages_[local_of_[stage]]; }

@@ -41,6 +41,14 @@ std::vector<char> recomputed_units(const model::ModelGraph& graph,
     return run_again;
 }
 
+std::vector<char> recomputed_units(const model::ModelGraph& graph,
+                                   std::span<const model::OperatorRange> units, const Plan& plan, int stage) {
+    if (!plan.recomputes_by_stage())
+        return recomputed_units(graph, units, plan.recompute, plan.recompute_layers);
+    const int layers = plan.layers_again(stage);
+    return recomputed_units(graph, units, layers > 0 ? plan.recompute : Recompute::none, layers);
+}
+
 std::vector<char> recomputed_units(const model::ModelGraph& graph, Recompute recompute) {
     return recomputed_units(graph, units_of(graph, {0, core::count_of(graph.operators)}), recompute, 0);
 }

@@ -15,6 +15,9 @@ namespace schedule {
 std::vector<char> recomputed_units(const model::ModelGraph& graph,
                                    std::span<const model::OperatorRange> units, Recompute recompute,
                                    int layers);
+// Of a virtual stage of the plan.
+std::vector<char> recomputed_units(const model::ModelGraph& graph,
+                                   std::span<const model::OperatorRange> units, const Plan& plan, int stage);
 // Of all units of the model, as if they were one stage.
 std::vector<char> recomputed_units(const model::ModelGraph& graph, Recompute recompute);
 

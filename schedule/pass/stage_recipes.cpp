@@ -1,5 +1,6 @@
 #include "schedule/pass/stage_recipes.h"
 
+#include "core/errors.h"
 #include "schedule/pass/recompute.h"
 
 namespace schedule {
@@ -30,6 +31,7 @@ StageRecipes::StageRecipes(const Plan& plan, const model::ModelGraph& graph, mod
       draft_(program_, graph, order_),
       passes_(lowering_passes(draft_)),
       context_{.operators = stage, .units = units_of(graph, stage)} {
+    core::require(!plan.recomputes_by_stage(), "recipes are of a stage whose recomputation is known");
     context_.runs_again = recomputed_units(graph, context_.units, plan.recompute, plan.recompute_layers);
 }
 

@@ -11,7 +11,7 @@ namespace schedule {
 
 class StageRecipes {
 public:
-    // `graph` outlives it.
+    // `graph` outlives it. The plan is alike for all stages (Plan::of_stage).
     StageRecipes(const Plan& plan, const model::ModelGraph& graph, model::OperatorRange stage);
 
     // `phase` is forward, backward, backward_input or backward_weight.

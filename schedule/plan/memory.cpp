@@ -1,5 +1,6 @@
 #include "schedule/plan/memory.h"
 
+#include <array>
 #include <map>
 #include <utility>
 
@@ -25,13 +26,15 @@ std::vector<ActivationFootprint> activation_footprints(const model::ModelGraph& 
                                                        const model::WorkspaceRules* workspace,
                                                        bool is_forward_only, model::Repetition* repetition) {
     std::vector<ActivationFootprint> footprints;
-    std::map<std::pair<std::int32_t, std::int32_t>, std::size_t> first;  // of those alike
+    std::map<std::array<std::int32_t, 3>, std::size_t> first;  // of those alike
     for (std::size_t s = 0; s < stages.size(); ++s) {
         const model::OperatorRange like = repetition ? repetition->first_like(stages[s]) : stages[s];
-        const auto [known, is_new] = first.try_emplace({like.begin, like.end}, s);
+        const std::int32_t layers = plan.recomputes_by_stage() ? plan.layers_again(std::int64_t(s)) : 0;
+        const auto [known, is_new] = first.try_emplace({like.begin, like.end, layers}, s);
         if (is_new) {
             footprints.push_back(
-                StageLiveness(graph, stages[s], plan, is_forward_only, workspace).footprint());
+                StageLiveness(graph, stages[s], plan.of_stage(int(s)), is_forward_only, workspace)
+                    .footprint());
             continue;
         }
         footprints.push_back(footprints[known->second]);

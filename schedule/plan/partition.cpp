@@ -30,13 +30,14 @@ public:
         }
     }
     std::size_t units() const { return units_; }
-    double load(std::size_t begin, std::size_t end) const {
+    double load(std::size_t stage, std::size_t begin, std::size_t end) const {
         if (problem_.memory_limit.value > 0 && memory_[end] - memory_[begin] > problem_.memory_limit.value)
             return infinity;
         double load = load_[end] - load_[begin];
-        if (!problem_.again.empty())
-            load +=
-                again_[std::min(before_[end], before_[begin] + problem_.most_again)] - again_[before_[begin]];
+        if (!problem_.again.empty()) {
+            const std::size_t most = problem_.most_again[problem_.most_again.size() > 1 ? stage : 0];
+            load += again_[std::min(before_[end], before_[begin] + most)] - again_[before_[begin]];
+        }
         if (!problem_.boundary.empty())
             load += (begin > 0 ? problem_.boundary[begin - 1].value : 0) +
                     (end < units_ ? problem_.boundary[end - 1].value : 0);
@@ -83,9 +84,11 @@ std::pair<double, std::vector<std::int32_t>> divide(std::size_t units, std::size
 void weigh_memory(const Plan& plan, const model::ModelGraph& graph, std::vector<core::Seconds>& load) {
     std::vector<double> memory;
     double all_memory = 0, all_load = 0;
+    Plan alone = plan;
+    alone.recompute_layers_by_stage = {};
     for (const model::Unit& unit : graph.units) {
         const StateFootprint state = state_footprint(graph, unit.operators, plan);
-        memory.push_back((state.parameters + activation_footprint(graph, unit.operators, plan).saved).value);
+        memory.push_back((state.parameters + activation_footprint(graph, unit.operators, alone).saved).value);
         all_memory += memory.back();
     }
     for (core::Seconds one : load) all_load += one.value;
@@ -121,11 +124,15 @@ std::optional<PartitionSolution> partition_contiguous(const PartitionProblem& pr
                   "there is a boundary between each two units");
     core::require(problem.again.empty() || problem.again.size() == loads.units(),
                   "every unit has what it takes again");
+    core::require(
+        problem.again.empty() || problem.most_again.size() == 1 || problem.most_again.size() == stages,
+        "every stage has how many of its units take it again");
     core::require(problem.memory.empty() || problem.memory.size() == loads.units(),
                   "every unit has its memory");
     if (loads.units() < stages) return std::nullopt;
-    auto [largest, partition] = least_largest(
-        loads.units(), stages, [&](std::size_t, std::size_t i, std::size_t j) { return loads.load(i, j); });
+    auto [largest, partition] =
+        least_largest(loads.units(), stages,
+                      [&](std::size_t s, std::size_t i, std::size_t j) { return loads.load(s, i, j); });
     if (!partition) return std::nullopt;
     return PartitionSolution{std::move(*partition), core::Seconds(largest)};
 }
@@ -147,7 +154,7 @@ std::vector<core::Seconds> partition_loads(const Plan& plan, const model::ModelG
             model::phase_cost(graph, unit.operators, model::Phase::backward_input, context).flops +
             model::phase_cost(graph, unit.operators, model::Phase::backward_weight, context).flops;
         load.push_back(core::Seconds(all.value));  // on any one device time is proportional
-        if (plan.recompute_layers == 0) load.back() += again[u];
+        if (!plan.recomputes_some_layers()) load.back() += again[u];
     }
     if (plan.memory_weight > 0) weigh_memory(plan, graph, load);
     return load;
@@ -164,6 +171,12 @@ std::vector<core::Seconds> recomputed_loads(const Plan& plan, const model::Model
     return load;
 }
 
+std::vector<std::size_t> most_again(const Plan& plan) {
+    if (plan.recomputes_by_stage())
+        return {plan.recompute_layers_by_stage.begin(), plan.recompute_layers_by_stage.end()};
+    return {std::size_t(plan.recompute_layers)};
+}
+
 std::optional<Partition> complete_partition(const Plan& plan, const model::ModelGraph& model) {
     if (!plan.partition.first_units.empty()) return plan.partition;
     const PlannedGraph planned(plan, model);
@@ -171,9 +184,9 @@ std::optional<Partition> complete_partition(const Plan& plan, const model::Model
     PartitionProblem problem;
     problem.stages = plan.stages();
     problem.load = partition_loads(plan, graph);
-    if (plan.recompute_layers > 0 && plan.memory_weight == 0) {
+    if (plan.recomputes_some_layers() && plan.memory_weight == 0) {
         problem.again = recomputed_loads(plan, graph);
-        problem.most_again = std::size_t(plan.recompute_layers);
+        problem.most_again = most_again(plan);
     }
     std::optional<PartitionSolution> solution = partition_contiguous(problem);
     if (!solution) return std::nullopt;

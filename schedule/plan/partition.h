@@ -21,9 +21,9 @@ struct PartitionProblem {
     std::vector<core::Seconds>
         boundary;  // time of the transfer over the cut after unit i, charged to both sides
     std::vector<core::Seconds> again = {};  // of a stage, the first `most_again` units with any take it too
-    std::size_t most_again = 0;
-    std::vector<core::Bytes> memory;  // may stay empty: no limit
-    core::Bytes memory_limit{0};      // 0 = none
+    std::vector<std::size_t> most_again = {};  // of each stage, or one number for all
+    std::vector<core::Bytes> memory;           // may stay empty: no limit
+    core::Bytes memory_limit{0};               // 0 = none
     int stages = 1;
 };
 struct PartitionSolution {
@@ -46,6 +46,8 @@ std::optional<Partition> partition_by_place(std::size_t units, std::size_t stage
 std::vector<core::Seconds> partition_loads(const Plan& plan, const model::ModelGraph& graph);
 // FLOPs of forward of the units that can run again under the plan's recomputation.
 std::vector<core::Seconds> recomputed_loads(const Plan& plan, const model::ModelGraph& graph);
+// Of a plan with recompute_layers: PartitionProblem::most_again.
+std::vector<std::size_t> most_again(const Plan& plan);
 // The plan's own partition, or when it is empty the exact one that balances FLOPs of forward and backward
 // over the virtual stages.
 std::optional<Partition> complete_partition(const Plan& plan, const model::ModelGraph& graph);

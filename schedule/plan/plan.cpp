@@ -127,12 +127,28 @@ std::string context_words(const Plan& plan) {
     return fmt::format(" x context {}{}", plan.layout.context, how);
 }
 
+Plan Plan::of_stage(int stage) const {
+    Plan plan = *this;
+    if (!recomputes_by_stage()) return plan;
+    plan.recompute_layers_by_stage = {};
+    plan.recompute_layers = layers_again(stage);
+    if (plan.recompute_layers == 0) plan.recompute = Recompute::none;
+    return plan;
+}
+
 std::string recomputation_text(const Plan& plan) {
     const std::string_view name = name_of(plan.recompute);
     if (plan.runs_chosen_modules_again())
         return fmt::format("{} ({})", name, fmt::join(names_of(plan.recompute_modules), ", "));
+    if (plan.recomputes_by_stage())
+        return fmt::format("{} (layers by stage: {})", name, fmt::join(plan.recompute_layers_by_stage, ", "));
     if (plan.recompute_layers == 0) return std::string(name);
     return fmt::format("{} ({} layer{})", name, plan.recompute_layers, plan.recompute_layers == 1 ? "" : "s");
+}
+
+std::string recompute_layers_text(const Plan& plan) {
+    if (plan.recompute_layers_by_stage.empty()) return fmt::format("{}", plan.recompute_layers);
+    return fmt::format("[{}]", fmt::join(plan.recompute_layers_by_stage, ", "));
 }
 
 }  // namespace schedule

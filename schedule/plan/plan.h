@@ -156,6 +156,8 @@ struct Plan {
     // Recompute full: of the layers of each virtual stage so many run again, the first ones (Megatron-LM's
     // --recompute-method block); 0: all.
     int recompute_layers = 0;
+    // Where stages differ in that: the number of each, of which 0 is none. `recompute_layers` is 0 then.
+    std::vector<std::int32_t> recompute_layers_by_stage;
     RecomputeModules recompute_modules = {RecomputeModule::core_attn};  // recompute selective: what
     Offload offload = Offload::none;
     // Offloaded tensors are loaded this many tasks of their rank before their backward, a task being one pass
@@ -227,6 +229,18 @@ struct Plan {
     bool keeps_parameters_on_hosts() const { return parameter_offload != Offload::none; }
     // Are whole parameters on the device only while a unit is at work?
     bool fetches_parameters() const { return shards(Sharding::parameters) || keeps_parameters_on_hosts(); }
+    bool recomputes_by_stage() const {
+        return recompute == Recompute::full && !recompute_layers_by_stage.empty();
+    }
+    // Of recompute full: is it a number of layers of each stage, instead of all?
+    bool recomputes_some_layers() const { return recompute_layers > 0 || recomputes_by_stage(); }
+    // Where stages differ: of this virtual stage, or the same one of a further copy of the model (stages of a
+    // Program with two directions).
+    int layers_again(std::int64_t stage) const {
+        return recompute_layers_by_stage[std::size_t(stage) % recompute_layers_by_stage.size()];
+    }
+    // The plan as this virtual stage has it, alike for all stages.
+    Plan of_stage(int stage) const;
     // Recomputation of chosen modules that such tools cannot say.
     bool runs_chosen_modules_again() const {
         return recompute == Recompute::selective && !runs_cores_again_alone();
@@ -241,5 +255,7 @@ std::string context_words(const Plan& plan);
 // The plan's recomputation in words, "full (3 layers)" where not all layers run again, "selective (layernorm,
 // activation)" where not the cores of attention alone do.
 std::string recomputation_text(const Plan& plan);
+// The value of recompute_layers: "3", "[2, 1, 0, 0]".
+std::string recompute_layers_text(const Plan& plan);
 
 }  // namespace schedule

@@ -353,14 +353,27 @@ private:
                         "leave it out");
     }
 
-    void check_recompute() {
-        if (plan_.recompute_layers > 0 && plan_.recompute != Recompute::full)
+    void check_recompute_layers() {
+        const std::vector<std::int32_t>& by_stage = plan_.recompute_layers_by_stage;
+        const std::string layers = recompute_layers_text(plan_);
+        if ((plan_.recompute_layers > 0 || !by_stage.empty()) && plan_.recompute != Recompute::full)
             error(
                 "recompute_layers",
                 fmt::format("recompute_layers = {} with recompute = \"{}\": whole layers run again where it "
                             "is \"full\"",
-                            plan_.recompute_layers, name_of(plan_.recompute)),
+                            layers, name_of(plan_.recompute)),
                 "set recompute = \"full\", or leave recompute_layers out");
+        if (!by_stage.empty() && std::ssize(by_stage) != plan_.stages())
+            error("recompute_layers",
+                  fmt::format(
+                      "recompute_layers = {} is of {} stages; the plan has {} (pipeline_parallel {} x "
+                      "virtual_stages {})",
+                      layers, by_stage.size(), plan_.stages(), plan_.layout.pipeline, plan_.virtual_stages),
+                  "give the number of layers of each virtual stage, or one number for all");
+    }
+
+    void check_recompute() {
+        check_recompute_layers();
         if (plan_.recompute != Recompute::selective) return;
         if (!plan_.runs_cores_again_alone()) return check_recompute_modules();
         if (std::none_of(graph_.operators.begin(), graph_.operators.end(),

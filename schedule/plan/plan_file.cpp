@@ -64,6 +64,22 @@ void read_precision(core::TableReader& reader, Precision& precision) {
     table.finish();
 }
 
+void read_recompute_layers(core::TableReader& reader, Plan& plan) {
+    constexpr std::string_view key = "recompute_layers";
+    const core::Value* value = reader.optional_any(key);
+    if (!value || !value->is_array()) {
+        plan.recompute_layers = core::narrow<int>(reader.integer(key, plan.recompute_layers, not_negative));
+        return;
+    }
+    const auto layers = reader.optional_integers(key, not_negative);
+    if (!layers) return;
+    if (std::all_of(layers->begin(), layers->end(), [](std::int64_t of_stage) { return of_stage == 0; }))
+        reader.error(
+            key, fmt::format("{}: no layer of any stage runs again", reader.path_of(key)),
+            "use recompute = \"none\", or name the layers of each stage that run again, as [2, 1, 0, 0]");
+    plan.recompute_layers_by_stage.assign(layers->begin(), layers->end());
+}
+
 void read_recompute_modules(core::TableReader& reader, Plan& plan) {
     constexpr std::string_view key = "recompute_modules";
     if (reader.has(key) && plan.recompute != Recompute::selective)
@@ -304,8 +320,7 @@ std::optional<Plan> read_plan(const core::Value& plan_table, const core::Value* 
     plan.tensor_overlap = core::narrow<int>(
         reader.integer("tensor_overlap", plan.tensor_overlap, {.least = 1, .greatest = most_pieces}));
     plan.recompute = read_name(reader, "recompute", all_recomputes).value_or(plan.recompute);
-    plan.recompute_layers =
-        core::narrow<int>(reader.integer("recompute_layers", plan.recompute_layers, not_negative));
+    read_recompute_layers(reader, plan);
     read_recompute_modules(reader, plan);
     read_precision(reader, plan.precision);
     if (const auto name = reader.optional_choice("attention", attention_names))
@@ -378,6 +393,7 @@ core::Value to_value(const Plan& plan) {
     if (plan.tensor_overlap > 1) table["tensor_overlap"] = plan.tensor_overlap;
     table["recompute"] = name_of(plan.recompute);
     if (plan.recompute_layers > 0) table["recompute_layers"] = plan.recompute_layers;
+    if (!plan.recompute_layers_by_stage.empty()) table["recompute_layers"] = plan.recompute_layers_by_stage;
     if (plan.runs_chosen_modules_again()) table["recompute_modules"] = names_of(plan.recompute_modules);
     if (plan.offload != Offload::none) {
         table["offload"] = name_of(plan.offload);

@@ -72,9 +72,9 @@ void add_recomputation(const schedule::Plan& plan, std::vector<Optimisation>& fo
                          {{"plan.recompute", "none"},
                           {"plan.recompute_layers", Value()},
                           {"plan.recompute_modules", Value()}}});
-    if (plan.recompute_layers > 0)
+    if (plan.recomputes_some_layers())
         found.push_back({"recomputed layers",
-                         std::to_string(plan.recompute_layers),
+                         schedule::recompute_layers_text(plan),
                          "all",
                          {{"plan.recompute_layers", Value()}}});
     if (plan.runs_chosen_modules_again())

@@ -33,8 +33,7 @@ std::optional<OverflowOperator> place_in_forward_pass(const schedule::Program& p
         return first;
     };
     const std::vector<model::OperatorRange> units = schedule::units_of(graph, stage);
-    const std::vector<char> runs_again =
-        schedule::recomputed_units(graph, units, program.plan.recompute, program.plan.recompute_layers);
+    const std::vector<char> runs_again = schedule::recomputed_units(graph, units, program.plan, begin.stage);
     for (std::size_t u = 0; u < units.size(); ++u) {
         const model::OperatorRange unit = units[u];
         const std::vector<schedule::Rerun> reruns = schedule::reruns(graph, unit, program.plan);

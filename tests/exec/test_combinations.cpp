@@ -38,6 +38,9 @@ schedule::Plan random_plan(core::Random& random) {
     plan.sequence_parallel = one_of(random, {false, true});
     plan.recompute = one_of(random, {Recompute::none, Recompute::selective, Recompute::full});
     if (plan.recompute == Recompute::full) plan.recompute_layers = one_of(random, {0, 1, 2});
+    if (plan.recompute == Recompute::full && plan.recompute_layers == 0 && one_of(random, {false, true}))
+        for (int stage = 0; stage < plan.stages(); ++stage)
+            plan.recompute_layers_by_stage.push_back(one_of(random, {0, 1, 2}));
     if (plan.recompute == Recompute::selective)
         plan.recompute_modules = one_of<schedule::RecomputeModules>(
             random, {{RecomputeModule::core_attn},

@@ -221,6 +221,11 @@ TEST_CASE("ranks that exchange heads for tokens train as one with whole sequence
         plan.layout.pipeline = 2;
         plan.recompute = schedule::Recompute::full;
         plan.recompute_layers = GENERATE(0, 1);
+        if (plan.recompute_layers == 1) {
+            plan.recompute_layers_by_stage =
+                GENERATE(as<std::vector<std::int32_t>>{}, std::vector{1, 0}, std::vector{0, 2});
+            if (plan.recomputes_by_stage()) plan.recompute_layers = 0;
+        }
     }
     SECTION("offloaded") {
         plan.schedule = "gpipe";

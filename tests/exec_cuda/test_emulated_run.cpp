@@ -79,9 +79,12 @@ TEST_CASE(
         plan.recompute_layers = 1;
         tiny::check_equal(tiny::compare(plan, tiny::gpt(3, approximate), 2, emulated::backend()));
         plan.recompute_layers = 0;
-        plan.recompute = schedule::Recompute::none;
+        plan.recompute_layers_by_stage = {1, 0};
         plan.layout.pipeline = 2;
         plan.micro_batches = 4;
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(3, approximate), 2, emulated::backend()));
+        plan.recompute_layers_by_stage = {};
+        plan.recompute = schedule::Recompute::none;
         tiny::check_equal(tiny::compare(plan, tiny::gpt(2, approximate), 2, emulated::backend()));
     }
     SECTION("gradients of weights in instructions of their own") {

@@ -428,6 +428,10 @@ TEST_CASE("what a target cannot express is refused by its key") {
          {"sagemaker-smp-v1", "sagemaker-smp-v2", "deepspeed", "torchtitan", "accelerate"})
         refused("data_parallel = 16\nrecompute = \"full\"\nrecompute_layers = 2\n", target,
                 "recompute_layers");
+    for (const char* target :
+         {"megatron", "megatron-bridge", "nemo", "deepspeed", "torchtitan", "sagemaker-smp-v1"})
+        refused(piped + "recompute = \"full\"\nrecompute_layers = [2, 1, 0, 0]\n", target,
+                "recompute_layers");
     for (const char* target : {"sagemaker-smp-v2", "torchtitan", "accelerate"})
         refused(
             "data_parallel = 4\ncontext_parallel = 4\ncontext_communication = \"all_to_all\"\nsharding = "

@@ -119,6 +119,9 @@ private:
                                          schedule::Recompute::selective, schedule::Recompute::full});
         if (plan.recompute == schedule::Recompute::full && happens(0.5))
             plan.recompute_layers = one_of<int>({1, 2, 4});
+        if (plan.recompute == schedule::Recompute::full && plan.recompute_layers == 0 && of_stages_.below(2))
+            for (int stage = 0; stage < plan.stages(); ++stage)
+                plan.recompute_layers_by_stage.push_back(stage == 0 ? 1 : int(of_stages_.below(4)));
         if (plan.recompute == schedule::Recompute::selective && happens(0.5))
             plan.recompute_modules = {schedule::RecomputeModule::layernorm,
                                       schedule::RecomputeModule::activation,
@@ -141,7 +144,7 @@ private:
         }
     }
 
-    core::Random random_;
+    core::Random random_, of_stages_{20261130};
     std::map<std::pair<std::string, std::int64_t>, model::ModelGraph> graphs_;
 };
 

@@ -266,12 +266,19 @@ TEST_CASE("recomputing more is never faster, and holds no more memory, without o
                                                 {Recompute::selective, 0},
                                                 {Recompute::full, 0},
                                                 {Recompute::none, 0},
+                                                {Recompute::full, -1},
                                                 {Recompute::full, 1},
                                                 {Recompute::full, 2},
                                                 {Recompute::full, 0}}) {
             Scenario changed = scenario;
             changed.plan.recompute = recompute;
             changed.plan.recompute_layers = layers;
+            changed.plan.recompute_layers_by_stage = {};
+            if (layers < 0) {  // of the first stage alone
+                changed.plan.recompute_layers = 0;
+                changed.plan.recompute_layers_by_stage.assign(std::size_t(changed.plan.stages()), 0);
+                changed.plan.recompute_layers_by_stage.front() = 1;
+            }
             std::optional<sim::Evaluation> evaluation = try_evaluate(changed);
             if (!evaluation) continue;
             INFO("recompute = " << schedule::recomputation_text(changed.plan));

@@ -49,6 +49,16 @@ inline model::ModelGraph mixture_of(const SmallMixture& size) {
     return graph_of(table);
 }
 
+// Of a plan that runs whole layers again: now so many of every stage, now a number of each.
+template <class Chance>
+void run_some_again(schedule::Plan& plan, Chance& chance) {
+    if (plan.recompute != schedule::Recompute::full) return;
+    if (chance() % 2) plan.recompute_layers = int(chance() % 4);
+    else
+        for (int stage = 0; stage < plan.stages(); ++stage)
+            plan.recompute_layers_by_stage.push_back(int(chance() % 4));
+}
+
 // Of an account: every plan of the space is in one part.
 inline std::size_t sum_of(const planner::SearchAccount& account) {
     std::size_t sum = account.evaluated + account.pruned + account.unvisited;

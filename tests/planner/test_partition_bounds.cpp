@@ -77,7 +77,7 @@ TEST_CASE("no partition that fits takes less time than is said of all of them, a
         int simulated = 0, close = 0, found = 0;
         for (std::size_t i = chance() % step; i < plans.size(); i += step) {
             schedule::Plan plan = plans[i];
-            if (plan.recompute == schedule::Recompute::full) plan.recompute_layers = int(chance() % 4);
+            run_some_again(plan, chance);
             if (plan.recompute == schedule::Recompute::selective && chance() % 2)
                 plan.recompute_modules = {schedule::RecomputeModule::layernorm,
                                           schedule::RecomputeModule::activation};
@@ -274,7 +274,7 @@ TEST_CASE("memory of a rank is bounded from below, with what waits for the gradi
         int compared = 0, split = 0, close = 0;
         for (std::size_t i = chance() % step; i < plans.size(); i += step) {
             schedule::Plan plan = plans[i];
-            if (plan.recompute == schedule::Recompute::full) plan.recompute_layers = int(chance() % 4);
+            run_some_again(plan, chance);
             if (plan.recompute == schedule::Recompute::selective && chance() % 2)
                 plan.recompute_modules = {schedule::RecomputeModule::layernorm,
                                           schedule::RecomputeModule::activation};
@@ -292,7 +292,8 @@ TEST_CASE("memory of a rank is bounded from below, with what waits for the gradi
                 planner::ranges_of(graph, plan.partition.first_units);
             for (const sim::ClassMemory& memory : evaluation->memory) {
                 const int rank = memory.pipeline;
-                const planner::Bounds::Saved saved = bounds.saved(plan, ranges[std::size_t(rank)]);
+                const planner::Bounds::Saved saved =
+                    bounds.saved(plan.of_stage(rank), ranges[std::size_t(rank)]);
                 double least = 0, without = 0;
                 for (const planner::Bounds::Kept& kept : bounds.kept(plan)[std::size_t(rank)]) {
                     least = std::max(
@@ -336,6 +337,7 @@ TEST_CASE(
         int compared = 0, several = 0, away = 0;
         for (std::size_t i = chance() % step; i < plans.size(); i += step) {
             schedule::Plan plan = plans[i];
+            run_some_again(plan, chance);
             const schedule::Partition* const usual = stages.partition(plan);
             const schedule::Schedule* const order = bounds.timed_order(plan);
             if (!usual || !order || plan.stages() == 1) continue;

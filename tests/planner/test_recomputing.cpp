@@ -2,10 +2,12 @@
 #include <catch2/catch.hpp>
 
 #include "core/diagnostics.h"
+#include "core/document.h"
 #include "planner/explain.h"
 #include "planner/search.h"
 #include "planner/search_space.h"
 #include "planner/stage_collection.h"
+#include "schedule/plan/plan_file.h"
 #include "tests/model/catalogue.h"
 #include "tests/planner/questions.h"
 
@@ -104,6 +106,70 @@ TEST_CASE("of a plan too large for memory as few layers run again as fit, where 
         CHECK(fitting > 10);
     }
     CHECK(partly > 0);
+}
+
+TEST_CASE(
+    "stages run as many layers again as each lacks memory for, with cuts of their own, where that is best") {
+    const model::ModelGraph graph = small_llama();
+    int by_stage = 0, fitting = 0;
+    for (const double gibibytes : {2.4, 2.6, 2.9, 3.2, 3.6}) {
+        INFO(gibibytes << " GiB");
+        const planner::Target target = tight(gibibytes);
+        planner::SearchRequest request = small_request(16, 1);
+        request.offload = schedule::Offload::none;
+        request.limits.schedules = {"1f1b"};
+        request.limits.pipeline = {4};
+        core::Diagnostics diagnostics;
+        const planner::SearchResult plain = planner::search_plans(graph, {target}, request, diagnostics);
+        request.recomputes_some = request.refines_first = true;
+        const planner::SearchResult some = planner::search_plans(graph, {target}, request, diagnostics);
+        request.threads = 1;
+        const planner::SearchResult alone = planner::search_plans(graph, {target}, request, diagnostics);
+        REQUIRE(some.plans.size() == 1);
+        const planner::RankedPlan& first = some.plans.front();
+        if (!plain.plans.empty()) CHECK(first.value <= plain.plans.front().value);
+        CHECK(alone.plans.front().plan == first.plan);
+        CHECK(first.evaluation.fits);
+        CHECK(sum_of(some.account) == some.account.space);
+        if (!first.plan.recomputes_by_stage()) continue;
+        ++by_stage;
+        // None of its stages fits with fewer, and no other cuts and numbers are better.
+        const std::vector<std::int32_t> own = first.plan.recompute_layers_by_stage;
+        for (std::size_t s = 0; s < own.size(); ++s) {
+            if (own[s] == 0) continue;
+            schedule::Plan fewer = first.plan;
+            --fewer.recompute_layers_by_stage[s];
+            CHECK_FALSE(evaluated(graph, target, fewer)->fits);
+        }
+        const int units = int(graph.units.size());
+        for (int a = 1; a < units - 2; ++a)
+            for (int b = a + 1; b < units - 1; ++b)
+                for (int c = b + 1; c < units; ++c)
+                    for (const std::vector<std::int32_t>& layers :
+                         std::vector<std::vector<std::int32_t>>{{1, 0, 0, 0},
+                                                                {2, 0, 0, 0},
+                                                                {3, 0, 0, 0},
+                                                                {1, 1, 0, 0},
+                                                                {2, 1, 0, 0},
+                                                                {3, 1, 0, 0},
+                                                                {3, 2, 0, 0},
+                                                                {2, 1, 1, 0},
+                                                                {3, 2, 1, 0},
+                                                                {4, 3, 1, 0},
+                                                                {2, 2, 2, 0},
+                                                                {3, 2, 2, 1}}) {
+                        schedule::Plan other = first.plan;
+                        other.partition.first_units = {0, a, b, c};
+                        other.recompute_layers_by_stage = layers;
+                        const auto evaluation = evaluated(graph, target, other);
+                        REQUIRE(evaluation);
+                        INFO(core::to_toml(schedule::to_value(other)));
+                        fitting += evaluation->fits ? 1 : 0;
+                        CHECK((!evaluation->fits || evaluation->step_time.value >= first.value * (1 - 1e-9)));
+                    }
+    }
+    CHECK(by_stage > 0);
+    CHECK(fitting > 20);
 }
 
 TEST_CASE("of a plan too large for memory what costs little runs again of all layers, where that is best") {

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <limits>
 #include <numeric>
+#include <random>
 #include <set>
 
 #include "core/diagnostics.h"
@@ -288,13 +289,14 @@ TEST_CASE("no plan needs less memory or less time than its bounds say") {
         planner::StageCollection stages(graph, candidate.cluster.instance.device);
         planner::Bounds bounds(candidate.cluster, orders, stages);
         int seen = 0;
+        std::mt19937 chance(20261130);
         const auto plans = planner::legal_plans(
             graph, candidate.cluster,
             {.global_batch = batch, .base = candidate.base, .most_virtual_stages = 2, .offload = offload});
         const std::size_t step = plans.size() < 4000 ? 7 : plans.size() / 400;
         for (std::size_t i = 0; i < plans.size(); i += step) {
             schedule::Plan plan = plans[i];
-            if (plan.recompute == schedule::Recompute::full) plan.recompute_layers = int(i % 4);
+            run_some_again(plan, chance);
             if (plan.recompute == schedule::Recompute::selective && i % 3 == 0)
                 plan.recompute_modules = {schedule::RecomputeModule::layernorm,
                                           schedule::RecomputeModule::activation};

@@ -11,6 +11,7 @@
 #include "schedule/pass/lower.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/memory.h"
+#include "schedule/plan/plan_file.h"
 #include "tests/model/catalogue.h"
 
 using namespace schedule;
@@ -564,6 +565,80 @@ TEST_CASE("recompute_layers repeats the first layers of each virtual stage, and 
         CHECK((saved(plan) == saved(all)) == (layers >= 5));
         CHECK((saved(plan) < saved(fewer)) == (layers > 1));
     }
+}
+
+TEST_CASE(
+    "every virtual stage repeats its own number of layers, and holds what a plan of that number holds") {
+    const model::ModelGraph graph = load_graph("gpt2");  // twelve layers
+    Plan plan = plan_of(graph, 1, 1, 2, 2, 2);
+    plan.recompute = Recompute::full;
+    plan.partition.first_units = {0, 4, 6, 11};  // embedding and three layers; two; five; two and the head
+    for (const std::vector<std::int32_t>& layers :
+         std::vector<std::vector<std::int32_t>>{{3, 1, 0, 2}, {0, 0, 4, 0}, {1, 9, 2, 1}}) {
+        plan.recompute_layers_by_stage = layers;
+        const Program program = lowered(plan, graph);
+        std::vector<std::map<std::string, int>> repeated(4);  // by unit
+        for (const RankProgram& list : program.classes)
+            for (const Instruction& i : list.instructions)
+                if (i.kind == InstructionKind::compute && i.phase == ComputePhase::recompute)
+                    ++repeated[std::size_t(i.stage)]
+                              [graph.units[graph.operators[i.operators.begin].unit].name];
+        const std::size_t held[] = {3, 2, 5, 2};
+        const int first[] = {0, 3, 5, 10};
+        for (std::size_t s = 0; s < 4; ++s) {
+            INFO("stage " << s);
+            REQUIRE(repeated[s].size() == std::min(std::size_t(layers[s]), held[s]));
+            for (int layer = 0; layer < int(repeated[s].size()); ++layer)
+                CHECK(repeated[s]["layers." + std::to_string(first[s] + layer)] == plan.micro_batches);
+        }
+        // Stage by stage as in plans where all stages have that number.
+        std::vector<model::OperatorRange> ranges;
+        for (const StageInfo& stage : program.stages) ranges.push_back(stage.operators);
+        const std::vector<ActivationFootprint> all =
+            activation_footprints(graph, ranges, plan, nullptr, false, nullptr);
+        for (std::size_t s = 0; s < 4; ++s) {
+            Plan alike = plan;
+            alike.recompute_layers_by_stage = {};
+            alike.recompute = layers[s] > 0 ? Recompute::full : Recompute::none;
+            alike.recompute_layers = layers[s];
+            const ActivationFootprint one = activation_footprint(graph, program.stages[s].operators, alike);
+            CHECK(all[s].saved == one.saved);
+            CHECK(all[s].backward_transient == one.backward_transient);
+        }
+    }
+}
+
+// Bidirectional schedules have a copy of the model for each direction, whose stages are the same ones.
+TEST_CASE("as many layers of each stage as of all are the same Program, under every schedule") {
+    const model::ModelGraph graph = load_graph("gpt2");
+    int compared = 0;
+    for (const PipelineSchedule& entry : pipeline_schedules()) {
+        if (entry.is_forward_only) continue;
+        Plan plan = plan_of(graph, 1, 1, 2, 4, std::max(entry.least_chunks, 1));
+        plan.schedule = entry.name;
+        plan.recompute = Recompute::full;
+        plan.recompute_layers = 1;
+        Plan by_stage = plan;
+        by_stage.recompute_layers = 0;
+        by_stage.recompute_layers_by_stage.assign(std::size_t(plan.stages()), 1);
+        core::Diagnostics diagnostics;
+        check_plan(by_stage, graph, 2, nullptr, diagnostics);
+        if (diagnostics.has_errors()) continue;
+        INFO(entry.name);
+        const Program one = lowered(plan, graph), other = lowered(by_stage, graph);
+        REQUIRE(one.classes.size() == other.classes.size());
+        for (std::size_t c = 0; c < one.classes.size(); ++c) {
+            const RankProgram &a = one.classes[c], &b = other.classes[c];
+            REQUIRE(a.instructions.size() == b.instructions.size());
+            for (std::size_t i = 0; i < a.instructions.size(); ++i)
+                CHECK(a.instructions[i].operators == b.instructions[i].operators);
+            REQUIRE(a.buffers.size() == b.buffers.size());
+            for (std::size_t i = 0; i < a.buffers.size(); ++i)
+                CHECK(a.buffers[i].bytes == b.buffers[i].bytes);
+        }
+        ++compared;
+    }
+    CHECK(compared > 10);
 }
 
 TEST_CASE("recomputation keeps less and never more") {

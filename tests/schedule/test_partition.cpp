@@ -12,6 +12,10 @@ using namespace schedule;
 
 namespace {
 
+std::size_t most_again_of(const PartitionProblem& p, std::size_t stage) {
+    return p.most_again.size() == 1 ? p.most_again.front() : p.most_again[stage];
+}
+
 // The slow oracle: every way to cut.
 double best_by_enumeration(const PartitionProblem& p, std::size_t begin, int stages) {
     const std::size_t units = p.load.size();
@@ -20,7 +24,8 @@ double best_by_enumeration(const PartitionProblem& p, std::size_t begin, int sta
     std::size_t again = 0;
     for (std::size_t end = begin + 1; end <= units; ++end) {
         load += p.load[end - 1].value;
-        if (!p.again.empty() && p.again[end - 1].value > 0 && again++ < p.most_again)
+        if (!p.again.empty() && p.again[end - 1].value > 0 &&
+            again++ < most_again_of(p, std::size_t(p.stages - stages)))
             load += p.again[end - 1].value;
         memory += p.memory[end - 1].value;
         if (p.memory_limit.value > 0 && memory > p.memory_limit.value) break;
@@ -46,7 +51,8 @@ double largest_load(const PartitionProblem& p, const Partition& partition) {
         std::size_t again = 0;
         for (std::size_t i = begin; i < end; ++i) {
             load += p.load[i].value;
-            if (!p.again.empty() && p.again[i].value > 0 && again++ < p.most_again) load += p.again[i].value;
+            if (!p.again.empty() && p.again[i].value > 0 && again++ < most_again_of(p, s))
+                load += p.again[i].value;
         }
         largest = std::max(largest, load);
     }
@@ -69,7 +75,9 @@ TEST_CASE("the partition is the best of all that exist, with and without a memor
             if (i > 0) p.boundary.push_back(core::Seconds(static_cast<double>(random.below(6))));
         }
         if (instance % 3 == 0) {
-            p.most_again = random.below(4);
+            p.most_again = {random.below(4)};
+            if (instance % 2)
+                for (int s = 1; s < p.stages; ++s) p.most_again.push_back(random.below(4));
             for (std::size_t i = 0; i < units; ++i)
                 p.again.push_back(core::Seconds(static_cast<double>(random.below(3) * random.below(9))));
         }

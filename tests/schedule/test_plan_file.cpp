@@ -109,6 +109,11 @@ TEST_CASE("writing a plan file and reading it again changes nothing") {
         plan.sequence_parallel = any(2);
         plan.recompute = static_cast<Recompute>(any(3));
         plan.recompute_layers = any(3);
+        if (plan.recompute_layers == 0 && any(2)) {
+            plan.recompute_layers_by_stage.resize(std::size_t(plan.stages()));
+            for (std::int32_t& layers : plan.recompute_layers_by_stage) layers = any(3);
+            plan.recompute_layers_by_stage.back() += 1;
+        }
         if (plan.recompute == Recompute::selective) {
             plan.recompute_modules = {all_recompute_modules[any(6)]};
             if (any(2)) plan.recompute_modules.add(all_recompute_modules[any(6)]);
@@ -234,6 +239,29 @@ TEST_CASE("all that is wrong with modules that run again is said at once") {
     says(no_text, "recompute_modules[0] = 3");
     says(no_text, "with recompute = \"none\"");
     says(with("recompute = 'selective'\nrecompute_modules = []\n"), "names nothing");
+}
+
+TEST_CASE(
+    "layers that run again are one number or one of each virtual stage, and what is neither is refused") {
+    const auto reading = [](const std::string& keys) {
+        return Reading(head + "[plan]\npipeline_parallel = 2\nvirtual_stages = 2\nrecompute = 'full'\n" +
+                       keys);
+    };
+    const Reading list = reading("recompute_layers = [2, 0, 1, 0]\n");
+    REQUIRE(list.file);
+    CHECK(list.file->plan.recompute_layers_by_stage == std::vector<std::int32_t>{2, 0, 1, 0});
+    CHECK(recomputation_text(list.file->plan) == "full (layers by stage: 2, 0, 1, 0)");
+    CHECK(list.file->plan.of_stage(0).recompute_layers == 2);
+    CHECK(list.file->plan.of_stage(1).recompute == Recompute::none);
+    says(reading("recompute_layers = [0, 0, 0, 0]\n").text(), "no layer of any stage runs again");
+    says(reading("recompute_layers = [1, -1, 0, 0]\n").text(), "recompute_layers[1] = -1");
+    says(reading("recompute_layers = 'two'\n").text(), "recompute_layers");
+    const model::ModelGraph graph = load_graph("gpt-tiny");
+    Plan plan = reading("recompute_layers = [2, 1]\n").file->plan;
+    says(checked(plan, graph, 8), "recompute_layers = [2, 1] is of 2 stages; the plan has 4");
+    plan.recompute_layers_by_stage = {2, 1, 0, 0};
+    plan.recompute = Recompute::selective;
+    says(checked(plan, graph, 8), "recompute_layers = [2, 1, 0, 0] with recompute = \"selective\"");
 }
 
 TEST_CASE("SageMaker's own rules hold for its parameters") {

@@ -96,7 +96,10 @@ TEST_CASE(
                         plan.micro_batches = 3;
                         plan.sharding = static_cast<Sharding>(variant % 4);
                         plan.recompute = static_cast<Recompute>(variant / 4 % 3);
-                        if (plan.recompute == Recompute::full) plan.recompute_layers = variant % 2;
+                        if (plan.recompute == Recompute::full && variant >= 12)
+                            for (int s = 0; s < pipeline; ++s)
+                                plan.recompute_layers_by_stage.push_back((variant + s) % 3);
+                        else if (plan.recompute == Recompute::full) plan.recompute_layers = variant % 2;
                         else if (variant % 2)
                             plan.recompute_modules = {RecomputeModule::layernorm,
                                                       RecomputeModule::activation};

@@ -74,7 +74,10 @@ TEST_CASE("a step that follows from one short one is the whole step, whatever it
                         : below(2) ? schedule::Sharding::gradients
                                    : schedule::Sharding::parameters;
         plan.recompute = below(2) ? schedule::Recompute::none : schedule::Recompute::full;
-        if (plan.recompute == schedule::Recompute::full) plan.recompute_layers = int(below(3));
+        if (plan.recompute == schedule::Recompute::full && below(2)) plan.recompute_layers = int(below(3));
+        else if (plan.recompute == schedule::Recompute::full)
+            for (int stage = 0; stage < plan.stages(); ++stage)
+                plan.recompute_layers_by_stage.push_back(below(3));
         plan.precision = schedule::precision_named(core::DataType::fp16);
         plan.attention = model::AttentionImplementation::unfused;
         if (below(3) == 0) {
