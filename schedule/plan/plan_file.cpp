@@ -89,17 +89,21 @@ void read_recompute_modules(core::TableReader& reader, Plan& plan) {
                                  reader.path_of(key), name_of(plan.recompute)),
                      "set recompute = \"selective\", or leave recompute_modules out");
     const auto names = reader.optional_strings(key);
-    if (!names) return;
+    const core::Value* const value = reader.optional_any(key);
+    if (!value || !value->is_array()) return;
     std::vector<std::string> known;
     for (const RecomputeModule module : all_recompute_modules) known.emplace_back(name_of(module));
     RecomputeModules chosen = {};
-    for (const std::string& name : *names) {
+    for (const core::Value& item : value->items()) {
+        if (!item.is_string()) continue;  // said above
+        const std::string& name = item.string();
         const auto at = std::find(known.begin(), known.end(), name);
         if (at != known.end()) chosen.add(all_recompute_modules[at - known.begin()]);
         else
             reader.error(key, fmt::format("{}: {} is no module", reader.path_of(key), core::in_quotes(name)),
                          fmt::format("use {}", fmt::join(known, ", ")));
     }
+    if (!names) return;
     if (names->empty())
         reader.error(key, fmt::format("{} names nothing that runs again", reader.path_of(key)),
                      fmt::format("use {}, or recompute = \"none\"", fmt::join(known, ", ")));

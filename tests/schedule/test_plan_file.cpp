@@ -238,6 +238,9 @@ TEST_CASE("all that is wrong with modules that run again is said at once") {
     const std::string no_text = with("recompute_modules = [3]\n");
     says(no_text, "recompute_modules[0] = 3");
     says(no_text, "with recompute = \"none\"");
+    const std::string mixed = with("recompute = 'selective'\nrecompute_modules = ['moe_akt', 3]\n");
+    says(mixed, "'moe_akt' is no module");
+    says(mixed, "recompute_modules[1] = 3");
     says(with("recompute = 'selective'\nrecompute_modules = []\n"), "names nothing");
 }
 
