@@ -117,14 +117,16 @@ std::optional<InstanceType> load_instance(const std::string& reference, core::Di
         std::string near = core::did_you_mean(reference, names);
         core::Diagnostics unheard;
         const bool is_device = load_device(reference, unheard).has_value();
-        diagnostics.error(referrer, key, key + " = " + core::in_quotes(reference) + " is no known instance",
-                          is_device ? "it is a device: a file with [cluster], device, devices_per_node, "
-                                      "intra, transport and network_bandwidth describes a cluster of yours "
-                                      "(docs/howto.md, 2)"
-                          : !near.empty() ? "did you mean " + core::in_quotes(near) + "?"
-                          : names.empty()
-                              ? "no profiles were found; set SMSIM_HARDWARE_PROFILES to their folder"
-                              : "known: " + core::list_in_words(names) + "; or the path of a .toml profile");
+        diagnostics.error(
+            referrer, key, key + " = " + core::in_quotes(reference) + " is no known instance",
+            is_device ? "it is a device: a file with [cluster], device, devices_per_node, "
+                        "intra, transport and network_bandwidth describes a cluster of yours "
+                        "(docs/howto.md, 2)"
+            : reference.find('=') != std::string::npos
+                ? "it is a figure: --set cluster." + reference + " changes it of every instance type"
+            : !near.empty() ? "did you mean " + core::in_quotes(near) + "?"
+            : names.empty() ? "no profiles were found; set SMSIM_HARDWARE_PROFILES to their folder"
+                            : "known: " + core::list_in_words(names) + "; or the path of a .toml profile");
         return std::nullopt;
     }
     std::optional<core::Value> document = core::load_document(path, diagnostics, referrer, key);
