@@ -32,11 +32,10 @@ StageCollection::~StageCollection() = default;
 
 namespace {
 
-schedule::Plan with_recomputation(schedule::Plan plan, schedule::Recompute recompute) {
-    plan.recompute = recompute;
-    plan.recompute_layers = 0;
-    plan.recompute_layers_by_stage = {};
-    return plan;
+schedule::Plan with_all_again(const schedule::Plan& plan) {
+    schedule::Plan all = with_nothing_again(plan);
+    all.recompute = schedule::Recompute::full;
+    return all;
 }
 
 }  // namespace
@@ -81,8 +80,8 @@ schedule::PartitionProblem StageCollection::balance_of(Shape& shape, const sched
         const std::lock_guard lock(other.guard);
         return unit_loads(other, variant);
     };
-    balance.load = loads_of(with_recomputation(plan, schedule::Recompute::none));
-    balance.again = loads_of(with_recomputation(plan, schedule::Recompute::full));
+    balance.load = loads_of(with_nothing_again(plan));
+    balance.again = loads_of(with_all_again(plan));
     balance.most_again = schedule::most_again(plan);
     for (std::size_t u = 0; u < balance.load.size(); ++u) {
         const core::Seconds once = balance.load[u];
@@ -238,10 +237,8 @@ std::vector<StageCollection::Part> StageCollection::parts(const schedule::Plan& 
     for (std::size_t u = 0; u < units.size(); ++u)
         if (run_again[u]) end = units[u].end;
     std::vector<Part> parts;
-    if (end > stage.begin)
-        parts.push_back({with_recomputation(plan, schedule::Recompute::full), {stage.begin, end}});
-    if (end < stage.end)
-        parts.push_back({with_recomputation(plan, schedule::Recompute::none), {end, stage.end}});
+    if (end > stage.begin) parts.push_back({with_all_again(plan), {stage.begin, end}});
+    if (end < stage.end) parts.push_back({with_nothing_again(plan), {end, stage.end}});
     return parts;
 }
 

@@ -37,6 +37,19 @@ void share_out(int layers, const std::vector<int>& stages, const Layers& held, L
     }
 }
 
+// The fewest that are enough, of up to `most`, where more are no worse; -1: not even those are.
+template <class IsEnough>
+int fewest(int most, IsEnough is_enough) {
+    if (is_enough(0)) return 0;
+    if (!is_enough(most)) return -1;
+    int too_few = 0;
+    while (most - too_few > 1) {
+        const int middle = (too_few + most) / 2;
+        (is_enough(middle) ? most : too_few) = middle;
+    }
+    return most;
+}
+
 std::vector<int> stages_of(const schedule::Schedule& order, int rank) {
     std::vector<int> stages;
     for (int s = 0; s < order.stages; ++s)
@@ -88,13 +101,8 @@ public:
     }
     // The fewest layers within so many bytes; -1: not even all of them are enough.
     int layers_within(double room, std::size_t stage, std::size_t begin, std::size_t end) const {
-        int too_few = -1, enough = int(before_[end] - before_[begin]);
-        if (memory(stage, begin, end, enough) > room) return -1;
-        while (enough - too_few > 1) {
-            const int middle = (too_few + enough) / 2;
-            (memory(stage, begin, end, middle) <= room ? enough : too_few) = middle;
-        }
-        return enough;
+        return fewest(int(before_[end] - before_[begin]),
+                      [&](int layers) { return memory(stage, begin, end, layers) <= room; });
     }
 
 private:
@@ -145,15 +153,11 @@ std::optional<schedule::Plan> Search::with_needed_layers(const PartitionTask& ta
             const schedule::Plan plan = with_layers(task.plan, layers);
             return bounds_[task.layout]->bounds.peak_of(plan, order, ranges, rank) <= available;
         };
-        if (fits_with(0)) continue;
-        int too_few = 0, enough = 0;
-        for (const int s : stages) enough += held[std::size_t(s)];
-        if (!fits_with(enough)) return std::nullopt;
-        while (enough - too_few > 1) {
-            const int middle = (too_few + enough) / 2;
-            (fits_with(middle) ? enough : too_few) = middle;
-        }
-        share_out(enough, stages, held, layers);
+        int all = 0;
+        for (const int s : stages) all += held[std::size_t(s)];
+        const int needed = fewest(all, fits_with);
+        if (needed < 0) return std::nullopt;
+        share_out(needed, stages, held, layers);
     }
     return with_layers(task.plan, std::move(layers));
 }

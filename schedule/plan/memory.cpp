@@ -2,6 +2,7 @@
 
 #include <array>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "model/repetition.h"
@@ -32,9 +33,9 @@ std::vector<ActivationFootprint> activation_footprints(const model::ModelGraph& 
         const std::int32_t layers = plan.recomputes_by_stage() ? plan.layers_again(std::int64_t(s)) : 0;
         const auto [known, is_new] = first.try_emplace({like.begin, like.end, layers}, s);
         if (is_new) {
+            const auto own = plan.recomputes_by_stage() ? std::optional(plan.of_stage(int(s))) : std::nullopt;
             footprints.push_back(
-                StageLiveness(graph, stages[s], plan.of_stage(int(s)), is_forward_only, workspace)
-                    .footprint());
+                StageLiveness(graph, stages[s], own ? *own : plan, is_forward_only, workspace).footprint());
             continue;
         }
         footprints.push_back(footprints[known->second]);
