@@ -96,33 +96,44 @@ void Search::search_orders(core::Diagnostics& diagnostics) {
 // the true one was excluded without a reason, and stays open.
 void Search::simulate_whole() {
     std::vector<RankedPlan>& plans = result_.plans;
+    const auto simulated_whole = [&](const RankedPlan& plan) {
+        return evaluate_again(plan, graph_, targets_, {.constants = request_.constants});
+    };
+    // The first mostly stays it. Where a front is kept, all others were broken down when they were found.
+    std::optional<sim::Evaluation> whole;                             // of the first
+    std::vector<std::optional<sim::Evaluation>> parts(plans.size());  // of the others
+    const std::size_t told = request_.keeps_front ? std::min<std::size_t>(plans.size(), 1) : plans.size();
+    core::for_each_in_parallel(told, request_.threads, [&](std::size_t i, int) {
+        if (i == 0) whole = simulated_whole(plans[i]);
+        else parts[i] = with_breakdown(plans[i], graph_, targets_, request_.constants);
+    });
     std::vector<bool> is_whole(plans.size(), false);
-    for (std::size_t first = 0; first < plans.size() && !is_whole[first];) {
-        RankedPlan& plan = plans[first];
+    while (!plans.empty() && !is_whole.front()) {
+        RankedPlan& plan = plans.front();
         const double before = plan.value;
-        settle(plan, evaluate_again(plan, graph_, targets_, {.constants = request_.constants}));
+        settle(plan, whole ? std::move(*whole) : simulated_whole(plan));
+        whole.reset();
+        parts.front().reset();
         const bool is_allowed =
             plan.evaluation.fits && !constraint_violated(plan.candidate, plan.evaluation.step_time);
         if (!is_allowed || plan.value > before * (1 + rounding_of_sums)) leave_open(before);
-        is_whole[first] = true;
+        is_whole.front() = true;
         if (!is_allowed) {
-            plans.erase(plans.begin() + static_cast<std::ptrdiff_t>(first));
-            is_whole.erase(is_whole.begin() + static_cast<std::ptrdiff_t>(first));
+            plans.erase(plans.begin());
+            parts.erase(parts.begin());
+            is_whole.erase(is_whole.begin());
             continue;
         }
         // It stays the first, or comes behind what is better now.
-        std::size_t place = first;
-        while (place + 1 < plans.size() && is_better(plans[place + 1], plans[place])) {
+        for (std::size_t place = 0; place + 1 < plans.size() && is_better(plans[place + 1], plans[place]);
+             ++place) {
             std::swap(plans[place], plans[place + 1]);
+            std::swap(parts[place], parts[place + 1]);
             std::vector<bool>::swap(is_whole[place], is_whole[place + 1]);
-            ++place;
         }
-        if (place == first) break;
     }
-    if (request_.keeps_front) return;  // all were broken down
-    core::for_each_in_parallel(plans.size(), request_.threads, [&](std::size_t i, int) {
-        if (!is_whole[i]) settle(plans[i], with_breakdown(plans[i], graph_, targets_, request_.constants));
-    });
+    for (std::size_t i = 0; i < plans.size(); ++i)
+        if (parts[i]) settle(plans[i], std::move(*parts[i]));
 }
 
 void Search::explain_plans() {
@@ -205,6 +216,7 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     if (registered) judge_bounds(*registered);
     SearchAccount& account = result_.account;
     account.seconds = elapsed();
+    account.work = work_.spent();
     account.cpu_seconds = core::Seconds(double(std::clock() - cpu_begin_) / CLOCKS_PER_SEC);
     if (searched.value > 0)
         account.evaluations_per_second = static_cast<double>(account.evaluated) / searched.value;

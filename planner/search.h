@@ -125,6 +125,7 @@ struct SearchAccount {
     std::map<Rejection, std::size_t> rejected;
     core::Seconds seconds;
     core::Seconds cpu_seconds;  // of the process, all threads
+    core::Seconds work;         // counted, as the time limit is
     double evaluations_per_second = 0;
     bool is_proven_optimal = false;  // of this space under this model
     // Of the objective. Bounds are of registered schedules: without a plan, and with a searched order ranked

@@ -13,8 +13,8 @@ namespace api {
 
 namespace {
 
-// Of the limit, for each question: what was asked for has its answer.
-constexpr double share_of_limit = 0.5;
+// For each question: what was asked for has its answer.
+constexpr ShareOfLimit share_of_limit{.least = 0.1, .most = 0.5};
 // Of more nodes, or where the state is a smaller part of the devices' memory, what hosts may hold saves
 // little: state is divided among more ranks.
 constexpr int most_nodes_with_hosts = 4;
@@ -27,11 +27,16 @@ bool is_of_steps(const Request& request) {
     return objective == planner::Objective::speed || objective == planner::Objective::time_to_train;
 }
 
-planner::SearchRequest search_for_better(const Request& request, double than) {
-    planner::SearchRequest search = search_beside(request);
-    if (search.time_limit) *search.time_limit = *search.time_limit * share_of_limit;
+// A search for plans of less value. `worked`: by searches so far, and then by this one too.
+planner::SearchResult search_for_better(const Request& request, const model::ModelGraph& graph,
+                                        const std::vector<planner::Target>& targets, double than,
+                                        core::Seconds& worked) {
+    planner::SearchRequest search = search_beside(request, worked, share_of_limit);
     search.better_than = than;
-    return search;
+    core::Diagnostics unneeded;
+    planner::SearchResult result = planner::search_plans(graph, targets, search, unneeded);
+    worked += result.account.work;
+    return result;
 }
 
 // What a step spends so that its state and activations fit, and more. Where hosts need longer than all of it
@@ -45,7 +50,7 @@ core::Seconds spent_on_memory(const sim::Breakdown& parts) {
 
 std::optional<FewerNodes> fewer_nodes(const Request& request, const model::ModelGraph& graph,
                                       const std::vector<planner::Target>& targets,
-                                      const planner::RankedPlan& best) {
+                                      const planner::RankedPlan& best, core::Seconds& worked) {
     if (!request.nodes || request.most_nodes || !is_of_steps(request)) return std::nullopt;
     const cluster::Cluster& all = targets[best.candidate].cluster;
     std::optional<FewerNodes> found;
@@ -57,8 +62,7 @@ std::optional<FewerNodes> fewer_nodes(const Request& request, const model::Model
         nodes = fewer;
         core::Diagnostics unneeded;
         const std::vector<planner::Target> on_fewer = targets_on(request, graph, all, nodes, unneeded);
-        planner::SearchResult result =
-            planner::search_plans(graph, on_fewer, search_for_better(request, last.value), unneeded);
+        planner::SearchResult result = search_for_better(request, graph, on_fewer, last.value, worked);
         if (result.plans.empty() || result.plans.front().value >= last.value) break;
         found = FewerNodes{.nodes = nodes,
                            .asked = all.nodes,
@@ -72,7 +76,7 @@ std::optional<FewerNodes> fewer_nodes(const Request& request, const model::Model
 
 std::optional<OnHosts> faster_on_hosts(const Request& request, const model::ModelGraph& graph,
                                        const std::vector<planner::Target>& targets,
-                                       const planner::RankedPlan& best) {
+                                       const planner::RankedPlan& best, core::Seconds& worked) {
     const schedule::Plan& plan = best.plan;
     const cluster::Cluster& cluster = targets[best.candidate].cluster;
     if (!is_of_steps(request) || plan.updates_on_hosts() || cluster.nodes > most_nodes_with_hosts ||
@@ -86,9 +90,8 @@ std::optional<OnHosts> faster_on_hosts(const Request& request, const model::Mode
     const core::Seconds update = sim::HostUpdate(there, cluster, request.search.constants)
                                      .of(double(model::parameter_count(graph)) / plan.layout.ranks());
     if (spent_on_memory(best.evaluation.breakdown) <= update) return std::nullopt;
-    core::Diagnostics unneeded;
-    planner::SearchResult result = planner::search_plans(
-        graph, on_hosts, search_for_better(request, best.value * (1 - least_gain)), unneeded);
+    planner::SearchResult result =
+        search_for_better(request, graph, on_hosts, best.value * (1 - least_gain), worked);
     if (result.plans.empty() || result.plans.front().value >= best.value * (1 - least_gain))
         return std::nullopt;
     OnHosts found{.best = std::move(result.plans.front()), .is_proven = result.account.is_proven_optimal};

@@ -29,18 +29,21 @@ struct Beside {
     std::optional<OnHosts> on_hosts = {};
 };
 
+// `worked` is counted by searches so far, of which searches beside them leave some of the limit; they add
+// theirs.
+
 // Searches of the powers of two below the number of nodes that was asked for, the next lower one as long as
 // that gains: of plans for speed whose step is so little compute that as much on fewer nodes may take less.
 // Nothing where no fewer are faster.
 std::optional<FewerNodes> fewer_nodes(const Request& request, const model::ModelGraph& graph,
                                       const std::vector<planner::Target>& targets,
-                                      const planner::RankedPlan& best);
+                                      const planner::RankedPlan& best, core::Seconds& worked);
 // A search with the optimizer, or all state, on the hosts: where devices were asked for first and the state
 // takes a good part of them on few nodes, and where all that a step spends on saving memory is more than
 // hosts need for an update. Nothing where that is not faster by a hundredth.
 std::optional<OnHosts> faster_on_hosts(const Request& request, const model::ModelGraph& graph,
                                        const std::vector<planner::Target>& targets,
-                                       const planner::RankedPlan& best);
+                                       const planner::RankedPlan& best, core::Seconds& worked);
 void add_to(core::Value& document, const Beside& beside);
 // Lines, each ended; none where no other answer is faster.
 std::string text_of(const Beside& beside);

@@ -27,15 +27,16 @@ namespace {
 // The same clusters, searched with every value of what the options keep plans to.
 std::optional<CostOfLimits> cost_of_limits(const Request& request, const model::ModelGraph& graph,
                                            const std::vector<planner::Target>& targets,
-                                           const planner::RankedPlan& best) {
+                                           const planner::RankedPlan& best, core::Seconds& worked) {
     if (request.limits.is_empty()) return std::nullopt;
     core::Diagnostics unneeded;
     Request free = request;
     free.limits = {};
     const std::vector<planner::Target> all = targets_again(free, graph, targets);
-    planner::SearchRequest search = search_beside(request);
+    planner::SearchRequest search = search_beside(request, worked, {.least = 0.25});
     search.limits = {};
     planner::SearchResult result = planner::search_plans(graph, all, search, unneeded);
+    worked += result.account.work;
     if (result.plans.empty()) return std::nullopt;
     CostOfLimits cost{std::move(result.plans.front()), 0, result.account.is_proven_optimal};
     cost.pct = 100 * (best.value - cost.best.value) / cost.best.value;
@@ -61,12 +62,13 @@ std::vector<OutputFile> files_of(const Answer& answer, const std::vector<std::st
 
 // Where no plan is found: the same search with more of its state on the hosts. False where that is not
 // wanted, not run or does not fit either.
-bool solve_on_hosts(Answer& answer) {
+bool solve_on_hosts(Answer& answer, core::Seconds& worked) {
     auto& [request, graph, targets] = answer.question;
     std::vector<planner::Target> all = targets_on_hosts(request, graph, targets);
     if (all.empty()) return false;
     core::Diagnostics diagnostics;
     planner::SearchResult result = planner::search_plans(graph, all, request.search, diagnostics);
+    worked += result.account.work;
     if (result.plans.empty()) return false;
     targets = std::move(all);
     const bool were_on_devices = request.state_places.front() == StatePlace::devices,
@@ -91,14 +93,16 @@ Answer solve(Question question) {
     answer.result = planner::search_plans(graph, targets, request.search, answer.diagnostics);
     planner::SearchResult& result = answer.result;
     if (result.plans.empty() && request.search.is_stopped && request.search.is_stopped()) return answer;
-    if (result.plans.empty() && !solve_on_hosts(answer)) {
+    core::Seconds worked = result.account.work;
+    if (result.plans.empty() && !solve_on_hosts(answer, worked)) {
         answer.diagnostics = why_no_plan(request, graph, targets, result, answer.diagnostics);
         return answer;
     }
     if (result.plans.size() > request.rows) result.plans.resize(request.rows);
-    answer.limits = cost_of_limits(request, graph, targets, result.plans.front());
-    answer.beside.fewer = fewer_nodes(request, graph, targets, result.plans.front());
-    answer.beside.on_hosts = faster_on_hosts(request, graph, targets, result.plans.front());
+    const planner::RankedPlan& best = result.plans.front();
+    answer.limits = cost_of_limits(request, graph, targets, best, worked);
+    answer.beside.fewer = fewer_nodes(request, graph, targets, best, worked);
+    answer.beside.on_hosts = faster_on_hosts(request, graph, targets, best, worked);
     answer.intervals = judge(result, graph, targets, request.posterior(), request.search.threads);
     for (const planner::RankedPlan& ranked : result.plans)
         if (ranked.order) request.assumptions.push_back(*ranked.order);

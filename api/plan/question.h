@@ -75,8 +75,13 @@ std::vector<planner::Target> targets_on_hosts(const Request& request, const mode
                                               const std::vector<planner::Target>& targets);
 // Bytes of parameters, gradients and optimizer state of the whole model that devices hold, unsharded.
 core::Bytes state_on_devices(const model::ModelGraph& graph, schedule::Plan plan);
-// A search of another question than the one that was asked, for its best plan.
-planner::SearchRequest search_beside(const Request& request);
+// Of the limit, for a search beside the one that was asked: what is left of it, but no less and no more than
+// these shares.
+struct ShareOfLimit {
+    double least = 0, most = 1;
+};
+// A search of another question than the one that was asked, for its best plan. `worked`: by searches so far.
+planner::SearchRequest search_beside(const Request& request, core::Seconds worked, ShareOfLimit share);
 // The base plan whose kernels the device has: flash attention, else fused softmax, else plain.
 schedule::Plan base_plan(const model::ModelGraph& graph, const cluster::DeviceSpec& device,
                          std::optional<core::DataType> precision, core::Diagnostics& diagnostics);

@@ -69,8 +69,11 @@ void read_state_places(Request& request, Options& options) {
                 "give [cluster] host_memory_bandwidth in its file, or choose another target");
 }
 
-planner::SearchRequest search_beside(const Request& request) {
+planner::SearchRequest search_beside(const Request& request, core::Seconds worked, ShareOfLimit share) {
     planner::SearchRequest search = request.search;
+    if (search.time_limit)
+        search.time_limit = std::clamp(*search.time_limit - worked, *search.time_limit * share.least,
+                                       *search.time_limit * share.most);
     search.progress = {};  // the caller's is of its own question
     search.searches_orders = false;
     return search;

@@ -134,9 +134,13 @@ public:
     // of each pass ask of all ranks together, and where a rank has one stage, with the passes that the ranks
     // before it make of one micro-batch. It makes no compute order.
     core::Seconds time_of_any_partition(const schedule::Plan& plan);
-    // Is there too little memory on all ranks together for the state of the model? It makes no compute order.
-    // Thread-safe.
-    bool state_never_fits(const schedule::Plan& plan);
+    // Of the rank of the pipeline that needs most, what it holds at least, if the state of the model were
+    // divided evenly among them. It makes no compute order. Thread-safe.
+    core::Bytes least_state(const schedule::Plan& plan);
+    // Is that too much?
+    bool state_never_fits(const schedule::Plan& plan) {
+        return least_state(plan) > cluster_.instance.device.memory;
+    }
     // The same, at least the time of the plan's own compute order, and of the reductions that begin with the
     // last backward pass of each stage: tighter, and dearer by a replay of the order.
     core::Seconds time_of_order(const schedule::Plan& plan) { return order_timing(plan).time(); }

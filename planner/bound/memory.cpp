@@ -215,10 +215,9 @@ core::Seconds Bounds::time_of_state_copies(const schedule::Plan& plan,
     return of_pass * (double(plan.micro_batches) * plan.passes_per_micro_batch());
 }
 
-bool Bounds::state_never_fits(const schedule::Plan& plan) {
+core::Bytes Bounds::least_state(const schedule::Plan& plan) {
     const model::OperatorRange all{0, core::count_of(stages_.graph().operators)};
-    const cluster::DeviceSpec& device = cluster_.instance.device;
-    return state(plan, all) > (device.memory - device.context_memory) * plan.layout.pipeline;
+    return state(plan, all) / plan.layout.pipeline + cluster_.instance.device.context_memory;
 }
 
 const std::vector<std::vector<Bounds::Kept>>& Bounds::kept(const schedule::Plan& plan) {

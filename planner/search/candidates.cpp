@@ -1,6 +1,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <utility>
+#include <vector>
 
 #include "core/parallel.h"
 #include "planner/search/search_state.h"
@@ -133,20 +136,30 @@ void Search::keep_shortfall(Shortfall shortfall) {
 
 // The nearest of the plans whose state alone is too much, where nothing fits.
 void Search::look_for_shortfall() {
-    std::vector<const Entry*> in_order;
-    for (const Entry& entry : entries_) in_order.push_back(&entry);
-    std::sort(in_order.begin(), in_order.end(),
-              [](const Entry* a, const Entry* b) { return a->ordinal < b->ordinal; });
-    for (const Entry* each : in_order) {
-        const Entry& entry = *each;
-        if (is_stopped()) return;
-        if (entry.rejection != Rejection::state || entry.memory.peak.value > 0) continue;
-        const std::optional<MemoryBound> memory = bounds_[entry.layout]->bounds.memory(entry.plan);
-        if (memory)
-            keep_shortfall({entry.target, entry.plan, memory->peak,
-                            targets_[entry.target].cluster.instance.device.memory, memory->state,
-                            memory->pipeline_rank});
+    // By what they lack at least; what lacks more than the nearest is not looked at.
+    std::vector<std::pair<core::Bytes, const Entry*>> by_lack;
+    for (const Entry& entry : entries_)
+        if (entry.rejection == Rejection::state && entry.memory.peak.value <= 0)
+            by_lack.emplace_back(bounds_[entry.layout]->bounds.least_state(entry.plan) -
+                                     targets_[entry.target].cluster.instance.device.memory,
+                                 &entry);
+    std::sort(by_lack.begin(), by_lack.end(), [](const auto& a, const auto& b) {
+        return std::pair(a.first, a.second->ordinal) < std::pair(b.first, b.second->ordinal);
+    });
+    std::optional<core::Bytes> nearest;
+    if (result_.shortfall) nearest = result_.shortfall->needed - result_.shortfall->available;
+    std::map<std::size_t, Shortfall>
+        found;  // by ordinal, the order in which the first of the nearest is kept
+    for (const auto& [lack, entry] : by_lack) {
+        if (is_stopped() || (nearest && lack > *nearest)) break;
+        const std::optional<MemoryBound> memory = bounds_[entry->layout]->bounds.memory(entry->plan);
+        if (!memory) continue;
+        const core::Bytes available = targets_[entry->target].cluster.instance.device.memory;
+        if (!nearest || memory->peak - available < *nearest) nearest = memory->peak - available;
+        found.emplace(entry->ordinal, Shortfall{entry->target, entry->plan, memory->peak, available,
+                                                memory->state, memory->pipeline_rank});
     }
+    for (auto& [ordinal, shortfall] : found) keep_shortfall(std::move(shortfall));
 }
 
 double Search::least_bound_of(const Group& group) const {
