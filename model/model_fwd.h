@@ -26,5 +26,6 @@ struct Unit;
 struct ModelGraph;
 class Repetition;
 class SegmentGraphs;
+class KnownSegmentGraphs;
 
 }  // namespace model

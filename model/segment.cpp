@@ -125,6 +125,11 @@ SegmentGraphs::SegmentGraphs(const ModelGraph& graph, int segments) : all_(&grap
     all_ = cut_;
 }
 
+const SegmentGraphs& KnownSegmentGraphs::of(const ModelGraph& graph, int count) {
+    const std::lock_guard lock(guard_);
+    return known_.try_emplace({&graph, count}, graph, count).first->second;
+}
+
 core::Bytes key_value_bytes(const ModelGraph& graph, const Operator& attention, const CostContext& context) {
     const double rows = static_cast<double>(context.micro_batch) * graph.tensor(attention.inputs[0]).shape[0];
     const double columns = 2.0 * (rank_heads(attention, attention.attributes.kv_heads, context) *

@@ -5,8 +5,11 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/unsupported.h"
@@ -36,6 +39,17 @@ public:
 private:
     std::vector<ModelGraph> cut_;
     std::span<const ModelGraph> all_;
+};
+
+// The same, each made once: a copy of the graph for every segment takes as long as to price it. Thread-safe.
+class KnownSegmentGraphs {
+public:
+    // The graph must outlive this.
+    const SegmentGraphs& of(const ModelGraph& graph, int count);
+
+private:
+    std::mutex guard_;
+    std::map<std::pair<const ModelGraph*, int>, SegmentGraphs> known_;
 };
 
 // Keys and values of one attention operator, of a segment's own tokens, on one rank: what later segments

@@ -294,6 +294,7 @@ std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, 
             options.stops_at_overflow = true;
             options.breaks_down = false;
             options.repetition = &stages.repetition();
+            options.known_graphs = &stages.known_graphs();
             const std::optional<sim::Evaluation> evaluation =
                 sim::evaluate(stages.planned(plan), target.cluster, plan, diagnostics, options);
             if (evaluation && evaluation->fits && is_run(target, plan)) return plan;

@@ -145,8 +145,7 @@ const model::ModelGraph& StageCollection::graph_of(const schedule::Plan& plan, i
     const int count = plan.passes_per_micro_batch();
     const model::ModelGraph& whole = planned(plan);
     if (count == 1) return whole;
-    const std::lock_guard lock(guard_);
-    return segment_graphs_.try_emplace({&whole, count}, whole, count).first->second[segment];
+    return known_graphs_.of(whole, count)[segment];
 }
 
 StageCollection::Prices& StageCollection::prices_of(Shape& shape, const schedule::Plan& plan) {

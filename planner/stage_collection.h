@@ -129,6 +129,8 @@ public:
     // The first run of operators of the model that costs what this one does.
     model::OperatorRange first_like(model::OperatorRange stage) { return repetition_.first_like(stage); }
     model::Repetition& repetition() { return repetition_; }
+    // Of planned(plan).
+    model::KnownSegmentGraphs& known_graphs() { return known_graphs_; }
     // The model as the plan lays it out (schedule::PlannedGraph). It lives as long as the collection.
     const model::ModelGraph& planned(const schedule::Plan& plan) const {
         return plan.layout.spreads_experts_over_tensor() ? *with_whole_experts_ : graph_;
@@ -283,8 +285,7 @@ private:
         double all = 0, experts = 0;
     };
     std::map<std::pair<std::int32_t, std::int32_t>, ParameterCount> parameter_counts_;
-    std::map<std::pair<const model::ModelGraph*, int>, model::SegmentGraphs>
-        segment_graphs_;  // by their number
+    model::KnownSegmentGraphs known_graphs_;
     // By tensor degree, expert degree, and ranks that divide an expert, sequence parallelism, whether
     // parameters are sharded, the bytes of a bucket, and operators.
     std::map<std::tuple<int, int, int, bool, bool, double, std::int32_t, std::int32_t>, std::vector<Bucket>>

@@ -9,6 +9,7 @@
 #include "core/diagnostics.h"
 #include "core/index/integers.h"
 #include "model/repetition.h"
+#include "model/segment.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan/partition.h"
 #include "schedule/plan/planned_graph.h"
@@ -224,13 +225,18 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& model, const cluster
     const FrameworkTraits traits = framework_traits(plan.framework, options.constants);
     Evaluation evaluation;
     evaluation.assumptions = run_as_the_framework_does(plan, traits);
+    const int passes = schedule::passes_per_micro_batch(plan);
+    core::require(!options.known_graphs || &graph == &model, "graphs are kept of one that stays");
+    std::optional<model::SegmentGraphs> own;
+    if (!options.known_graphs) own.emplace(graph, passes);
+    const model::SegmentGraphs& graphs = own ? *own : options.known_graphs->of(graph, passes);
     core::Diagnostics unpriced;
     std::optional<CostModels> costs =
         options.memory_only && !plan.partition.first_units.empty()
             ? std::nullopt
             : make_cost_models(graph, cluster, plan, options.memory_only ? unpriced : diagnostics,
                                options.constants, options.shares_links ? nullptr : options.known_candidates,
-                               options.repetition ? options.repetition->first_operators() : nullptr);
+                               options.repetition ? options.repetition->first_operators() : nullptr, &graphs);
     if (!costs && !options.memory_only) return std::nullopt;
     if (costs) costs->counts_hosts = options.counts_hosts;
     if (!complete(plan, graph, cluster, costs ? &*costs : nullptr, options.constants, diagnostics))
@@ -241,6 +247,7 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& model, const cluster
     std::optional<ContentionFinder> finder;
     if (costs) finder.emplace(costs->communication, true);
     const StepTask task{graph,
+                        graphs,
                         cluster,
                         plan,
                         options,

@@ -154,6 +154,9 @@ struct EvaluateOptions {
     bool verifies = true;
     // Of the graph: stages that are alike are looked at once. Null: each is.
     model::Repetition* repetition = nullptr;
+    // Of the graph as the plan lays it out (schedule/plan/planned_graph.h), which must be given so. Null: an
+    // evaluation makes what it needs.
+    model::KnownSegmentGraphs* known_graphs = nullptr;
     // Where links are not shared: prices of collectives that plans of one base on this cluster share. Null:
     // an evaluation makes its own.
     KnownCandidates* known_candidates = nullptr;

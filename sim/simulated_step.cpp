@@ -215,6 +215,7 @@ std::shared_ptr<const schedule::Program> lowered_program(const StepTask& task, i
                          .has_optimizer = !order->is_forward_only,
                          .hashes_model = task.options.verifies || task.options.keeps_timeline,
                          .repetition = task.options.repetition,
+                         .graphs = &task.graphs,
                          .joins_passes = joins_passes(task)}));
     if (known)
         known->entries.push_back(
@@ -226,10 +227,10 @@ std::shared_ptr<const schedule::Program> lowered_program(const StepTask& task, i
 std::vector<ExtraMemory> memory_beside(const StepTask& task, int micro_batches,
                                        const schedule::Program& program) {
     if (!task.options.lowered)
-        return extra_memory(program, task.graph, task.framework, task.options.repetition);
+        return extra_memory(program, task.graph, task.graphs, task.framework, task.options.repetition);
     LoweredPrograms::Entry& entry = *find_lowered(*task.options.lowered, task, micro_batches);
     if (entry.framework != task.framework) {
-        entry.extra = extra_memory(program, task.graph, task.framework, task.options.repetition);
+        entry.extra = extra_memory(program, task.graph, task.graphs, task.framework, task.options.repetition);
         entry.framework = task.framework;
     }
     return entry.extra;

@@ -16,6 +16,7 @@ namespace sim {
 
 struct StepTask {
     const model::ModelGraph& graph;
+    const model::SegmentGraphs& graphs;  // of what passes at once
     const cluster::Cluster& cluster;
     const schedule::Plan& plan;
     const EvaluateOptions& options;

@@ -330,6 +330,7 @@ sim::EvaluateOptions Search::quickest_options(std::size_t target, const schedule
                                               bool shares_links) const {
     sim::EvaluateOptions options = quick_options(plan, request_.constants);
     options.repetition = &stages_[target]->repetition();
+    options.known_graphs = &stages_[target]->known_graphs();
     options.blocks = &blocks_;
     options.shares_links = shares_links;
     const OrderOfStep order(plan.order_key(), plan.micro_batches);

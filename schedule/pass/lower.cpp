@@ -166,7 +166,9 @@ Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& 
     }
 
     // Parts of a sequence differ in what attention keeps and leaves, not in their tensors.
-    const model::SegmentGraphs graphs = segment_graphs(program, graph);
+    std::optional<model::SegmentGraphs> made;
+    if (!options.graphs) made.emplace(segment_graphs(program, graph));
+    const model::SegmentGraphs& graphs = options.graphs ? *options.graphs : *made;
     std::vector<std::vector<ActivationFootprint>> footprints(program.stages.size());
     for (const model::ModelGraph& segment : graphs) {
         std::vector<ActivationFootprint> of_segment = activation_footprints(

@@ -22,6 +22,8 @@ struct LowerOptions {
     bool hashes_model = true;
     // Of the graph: stages that are alike are looked at once. Null: each is.
     model::Repetition* repetition = nullptr;
+    // Of what passes at once (segment_graphs); null: they are made.
+    const model::SegmentGraphs* graphs = nullptr;
     // What a pass computes and exchanges with its tensor group, up to where anything runs beside it, is one
     // instruction: for Programs of which only times and memory are asked.
     bool joins_passes = false;

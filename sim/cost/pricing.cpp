@@ -278,7 +278,8 @@ private:
 std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster,
                                            const schedule::Plan& plan, core::Diagnostics& diagnostics,
                                            const CostConstants& constants, KnownCandidates* known,
-                                           const std::vector<std::int32_t>* first_like) {
+                                           const std::vector<std::int32_t>* first_like,
+                                           const model::SegmentGraphs* graphs) {
     core::require(schedule::is_laid_out(graph, plan), "the graph is the plan's (planned_graph.h)");
     if (plan.updates_on_hosts() && lacks_host_bandwidth(cluster)) {
         diagnostics.error(
@@ -299,7 +300,9 @@ std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const
     models.host_update = HostUpdate(plan, cluster, constants);
     const int passes = schedule::passes_per_micro_batch(plan);
     if (passes == 1) return models;
-    for (const model::ModelGraph& segment : model::SegmentGraphs(graph, passes)) {
+    std::optional<model::SegmentGraphs> made;
+    if (!graphs) made.emplace(graph, passes);
+    for (const model::ModelGraph& segment : graphs ? *graphs : *made) {
         core::Diagnostics none;
         models.by_segment.push_back(*ComputeCost::make(segment, cluster.instance.device, plan, none,
                                                        constants, ranks_a_node, first_like));

@@ -42,12 +42,14 @@ struct CostModels {
     }
 };
 // `known`: of plans of one base on this cluster; with them no links are told. `first_like`: of each operator
-// the first that costs the same (model::Repetition::first_operators); null: none is known to.
+// the first that costs the same (model::Repetition::first_operators); null: none is known to. `graphs`: of
+// what passes at once; null: they are made.
 std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster,
                                            const schedule::Plan& plan, core::Diagnostics& diagnostics,
                                            const CostConstants& constants = {},
                                            KnownCandidates* known = nullptr,
-                                           const std::vector<std::int32_t>* first_like = nullptr);
+                                           const std::vector<std::int32_t>* first_like = nullptr,
+                                           const model::SegmentGraphs* graphs = nullptr);
 
 PricedProgram price(const schedule::Program& program, CostModels& costs);
 

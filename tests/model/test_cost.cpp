@@ -305,6 +305,15 @@ TEST_CASE(
         sum += worked(segments[i], 1);
     }
     CHECK(sum == Approx(whole));
+    // Each number of them is made once, of each graph.
+    const model::ModelGraph other = graph;
+    model::KnownSegmentGraphs known;
+    CHECK(&known.of(graph, 4) == &known.of(graph, 4));
+    CHECK(&known.of(graph, 4) != &known.of(graph, 2));
+    CHECK(&known.of(graph, 4) != &known.of(other, 4));
+    CHECK(&known.of(graph, 1)[0] == &graph);
+    for (std::size_t i = 0; i < segments.size(); ++i)
+        CHECK(worked(known.of(graph, 4)[i], 1) == worked(segments[i], 1));
 }
 
 TEST_CASE("a sliding window bounds the keys of every query") {

@@ -641,7 +641,11 @@ TEST_CASE(
         CHECK(result.account.rejected == first->account.rejected);
         CHECK(result.account.unvisited == first->account.unvisited);
         CHECK(result.account.partitions.open == first->account.partitions.open);
+        CHECK(result.account.work == first->account.work);
     }
+    // What a limit ends has worked as long as it says, and no more than a pass longer.
+    CHECK(first->account.work > core::Seconds(0.1));
+    CHECK(first->account.work < core::Seconds(0.2));
 }
 
 TEST_CASE("a model that cannot fit leaves the shortfall of the plan that came nearest") {
@@ -657,6 +661,31 @@ TEST_CASE("a model that cannot fit leaves the shortfall of the plan that came ne
           Approx(16.0 * static_cast<double>(model::parameter_count(graph))).epsilon(1e-3));
     CHECK(result.shortfall->needed > result.shortfall->available);
     CHECK_FALSE(planner::find_fitting_plan(graph, target_of("g4dn.xlarge", 1), 8));
+}
+
+TEST_CASE("the shortfall told of many plans is the least of all of them") {
+    const auto graph = load_graph("llama-2-70b", 2048);
+    for (const char* name : {"g4dn.12xlarge", "p3.16xlarge"}) {
+        const planner::Target target = target_of(name, 1);
+        planner::SearchRequest request;
+        request.global_batch = 8;
+        request.offload = schedule::Offload::none;
+        core::Diagnostics diagnostics;
+        const auto result = planner::search_plans(graph, {target}, request, diagnostics);
+        CHECK(result.plans.empty());
+        planner::OrderCollection orders;
+        planner::StageCollection stages(graph, target.cluster.instance.device);
+        planner::Bounds bounds(target.cluster, orders, stages);
+        std::optional<core::Bytes> least;
+        for (const schedule::Plan& plan :
+             planner::legal_plans(graph, target.cluster, {.global_batch = 8, .base = target.base}))
+            if (const auto memory = bounds.memory(plan))
+                least = least ? std::min(*least, memory->peak) : memory->peak;
+        REQUIRE(least);
+        REQUIRE(*least > target.cluster.instance.device.memory);
+        REQUIRE(result.shortfall);
+        CHECK(result.shortfall->needed == *least);
+    }
 }
 
 TEST_CASE("what is to run a plan narrows the space exactly, also where it divides stages in one way only") {

@@ -251,7 +251,8 @@ private:
 }  // namespace
 
 std::vector<ExtraMemory> extra_memory(const schedule::Program& program, const model::ModelGraph& graph,
-                                      const FrameworkMemory& framework, model::Repetition* repetition) {
+                                      const model::SegmentGraphs& graphs, const FrameworkMemory& framework,
+                                      model::Repetition* repetition) {
     const schedule::Plan& plan = program.plan;
     model::WorkspaceRules rules;
     // Sharded gradients have buffers of their own in the Program.
@@ -264,7 +265,6 @@ std::vector<ExtraMemory> extra_memory(const schedule::Program& program, const mo
         for (const Instruction& i : list.instructions)
             trains = trains || (i.kind == InstructionKind::compute && i.phase != ComputePhase::forward);
     const std::vector<model::OperatorRange> stages = schedule::operators_of_stages(program);
-    const model::SegmentGraphs graphs = schedule::segment_graphs(program, graph);
     // By stage, and in it by segment.
     const auto footprints = [&](const model::WorkspaceRules* workspace) {
         std::vector<schedule::ActivationFootprint> all(stages.size() * graphs.size());

@@ -18,7 +18,8 @@ namespace sim {
 // pass; copies of gradients: buckets of data-parallel wrappers, accumulators of another type, temporaries of
 // the optimizer step. `repetition` as in schedule::activation_footprints.
 std::vector<ExtraMemory> extra_memory(const schedule::Program& program, const model::ModelGraph& graph,
-                                      const FrameworkMemory& framework, model::Repetition* repetition);
+                                      const model::SegmentGraphs& graphs, const FrameworkMemory& framework,
+                                      model::Repetition* repetition);
 
 // NCCL's buffers of one communicator, by the number of its channels: over NVLink as the device profile says;
 // between nodes two channels a network card that the group's ranks on a node have between them. Zero for a
