@@ -238,6 +238,7 @@ private:
         std::map<int, std::optional<Division>> divisions;  // by the number of stages
         std::map<std::tuple<std::int32_t, std::int32_t, bool, SegmentKey>, schedule::ActivationFootprint>
             footprints;  // by operators, with offload or without
+        std::map<std::tuple<std::int32_t, std::int32_t, bool, SegmentKey>, Saved> saved;  // likewise
         std::map<std::pair<const schedule::Schedule*, int>, MadeOnce<std::vector<RankActivations>>>
             activations;  // by order and loading horizon, 0: without offload
         std::map<const schedule::Schedule*, MadeOnce<std::vector<schedule::StateElements>>> state_elements;
@@ -271,6 +272,11 @@ private:
     const model::ModelGraph& graph_of(const schedule::Plan& plan, int segment);
     const schedule::ActivationFootprint& footprint(Shape& shape, const schedule::Plan& plan,
                                                    model::OperatorRange stage, int segment);
+    const Saved& saved(Shape& shape, const schedule::Plan& plan, model::OperatorRange range, int segment);
+    // The range with one and with two units less than it has, where these and the one that it then has at
+    // that end are alike: what it keeps goes on from them as from these to it.
+    using Shorter = std::pair<model::OperatorRange, model::OperatorRange>;
+    std::optional<Shorter> shorter_alike(const schedule::Plan& plan, model::OperatorRange range) const;
 
     const model::ModelGraph& graph_;
     WorkMeter* const work_;

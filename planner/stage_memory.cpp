@@ -28,14 +28,6 @@ const schedule::ActivationFootprint& StageCollection::footprint(Shape& shape, co
     return entry->second = schedule::activation_footprint(graph_of(plan, segment), like, bounding);
 }
 
-StageCollection::Saved StageCollection::saved(const schedule::Plan& plan, model::OperatorRange range,
-                                              int segment) {
-    Shape& shape = shape_of(plan);
-    const std::lock_guard lock(shape.guard);
-    const schedule::ActivationFootprint& of_range = footprint(shape, plan, range, segment);
-    return {of_range.saved, of_range.saved_for_weight + of_range.kept_for_weight};
-}
-
 namespace {
 
 bool is_of_rank(const schedule::Schedule& order, int stage, int rank) {

@@ -6,6 +6,7 @@
 
 #include "core/diagnostics.h"
 #include "model/repetition.h"
+#include "model/segment.h"
 #include "planner/search_space.h"
 #include "planner/stage_collection.h"
 #include "schedule/pass/lower.h"
@@ -87,6 +88,56 @@ TEST_CASE("stages that are alike keep and need the same memory under every recom
         INFO(name);
         CHECK(alike > 0);
     }
+}
+
+// Runs of many alike units are not walked.
+TEST_CASE("what a run of units keeps is what its own footprint says") {
+    std::mt19937 random(20261201);
+    std::size_t compared = 0;
+    for (const char* name : {"gpt2", "llama-2-7b", "bert-base", "t5-small", "mixtral-8x7b", "resnet50",
+                             "swin-t", "vit-base-16", "qwen3-30b-a3b", "gpt-oss-20b", "deepseek-v3"}) {
+        const auto graph = load_graph(name);
+        for (int sample = 0; sample < 12; ++sample) {
+            const auto cluster = nodes_of("p4d.24xlarge", 1);
+            planner::StageCollection stages(graph, cluster.instance.device);
+            schedule::Plan plan = planner::default_plan(cluster.instance.device);
+            plan.recompute = static_cast<schedule::Recompute>(random() % 3);
+            if (plan.recompute == schedule::Recompute::full) plan.recompute_layers = int(random() % 5);
+            if (plan.recompute == schedule::Recompute::selective && random() % 2)
+                plan.recompute_modules = {schedule::RecomputeModule::layernorm,
+                                          schedule::RecomputeModule::activation};
+            plan.micro_batch = 1 + static_cast<int>(random() % 4);
+            plan.offload = random() % 2 ? schedule::Offload::host : schedule::Offload::none;
+            plan.attention = random() % 2 ? model::AttentionImplementation::flash
+                                          : model::AttentionImplementation::unfused;
+            if (random() % 2 && !model::tensor_parallel_unsupported(graph, 2)) {
+                plan.layout.tensor = 2;
+                plan.sequence_parallel = random() % 2 && !model::sequence_parallel_unsupported(graph) &&
+                                         graph.tokens_per_sample % 2 == 0;
+            }
+            if (random() % 3 == 0 && !model::segments_unsupported(graph, 2)) {
+                plan.schedule = "seq1f1b";
+                plan.schedule_parameters = schedule::SegmentParameters{2};
+            }
+            const model::SegmentGraphs parts(graph, plan.passes_per_micro_batch());
+            for (int run = 0; run < 12; ++run) {
+                const std::size_t first = random() % graph.units.size(),
+                                  count = 1 + random() % (graph.units.size() - first);
+                const model::OperatorRange range = units(graph, first, first + count);
+                const auto part = int(random() % parts.size());
+                const auto walked = schedule::activation_footprint(parts[std::size_t(part)], range, plan);
+                const planner::StageCollection::Saved saved = stages.saved(plan, range, part);
+                INFO(name << " units " << first << "+" << count << " recompute " << int(plan.recompute)
+                          << " layers " << plan.recompute_layers << " offload " << int(plan.offload)
+                          << " part " << part);
+                CHECK(saved.whole.value == Approx(walked.saved.value).epsilon(1e-12));
+                CHECK(saved.for_weights.value ==
+                      Approx((walked.saved_for_weight + walked.kept_for_weight).value).epsilon(1e-12));
+                ++compared;
+            }
+        }
+    }
+    CHECK(compared == 11 * 12 * 12);
 }
 
 TEST_CASE("a stage's passes cost what the operators of its instructions cost") {
