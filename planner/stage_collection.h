@@ -231,14 +231,21 @@ private:
         std::once_flag is_made;
         Made made;
     };
+    // Of a run of units: its operators, with offload or without.
+    using RunKey = std::tuple<std::int32_t, std::int32_t, bool, SegmentKey>;
+    static RunKey run_key(const schedule::Plan& plan, model::OperatorRange run, int segment) {
+        return {run.begin,
+                run.end,
+                plan.offload != schedule::Offload::none,
+                {plan.passes_per_micro_batch(), segment}};
+    }
     // What is known of plans that pass micro-batches alike (shape_of).
     struct Shape {
         std::mutex guard;  // of everything below
         schedule::PartitionProblem balance;
         std::map<int, std::optional<Division>> divisions;  // by the number of stages
-        std::map<std::tuple<std::int32_t, std::int32_t, bool, SegmentKey>, schedule::ActivationFootprint>
-            footprints;  // by operators, with offload or without
-        std::map<std::tuple<std::int32_t, std::int32_t, bool, SegmentKey>, Saved> saved;  // likewise
+        std::map<RunKey, schedule::ActivationFootprint> footprints;
+        std::map<RunKey, Saved> saved;
         std::map<std::pair<const schedule::Schedule*, int>, MadeOnce<std::vector<RankActivations>>>
             activations;  // by order and loading horizon, 0: without offload
         std::map<const schedule::Schedule*, MadeOnce<std::vector<schedule::StateElements>>> state_elements;

@@ -14,10 +14,7 @@ namespace planner {
 const schedule::ActivationFootprint& StageCollection::footprint(Shape& shape, const schedule::Plan& plan,
                                                                 model::OperatorRange stage, int segment) {
     const model::OperatorRange like = repetition_.first_like(stage);
-    const auto [entry, is_new] = shape.footprints.try_emplace({like.begin,
-                                                               like.end,
-                                                               plan.offload != schedule::Offload::none,
-                                                               {plan.passes_per_micro_batch(), segment}});
+    const auto [entry, is_new] = shape.footprints.try_emplace(run_key(plan, like, segment));
     if (!is_new) return entry->second;
     schedule::Plan bounding = plan;
     // Frameworks that keep some products and run all else again hold less than the Program, and no less than

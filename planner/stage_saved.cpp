@@ -35,10 +35,7 @@ std::optional<StageCollection::Shorter> StageCollection::shorter_alike(const sch
 const StageCollection::Saved& StageCollection::saved(Shape& shape, const schedule::Plan& plan,
                                                      model::OperatorRange range, int segment) {
     const model::OperatorRange like = repetition_.first_like(range);
-    const auto [entry, is_new] = shape.saved.try_emplace({like.begin,
-                                                          like.end,
-                                                          plan.offload != schedule::Offload::none,
-                                                          {plan.passes_per_micro_batch(), segment}});
+    const auto [entry, is_new] = shape.saved.try_emplace(run_key(plan, like, segment));
     Saved& of_range = entry->second;
     if (!is_new) return of_range;
     if (const std::optional<Shorter> shorter = shorter_alike(plan, like)) {

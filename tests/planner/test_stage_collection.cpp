@@ -1,6 +1,5 @@
 #include <catch2/catch.hpp>
 
-#include <array>
 #include <map>
 #include <random>
 
@@ -23,6 +22,27 @@ model::OperatorRange units(const model::ModelGraph& graph, std::size_t first, st
 
 constexpr const char* catalogue[] = {"gpt2",         "llama-2-7b", "bert-base", "t5-small",
                                      "mixtral-8x7b", "resnet50",   "swin-t",    "vit-base-16"};
+
+void draw_recomputation(schedule::Plan& plan, std::mt19937& random) {
+    plan.recompute = static_cast<schedule::Recompute>(random() % 3);
+    if (plan.recompute == schedule::Recompute::full) plan.recompute_layers = int(random() % 5);
+    if (plan.recompute == schedule::Recompute::selective && random() % 2)
+        plan.recompute_modules = {schedule::RecomputeModule::layernorm,
+                                  schedule::RecomputeModule::activation};
+}
+
+// How a micro-batch passes through the layers of a rank.
+void draw_pass(schedule::Plan& plan, const model::ModelGraph& graph, std::mt19937& random) {
+    draw_recomputation(plan, random);
+    plan.micro_batch = 1 + static_cast<int>(random() % 4);
+    plan.attention =
+        random() % 2 ? model::AttentionImplementation::flash : model::AttentionImplementation::unfused;
+    if (random() % 2 && !model::tensor_parallel_unsupported(graph, 2)) {
+        plan.layout.tensor = 2;
+        plan.sequence_parallel =
+            random() % 2 && !model::sequence_parallel_unsupported(graph) && graph.tokens_per_sample % 2 == 0;
+    }
+}
 
 }  // namespace
 
@@ -54,19 +74,7 @@ TEST_CASE("stages that are alike keep and need the same memory under every recom
             if (like == range) continue;
             ++alike;
             schedule::Plan plan;
-            plan.recompute = static_cast<schedule::Recompute>(random() % 3);
-            if (plan.recompute == schedule::Recompute::full) plan.recompute_layers = int(random() % 4);
-            if (plan.recompute == schedule::Recompute::selective && random() % 2)
-                plan.recompute_modules = {schedule::RecomputeModule::layernorm,
-                                          schedule::RecomputeModule::activation};
-            plan.micro_batch = 1 + static_cast<int>(random() % 4);
-            plan.attention = random() % 2 ? model::AttentionImplementation::flash
-                                          : model::AttentionImplementation::unfused;
-            if (random() % 2 && !model::tensor_parallel_unsupported(graph, 2)) {
-                plan.layout.tensor = 2;
-                plan.sequence_parallel = random() % 2 && !model::sequence_parallel_unsupported(graph) &&
-                                         graph.tokens_per_sample % 2 == 0;
-            }
+            draw_pass(plan, graph, random);
             const auto a = schedule::activation_footprint(graph, range, plan),
                        b = schedule::activation_footprint(graph, like, plan);
             INFO(name << " units " << first << "+" << count);
@@ -101,20 +109,8 @@ TEST_CASE("what a run of units keeps is what its own footprint says") {
             const auto cluster = nodes_of("p4d.24xlarge", 1);
             planner::StageCollection stages(graph, cluster.instance.device);
             schedule::Plan plan = planner::default_plan(cluster.instance.device);
-            plan.recompute = static_cast<schedule::Recompute>(random() % 3);
-            if (plan.recompute == schedule::Recompute::full) plan.recompute_layers = int(random() % 5);
-            if (plan.recompute == schedule::Recompute::selective && random() % 2)
-                plan.recompute_modules = {schedule::RecomputeModule::layernorm,
-                                          schedule::RecomputeModule::activation};
-            plan.micro_batch = 1 + static_cast<int>(random() % 4);
+            draw_pass(plan, graph, random);
             plan.offload = random() % 2 ? schedule::Offload::host : schedule::Offload::none;
-            plan.attention = random() % 2 ? model::AttentionImplementation::flash
-                                          : model::AttentionImplementation::unfused;
-            if (random() % 2 && !model::tensor_parallel_unsupported(graph, 2)) {
-                plan.layout.tensor = 2;
-                plan.sequence_parallel = random() % 2 && !model::sequence_parallel_unsupported(graph) &&
-                                         graph.tokens_per_sample % 2 == 0;
-            }
             if (random() % 3 == 0 && !model::segments_unsupported(graph, 2)) {
                 plan.schedule = "seq1f1b";
                 plan.schedule_parameters = schedule::SegmentParameters{2};
@@ -184,12 +180,7 @@ TEST_CASE("a stage of several units costs what its units cost, however its passe
         for (int sample = 0; sample < 40; ++sample) {
             planner::StageCollection stages(graph, cluster.instance.device);
             schedule::Plan plan = planner::default_plan(cluster.instance.device);
-            plan.recompute = std::array{schedule::Recompute::none, schedule::Recompute::selective,
-                                        schedule::Recompute::full}[random() % 3];
-            if (plan.recompute == schedule::Recompute::full) plan.recompute_layers = int(random() % 4);
-            if (plan.recompute == schedule::Recompute::selective && random() % 2)
-                plan.recompute_modules = {schedule::RecomputeModule::layernorm,
-                                          schedule::RecomputeModule::activation};
+            draw_recomputation(plan, random);
             plan.micro_batch = 1 << (random() % 3);
             plan.micro_batches = 4;
             plan.layout.tensor = 1 << (random() % 3);
