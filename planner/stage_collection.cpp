@@ -26,7 +26,10 @@ StageCollection::StageCollection(const model::ModelGraph& graph, const cluster::
       repetition_(graph),
       tied_(model::tied_parameters(graph)) {
     if (!model::whole_experts_unsupported(graph)) with_whole_experts_ = model::with_whole_experts(graph);
-    for (const model::Unit& unit : graph.units) unit_like_.push_back(repetition_.first_like(unit.operators));
+    for (const model::Unit& unit : graph.units) {
+        unit_like_.push_back(repetition_.first_like(unit.operators));
+        unit_parameters_.push_back(count_parameters(unit.operators));
+    }
 }
 StageCollection::~StageCollection() = default;
 

@@ -59,6 +59,7 @@ struct RankParameters {
 // the order's micro-batches.
 struct RankActivations {
     core::Bytes peak;
+    core::Bytes of_a_micro_batch;  // by which it grows with each that the order has not; 0: by nothing
     core::Bytes offloaded;
     std::int64_t copies = 0;  // transfers out; there are as many back
 };
@@ -142,9 +143,10 @@ public:
     core::Bytes smallest_boundary(const schedule::Plan& plan);
     // The device's time to update so many elements.
     core::Seconds update(const schedule::Plan& plan, double elements);
-    // Activations of each pipeline rank under an order of the plan's schedule, fragmentation not counted: of
-    // offloaded ones those that a pass works on, as if the others left at once and came back at the last
-    // moment. The order must live as long as the collection.
+    // Activations of each pipeline rank under an order of the plan's schedule, and parameters that are there
+    // for the unit at work, fragmentation not counted: of offloaded activations those that a pass works on,
+    // as if the others left at once and came back at the last moment. The order must live as long as the
+    // collection.
     const std::vector<RankActivations>& activations(const schedule::Plan& plan,
                                                     const schedule::Schedule& order);
     // The same of other stages than those of partition(), here and below.
@@ -210,6 +212,11 @@ public:
     std::vector<DistinctUnit> distinct_units(model::OperatorRange range) const;
 
 private:
+    struct ParameterCount {
+        double all = 0, experts = 0;
+    };
+    ParameterCount count_parameters(model::OperatorRange range) const;
+    static schedule::StateElements share_of(const ParameterCount& count, const schedule::Plan& plan);
     struct Passes {
         StageCost cost;
         Collectives collectives;
@@ -246,8 +253,9 @@ private:
         std::map<int, std::optional<Division>> divisions;  // by the number of stages
         std::map<RunKey, schedule::ActivationFootprint> footprints;
         std::map<RunKey, Saved> saved;
-        std::map<std::pair<const schedule::Schedule*, int>, MadeOnce<std::vector<RankActivations>>>
-            activations;  // by order and loading horizon, 0: without offload
+        std::map<std::tuple<const schedule::Schedule*, int, bool, bool>,
+                 MadeOnce<std::vector<RankActivations>>>
+            activations;  // by order, loading horizon (0: without offload), and what is gathered
         std::map<const schedule::Schedule*, MadeOnce<std::vector<schedule::StateElements>>> state_elements;
         std::map<const schedule::Schedule*, MadeOnce<std::vector<RankParameters>>> rank_parameters;
         std::map<GradientHandling, Prices> prices;
@@ -264,6 +272,19 @@ private:
             return entry->made;
         }
     };
+    // Which parameters are gathered for the unit at work, or copied from the host.
+    struct Gathered {
+        bool is_dense = false, is_of_experts = false;
+        explicit Gathered(const schedule::Plan& plan);
+    };
+    // Beside shards, while a pass through a stage works.
+    struct WholeParameters {
+        core::Bytes least;  // parameters of any of its units
+        core::Bytes last;   // of the last one, with their gradients where they live for the pass alone
+    };
+    // `is_one_copy`: there is one of the model.
+    WholeParameters whole_parameters(const schedule::Plan& plan, model::OperatorRange stage,
+                                     bool is_one_copy) const;
     Shape& shape_of(const schedule::Plan& plan);
     Prices& prices_of(Shape& shape, const schedule::Plan& plan);
     TiedCopies copies_of(const model::TiedParameter& parameter, const schedule::Plan& plan,
@@ -292,11 +313,9 @@ private:
     sim::CostConstants constants_;
     model::Repetition repetition_;
     std::vector<model::OperatorRange> unit_like_;  // of each unit
+    std::vector<ParameterCount> unit_parameters_;
     std::vector<model::TiedParameter> tied_;
     std::mutex guard_;  // of the maps below; each shape has its own
-    struct ParameterCount {
-        double all = 0, experts = 0;
-    };
     std::map<std::pair<std::int32_t, std::int32_t>, ParameterCount> parameter_counts_;
     model::KnownSegmentGraphs known_graphs_;
     // By tensor degree, expert degree, and ranks that divide an expert, sequence parallelism, whether

@@ -1,4 +1,4 @@
-// What stages hold: activations, parameters and state, and the buckets in which those travel.
+// What stages hold of activations, and of parameters while they work.
 #include <algorithm>
 #include <optional>
 #include <span>
@@ -7,6 +7,7 @@
 #include "core/index/integers.h"
 #include "planner/partition/partitions.h"
 #include "planner/stage_collection.h"
+#include "schedule/pipeline/registry.h"
 #include "sim/cost/framework/framework_lookup.h"
 
 namespace planner {
@@ -142,12 +143,51 @@ Change change_by(const schedule::Action& action,
 
 }  // namespace
 
+StageCollection::Gathered::Gathered(const schedule::Plan& plan) {
+    if (!plan.fetches_parameters() ||
+        (plan.layout.pipeline > 1 && sim::framework_traits(plan.framework).gathers_once_in_pipelines))
+        return;
+    is_dense = plan.keeps_parameters_on_hosts() || plan.pieces(false) > 1;
+    is_of_experts = plan.keeps_parameters_on_hosts() || plan.pieces(true) > 1;
+}
+
+// From before a unit's first operator to behind its last one; whole gradients of the last unit from when its
+// backward begins, when all that its stage saved is there or makes room for the gradients of what it made.
+StageCollection::WholeParameters StageCollection::whole_parameters(const schedule::Plan& plan,
+                                                                   model::OperatorRange stage,
+                                                                   bool is_one_copy) const {
+    WholeParameters whole;
+    const Gathered gathered(plan);
+    if (!gathered.is_dense && !gathered.is_of_experts) return whole;
+    const core::Bytes parameter = core::size_of(plan.precision.parameters),
+                      gradient = core::size_of(plan.precision.gradients);
+    const auto first = std::size_t(graph_.operators[std::size_t(stage.begin)].unit),
+               last = std::size_t(graph_.operators[std::size_t(stage.end) - 1].unit);
+    const auto elements_of = [&](std::size_t unit, bool dense, bool experts) {
+        const schedule::StateElements share = share_of(unit_parameters_[unit], plan);
+        return (dense ? share.dense : 0) + (experts ? share.experts : 0);
+    };
+    double least = elements_of(first, gathered.is_dense, gathered.is_of_experts);
+    for (std::size_t unit = first; unit <= last; ++unit)
+        least = std::min(least, elements_of(unit, gathered.is_dense, gathered.is_of_experts));
+    whole.least = parameter * least;
+    const bool is_tied = std::any_of(tied_.begin(), tied_.end(), [&](const model::TiedParameter& parameter) {
+        return std::find(parameter.units.begin(), parameter.units.end(), std::int32_t(last)) !=
+               parameter.units.end();
+    });
+    whole.last = parameter * elements_of(last, gathered.is_dense, gathered.is_of_experts);
+    if (is_one_copy && !is_tied && plan.shards(schedule::Sharding::gradients))
+        whole.last += gradient * elements_of(last, plan.pieces(false) > 1, plan.pieces(true) > 1);
+    return whole;
+}
+
 const std::vector<RankActivations>& StageCollection::activations(const schedule::Plan& plan,
                                                                  const schedule::Schedule& order) {
     Shape& shape = shape_of(plan);
-    const bool offloads = plan.offload != schedule::Offload::none;
+    const int horizon = plan.offload != schedule::Offload::none ? plan.activation_loading_horizon : 0;
+    const Gathered gathered(plan);
     return shape.made_once(shape.activations,
-                           std::pair(&order, offloads ? plan.activation_loading_horizon : 0),
+                           std::tuple(&order, horizon, gathered.is_dense, gathered.is_of_experts),
                            [&] { return activations(plan, order, *stages(plan)); });
 }
 
@@ -165,6 +205,7 @@ RankActivations StageCollection::activations(const schedule::Plan& plan, const s
     const std::size_t passes = plan.passes_per_micro_batch();
     std::vector<const schedule::ActivationFootprint*> mine;  // of the rank's stages, and of each part
     std::vector<std::size_t> first_of(ranges.size());        // by stage, among these
+    std::vector<WholeParameters> whole(ranges.size());
     std::vector<std::vector<Leaving>> leaving(offloads ? ranges.size() : 0);
     Shape* const of_all = plan.recomputes_by_stage() ? nullptr : &shape_of(plan);
     for (const std::int32_t s : core::indices(ranges)) {
@@ -177,9 +218,17 @@ RankActivations StageCollection::activations(const schedule::Plan& plan, const s
         for (std::size_t segment = 0; segment < passes; ++segment)
             mine.push_back(&footprint(shape, of_stage, ranges[s], int(segment)));
         if (offloads) leaving[s] = leaving_of(*mine.back());
+        whole[s] = whole_parameters(plan, ranges[s], order.directions == 1);
     }
     const auto change_of = [&](const schedule::Action& action, const Leaving* away) {
-        return change_by(action, {&mine[first_of[action.stage]], passes}, away);
+        Change change = change_by(action, {&mine[first_of[action.stage]], passes}, away);
+        const WholeParameters& gathered = whole[std::size_t(action.stage)];
+        if (action.kind == schedule::ActionKind::backward)
+            change.transient = std::max(change.transient + gathered.least, gathered.last);
+        else if (action.kind == schedule::ActionKind::forward ||
+                 action.kind == schedule::ActionKind::backward_input)
+            change.transient += gathered.least;
+        return change;
     };
     RankActivations result;
     core::Bytes held;
@@ -198,6 +247,10 @@ RankActivations StageCollection::activations(const schedule::Plan& plan, const s
             if (!change) change = change_of(action, nullptr);
             pass(*change);
         }
+        const schedule::PipelineSchedule* const registered = schedule::find_pipeline_schedule(order.name);
+        if (registered && registered->goes_forward_first)
+            for (const schedule::ActivationFootprint* of_stage : mine)
+                result.of_a_micro_batch += of_stage->saved;
         return result;
     }
     const UnitsLeaving units(order, rank, plan.activation_loading_horizon, leaving);
@@ -209,178 +262,6 @@ RankActivations StageCollection::activations(const schedule::Plan& plan, const s
         result.copies += away.copies;
     }
     return result;
-}
-
-const std::vector<schedule::StateElements>& StageCollection::state_elements(const schedule::Plan& plan,
-                                                                            const schedule::Schedule& order) {
-    Shape& shape = shape_of(plan);
-    return shape.made_once(shape.state_elements, &order, [&] {
-        const std::vector<model::OperatorRange>& ranges = *stages(plan);
-        std::vector<schedule::StateElements> elements;
-        for (int rank = 0; rank < order.ranks; ++rank)
-            elements.push_back(state_elements(plan, order, ranges, rank));
-        return elements;
-    });
-}
-
-schedule::StateElements StageCollection::state_elements(const schedule::Plan& plan,
-                                                        const schedule::Schedule& order,
-                                                        const std::vector<model::OperatorRange>& ranges,
-                                                        int rank) const {
-    std::vector<model::OperatorRange> mine;
-    for (int s = 0; s < order.stages; ++s)
-        if (schedule::rank_of_stage(order, s) == rank) mine.push_back(ranges[s]);
-    return schedule::state_elements(planned(plan), mine, plan);
-}
-
-schedule::StateElements StageCollection::parameter_count(const schedule::Plan& plan,
-                                                         model::OperatorRange range) {
-    ParameterCount count;
-    {
-        const std::lock_guard lock(guard_);
-        const auto [entry, is_new] = parameter_counts_.try_emplace({range.begin, range.end});
-        if (is_new) {
-            entry->second.all = static_cast<double>(model::parameter_count(graph_, range));
-            for (std::int32_t i = range.begin; i < range.end; ++i)
-                for (const model::ParameterId id : graph_.operators[i].parameters)
-                    if (graph_.parameter(id).is_expert)
-                        entry->second.experts +=
-                            static_cast<double>(model::element_count(graph_.parameter(id).shape));
-        }
-        count = entry->second;
-    }
-    const int tensor = plan.layout.tensor, expert = plan.layout.expert;
-    if (expert == 1) return {count.all / tensor, 0};
-    return {(count.all - count.experts) / tensor, count.experts / tensor / expert};
-}
-
-// Lowering divides the parameters of a rank among buckets stage by stage: the rest of the model, on other
-// ranks, only tells which of them are tied.
-const std::vector<StageCollection::Bucket>& StageCollection::buckets(const schedule::Plan& plan,
-                                                                     model::OperatorRange stage) {
-    const model::OperatorRange like = repetition_.first_like(stage);
-    const std::lock_guard lock(guard_);
-    const auto [entry, is_new] = buckets_.try_emplace(
-        {plan.layout.tensor, plan.layout.expert, plan.layout.expert_tensor(), plan.sequence_parallel,
-         plan.fetches_parameters(), plan.gradient_bucket.value, like.begin, like.end});
-    if (!is_new) return entry->second;
-    std::vector<schedule::StageInfo> stages;
-    const auto add = [&](std::int32_t begin, std::int32_t end, int rank) {
-        if (begin == end) return;
-        schedule::StageInfo& info = stages.emplace_back();
-        info.operators = {begin, end};
-        info.rank = rank;
-    };
-    add(0, like.begin, 1);
-    add(like.begin, like.end, 0);
-    add(like.end, static_cast<std::int32_t>(graph_.operators.size()), 1);
-    std::map<std::pair<std::int64_t, bool>, int> counts;
-    for (const schedule::ParameterBucket& bucket :
-         schedule::buckets_of_rank(planned(plan), plan, stages, 0).buckets)
-        if (bucket.tied_ranks.empty()) ++counts[{bucket.elements, bucket.is_expert}];
-    for (const auto& [what, count] : counts) entry->second.push_back({what.first, what.second, count});
-    return entry->second;
-}
-
-// A bucket is closed once it has reached its size: where none of the smaller size has less than the larger
-// one, it closes where that would, and so do those after it.
-bool StageCollection::has_same_buckets(const schedule::Plan& plan, core::Bytes other_size) {
-    schedule::Plan smaller = plan;
-    smaller.gradient_bucket = std::min(plan.gradient_bucket, other_size);
-    const core::Bytes larger = std::max(plan.gradient_bucket, other_size);
-    const std::vector<model::OperatorRange> stages = ranges_of(graph_, plan.partition.first_units);
-    return std::all_of(stages.begin(), stages.end(), [&](model::OperatorRange stage) {
-        const std::vector<Bucket>& all = buckets(smaller, stage);
-        return std::all_of(all.begin(), all.end(), [&](const Bucket& bucket) {
-            const core::Bytes size = bucket.elements * core::size_of(plan.precision.gradients);
-            return size < smaller.gradient_bucket || size >= larger;
-        });
-    });
-}
-
-double StageCollection::largest_parameter(const schedule::Plan& plan) const {
-    const model::CostContext context = plan.cost_context();
-    std::int64_t largest = 0;
-    for (const std::int32_t i : core::indices(graph_.parameters))
-        largest = std::max(largest, model::parameter_elements(planned(plan), model::ParameterId(i), context));
-    return double(largest);
-}
-
-double StageCollection::tied_elements(const schedule::Plan& plan) const {
-    double elements = 0;
-    for (const model::TiedParameter& parameter : tied_)
-        elements += double(model::element_count(graph_.parameter(parameter.parameter).shape)) *
-                    double(parameter.units.size());
-    return elements / plan.layout.tensor;
-}
-
-const std::vector<RankParameters>& StageCollection::rank_parameters(const schedule::Plan& plan,
-                                                                    const schedule::Schedule& order) {
-    Shape& shape = shape_of(plan);
-    return shape.made_once(shape.rank_parameters, &order,
-                           [&] { return rank_parameters(plan, order, *stages(plan)); });
-}
-
-std::vector<RankParameters> StageCollection::rank_parameters(
-    const schedule::Plan& plan, const schedule::Schedule& order,
-    const std::vector<model::OperatorRange>& ranges) {
-    std::vector<RankParameters> ranks(order.ranks);
-    std::size_t unit = 0;
-    for (int s = 0; s < order.stages; ++s) {
-        const model::OperatorRange range = ranges[s];
-        const int rank = schedule::rank_of_stage(order, s);
-        RankParameters& of_rank = ranks[rank];
-        const schedule::StateElements elements = parameter_count(plan, range);
-        of_rank.dense += elements.dense;
-        of_rank.experts += elements.experts;
-        for (; unit < graph_.units.size() && graph_.units[unit].operators.end <= range.end; ++unit) {
-            const schedule::StateElements of_unit = parameter_count(plan, graph_.units[unit].operators);
-            of_rank.largest_unit = std::max(of_rank.largest_unit, of_unit.dense + of_unit.experts);
-        }
-    }
-    return ranks;
-}
-
-StageCollection::TiedCopies StageCollection::copies_of(
-    const model::TiedParameter& parameter, const schedule::Plan& plan, const schedule::Schedule& order,
-    const std::function<int(std::int32_t unit)>& stage) const {
-    TiedCopies copies;
-    copies.elements = static_cast<double>(model::element_count(graph_.parameter(parameter.parameter).shape)) /
-                      plan.layout.tensor;
-    for (const std::int32_t unit : parameter.units)
-        copies.ranks.push_back(schedule::rank_of_stage(order, stage(unit)));
-    std::sort(copies.ranks.begin(), copies.ranks.end());
-    copies.ranks.erase(std::unique(copies.ranks.begin(), copies.ranks.end()), copies.ranks.end());
-    return copies;
-}
-
-std::vector<StageCollection::TiedCopies> StageCollection::tied_copies(
-    const schedule::Plan& plan, const schedule::Schedule& order,
-    const std::vector<model::OperatorRange>& ranges) const {
-    std::vector<TiedCopies> all;
-    for (const model::TiedParameter& parameter : tied_) {
-        TiedCopies copies = copies_of(parameter, plan, order, [&](std::int32_t unit) {
-            const std::int32_t begin = graph_.units[unit].operators.begin;
-            const auto stage = std::find_if(ranges.begin(), ranges.end(),
-                                            [&](model::OperatorRange range) { return begin < range.end; });
-            return int(stage - ranges.begin());
-        });
-        if (copies.ranks.size() > 1) all.push_back(std::move(copies));
-    }
-    return all;
-}
-
-std::vector<StageCollection::TiedCopies> StageCollection::tied_ends(const schedule::Plan& plan,
-                                                                    const schedule::Schedule& order) const {
-    const std::vector<std::int32_t> ends = {0, core::count_of(graph_.units) - 1};
-    std::vector<TiedCopies> all;
-    for (const model::TiedParameter& parameter : tied_) {
-        if (parameter.units != ends) continue;
-        TiedCopies copies = copies_of(parameter, plan, order,
-                                      [&](std::int32_t unit) { return unit == 0 ? 0 : order.stages - 1; });
-        if (copies.ranks.size() > 1) all.push_back(std::move(copies));
-    }
-    return all;
 }
 
 }  // namespace planner

@@ -105,7 +105,8 @@ RankMemory Bounds::memory_of_rank(const schedule::Plan& plan, const schedule::Sc
     // Too large already: the activations would only add to it.
     if (memory.peak > device.memory) return memory;
     const RankActivations held = activations();
-    memory.peak += held.peak * (1 + device.fragmentation);
+    const double more = plan.micro_batches - order.micro_batches;
+    memory.peak += (held.peak + held.of_a_micro_batch * more) * (1 + device.fragmentation);
     memory.away = held.offloaded * (double(plan.micro_batches) / order.micro_batches) - device.memory;
     return memory;
 }

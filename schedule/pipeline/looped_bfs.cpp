@@ -32,6 +32,7 @@ PipelineSchedule looped_bfs_schedule() {
     schedule.bubble = "(p-1)/(vm+p-1) for m >= p";
     schedule.in_flight = "vm chunks";
     schedule.constraint = "none";
+    schedule.goes_forward_first = true;
     schedule.generate = generate;
     return schedule;
 }

@@ -57,9 +57,10 @@ struct PipelineSchedule {
     std::optional<core::Unsupported> (*unsupported)(const PipelineShape& shape) = nullptr;
     Schedule (*generate)(const PipelineShape& shape) = nullptr;  // for allowed shapes
     std::vector<std::string> aliases;
-    bool is_asynchronous = false;   // no flush between steps: several weight versions
-    bool is_bidirectional = false;  // several replicas of every stage
-    bool orders_by_times = false;   // the order depends on the times of the shape, not on its numbers alone
+    bool is_asynchronous = false;     // no flush between steps: several weight versions
+    bool is_bidirectional = false;    // several replicas of every stage
+    bool goes_forward_first = false;  // on every rank all passes forward come before the first backward
+    bool orders_by_times = false;     // the order depends on the times of the shape, not on its numbers alone
     bool overlaps_forward_backward = false;  // has slots in which a forward and a backward run together
 
     // Passes sequences on in parts.

@@ -31,6 +31,7 @@ PipelineSchedule simple_schedule() {
     schedule.in_flight = "m";
     schedule.constraint = "one chunk per rank";
     schedule.greatest_chunks = 1;
+    schedule.goes_forward_first = true;
     schedule.generate = generate;
     return schedule;
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
+#include <string>
 
 #include "core/diagnostics.h"
 #include "schedule/pipeline/registry.h"
@@ -236,6 +238,7 @@ TEST_CASE("Sends that wait for their receives deadlock when both sides send firs
 
 TEST_CASE("Every registered schedule passes verify over a grid of shapes, or refuses the shape") {
     int generated = 0;
+    std::set<std::string> turning_back;  // with a forward pass behind a backward one, in some shape
     for (const schedule::PipelineSchedule& entry : schedule::pipeline_schedules())
         for (int ranks = 1; ranks <= 8; ++ranks)
             for (int chunks = 1; chunks <= 3; ++chunks)
@@ -260,9 +263,15 @@ TEST_CASE("Every registered schedule passes verify over a grid of shapes, or ref
                         CHECK(schedule.ranks == ranks);
                         CHECK(schedule.name == entry.name);
                         bool has_halves = false;
-                        for (const std::vector<Action>& rank_list : schedule.actions)
-                            for (const Action& action : rank_list)
+                        for (const std::vector<Action>& rank_list : schedule.actions) {
+                            bool goes_back = false;
+                            for (const Action& action : rank_list) {
                                 has_halves = has_halves || action.kind == ActionKind::backward_weight;
+                                goes_back = goes_back || action.kind == ActionKind::backward;
+                                if (goes_back && action.kind == ActionKind::forward)
+                                    turning_back.insert(entry.name);
+                            }
+                        }
                         CHECK((!has_halves || entry.splits_backward));
                         // Reading what is printed gives the same cells.
                         if (micro_batches < 6)
@@ -270,4 +279,10 @@ TEST_CASE("Every registered schedule passes verify over a grid of shapes, or ref
                         ++generated;
                     }
     CHECK(generated > 1000);
+    for (const schedule::PipelineSchedule& entry : schedule::pipeline_schedules()) {
+        INFO(entry.name);
+        CHECK((!entry.goes_forward_first || !turning_back.contains(entry.name)));
+        if (!entry.splits_backward && !entry.is_forward_only)
+            CHECK((entry.goes_forward_first || turning_back.contains(entry.name)));
+    }
 }
