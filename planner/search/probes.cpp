@@ -15,7 +15,9 @@ namespace {
 // nothing better in a row.
 constexpr std::size_t tightened_in_a_look = 24, timed_in_a_probe = 8, at_once = 2;
 constexpr int most_vain_probes = 3;
-// Of the limit, where nothing was found that fits: from then on it is looked for without copies to hosts.
+// Of the limit, until when what fits without copies to hosts is looked for, where so many probes found
+// nothing at all; and from when on in any case.
+constexpr double share_of_need = 0.35;
 constexpr double patience_with_offload = 1.5;
 // Looks into a group for a plan that fits as it is, before another group is tried.
 constexpr int most_looks = 8;
@@ -144,10 +146,12 @@ std::vector<std::size_t> Search::candidates_of(const Group& group) const {
 // Time is up, and nothing was found.
 bool Search::needs_a_plan() const { return lacks_plan() && is_late(patience_with_offload); }
 
-// What must copy activations away to fit promises much, as bounds do not know how fast copies are; a plan is
-// needed first. Where none fits without, the waves after the probes find one.
+// What must copy activations away to fit promises much, as bounds do not know how fast copies are: once none
+// of what promises most has fitted, a plan without copies is needed first. Where none fits without, the waves
+// after the probes find one.
 bool Search::is_put_off(std::size_t i) const {
-    return needs_a_plan() && entries_[i].plan.offload != targets_[entries_[i].target].base.offload;
+    return (probed_in_vain_ || needs_a_plan()) &&
+           entries_[i].plan.offload != targets_[entries_[i].target].base.offload;
 }
 
 // Its plan that promises most, with a tight bound.
@@ -281,6 +285,8 @@ void Search::probe_usual_plans(core::Diagnostics& diagnostics) {
         const double before = best_value();
         if (!probes.probe(diagnostics)) return;
         vain = best_value() < before ? 0 : vain + 1;
+        if (vain < most_vain_probes || !lacks_plan()) continue;
+        if (!std::exchange(probed_in_vain_, true) || !is_late(share_of_need)) vain = 0;
     }
 }
 

@@ -326,6 +326,7 @@ private:
     std::set<Key> queue_;
     std::set<HurryKey> hurried_;  // the queue once more, from when a search is late without a plan
     bool is_hurried_ = false;
+    bool probed_in_vain_ = false;       // plans that offload among others
     std::vector<std::size_t> pursued_;  // entries in the place of ones that needed too much memory
     std::set<std::pair<double, std::size_t>> for_rings_;  // by their value if dividing samples took no time
     std::vector<std::size_t> too_large_, too_large_for_hosts_;  // of the space, by their simulations
