@@ -288,8 +288,18 @@ std::string text_of(const planner::SearchAccount& account) {
             "  no lower bound: the order of the first was searched, and bounds are of registered "
             "schedules\n";
     else if (const std::optional<double> gap = gap_pct(account); gap && !account.is_proven_optimal)
-        out += fmt::format("  gap to the lower bound: {:.1f} %\n", *gap);
+        out += fmt::format("  gap to the lower bound: {:.1f} %{}\n", *gap,
+                           *gap > 0 ? "" : ", but for moves of cuts that were not tried");
     return out;
+}
+
+// In the first line of an answer that proves nothing: by how much the best plan may be better.
+std::string stopped_text(const planner::SearchAccount& account) {
+    const std::optional<double> gap = gap_pct(account);
+    if (!gap || account.is_proven_optimal) return {};
+    return "  stopped before everything was looked at: " +
+           (*gap > 0 ? fmt::format("the best plan may be better by up to {:.1f} %\n", *gap)
+                     : "no bound leaves room for a better plan, but not every move of cuts was tried\n");
 }
 
 // What runs plans behind the first and not the first, each by the first of them: "2 (+1.3 %) in megatron".
@@ -315,12 +325,7 @@ std::string text_of(const Request& request, const model::ModelGraph& graph,
                     const std::vector<sim::PredictionIntervals>& intervals, const SecondLook& look,
                     const Beside& beside) {
     std::string out = headline(request, graph);
-    if (const std::optional<double> gap = gap_pct(result.account);
-        gap && !result.account.is_proven_optimal && *gap > 0)
-        out += fmt::format(
-            "  stopped before everything was looked at: the best plan may be better by up to "
-            "{:.1f} %\n",
-            *gap);
+    out += stopped_text(result.account);
     out += text_of(beside);
     const planner::RankedPlan& best = result.plans.front();
     if (!request.runner) {
