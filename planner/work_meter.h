@@ -29,6 +29,8 @@ private:
 
 // Prices in steps.
 inline constexpr double per_family = 45'000;          // the operators of a model, priced for one shape
+inline constexpr double per_known_family = 8'000;     // ... again, for a plan of it
+inline constexpr double per_estimate = 1'100;         // of a plan by its family
 inline constexpr double per_opened_plan = 3'000;      // bounded whatever its partition
 inline constexpr double per_tightened_plan = 24'000;  // beside its replay
 inline constexpr double per_bounded_plan = 1'000;     // its memory and its time
@@ -47,6 +49,7 @@ inline constexpr double per_instruction = 400;           // simulated
 inline constexpr double per_instruction_alone = 240;     // ... alone
 inline constexpr double per_table_entry = 2'800;         // passes of one run of units
 inline constexpr double per_chosen_partition = 3e6;      // by moves of cuts, beside what each replays
+inline constexpr double per_place = 20;     // of two units in a division that depends on where stages lie
 inline constexpr double per_division = 14;  // of units into stages, looked at by tables and walks
 
 }  // namespace planner

@@ -41,7 +41,7 @@ bool Search::may_be_best(const Entry& entry, int layers) const {
     plan.recompute_layers = 0;
     for (const std::int32_t held : held_layers(*stages)) plan.recompute_layers += std::min(layers, held);
     GuardedBounds& guarded = *bounds_[entry.layout];
-    work_.add(1, per_family);
+    work_.add(1, per_known_family);
     const std::lock_guard lock(guarded.guard);
     return value_of(entry.target, guarded.bounds.time_of_work(plan), core::Bytes(0)) < best_value();
 }

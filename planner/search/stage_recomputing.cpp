@@ -172,7 +172,8 @@ std::optional<schedule::Partition> Search::cuts_for_layers(const PartitionTask& 
         const schedule::Partition* const balanced = stages_[task.target]->partition(plan);
         return balanced ? std::optional(*balanced) : std::nullopt;
     }
-    work_.add(1, per_chosen_partition);
+    const double units = double(graph_.units.size());
+    work_.add(units * units, per_place);
     GuardedBounds& guarded = *bounds_[task.layout];
     const std::vector<model::OperatorRange> ranges = ranges_of(graph_, task.plan.partition.first_units);
     std::vector<double> room;  // what sums of units may be: they leave out what a stage holds beside them
@@ -214,7 +215,7 @@ double Search::estimate_by_stage(const Entry& entry) const {
     schedule::Plan full = entry.plan;
     full.recompute = schedule::Recompute::full;
     GuardedBounds& guarded = *bounds_[entry.layout];
-    work_.add(2, per_family);
+    work_.add(1, per_estimate);
     const std::lock_guard lock(guarded.guard);
     const core::Seconds again = guarded.bounds.time_of_work(full) - guarded.bounds.time_of_work(entry.plan);
     return value_of(entry.target, entry.time_bound + again * share, core::Bytes(0));
