@@ -188,7 +188,9 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     try_rings(diagnostics);
     // No partition of the plans whose partitions are covered is better than the first, and no move of one of
     // its cuts is, unless time is up.
-    if (request_.uses_bounds) search_partitions();
+    const PartitionMeans means = partition_means();
+    PartitionSearch partitions(graph_, means);
+    if (request_.uses_bounds) search_partitions(partitions, means);
     // The plans kept are the best of those simulated, and none that was excluded is better than the last.
     wanted_ = request_.keep;
     const std::optional<RankedPlan> first =
@@ -198,6 +200,9 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     if (first &&
         (first->candidate != result_.plans.front().candidate || !(first->plan == result_.plans.front().plan)))
         is_settled_ = result_.account.is_refined = false;
+    // No plan of the list comes before the first with what that was refined to.
+    if (request_.uses_bounds && request_.refines_first) refine_listed(partitions);
+    result_.account.partitions = partitions.account();
     // Every plan of the space is in exactly one part of the account.
     close_queue();
     if (lacks_plan()) look_for_shortfall();

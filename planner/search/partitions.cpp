@@ -204,7 +204,7 @@ void Search::keep_plan(RankedPlan ranked) {
     if (plans.size() > request_.keep) plans.resize(request_.keep);
 }
 
-void Search::search_partitions() {
+PartitionMeans Search::partition_means() {
     PartitionMeans means;
     means.simulate = [this](const PartitionTask& task, core::Seconds limit) {
         return simulate_partition(task, limit);
@@ -226,9 +226,13 @@ void Search::search_partitions() {
     };
     means.threads = request_.threads;
     means.values_steps = request_.objective != Objective::memory;
+    return means;
+}
+
+// `means`: those of the search.
+void Search::search_partitions(PartitionSearch& search, PartitionMeans means) {
     PartitionTasks tasks = partition_tasks();
     result_.account.covers_partitions = !tasks.open.empty() || tasks.beaten > 0;
-    PartitionSearch search(graph_, means);
     search.exclude(tasks.beaten);
     if (lacks_plan()) {
         find_fitting(search, tasks);
@@ -249,7 +253,6 @@ void Search::search_partitions() {
         return PartitionSearch(graph_, means);
     };
     if (explore_partitions(std::move(tasks), search, exploring) && request_.refines_first) refine(search);
-    result_.account.partitions = search.account();
 }
 
 // Where no plan fits with the partition that balances its stages, with another one of it some may.

@@ -79,6 +79,11 @@ bool Search::refine_others() {
     std::vector<std::size_t> refined;  // index into plans
     for (std::size_t p = 1; p < plans.size(); ++p)
         for (const schedule::Plan& plan : refined_alike(plans[p].plan, plans.front().plan)) {
+            // What was no better than a first plan before is no better than this one.
+            const std::pair tried(plans[p].candidate, plan);
+            if (std::find(refined_alike_.begin(), refined_alike_.end(), tried) != refined_alike_.end())
+                continue;
+            refined_alike_.push_back(tried);
             add_changed(tasks, task_of(plans[p]), plan, request_.limits);
             refined.resize(tasks.size(), p);
         }
@@ -92,8 +97,8 @@ bool Search::refine_others() {
 
 // Values of the first plan that the space has not, its cuts again where one of them is better, and the plans
 // behind it with these values.
-void Search::refine(PartitionSearch& search) {
-    bool was_refined = false, is_changed = !result_.plans.empty();
+void Search::refine(PartitionSearch& search, bool was_refined) {
+    bool is_changed = !result_.plans.empty();
     while (is_changed) {
         const schedule::Plan before = result_.plans.front().plan;
         result_.account.is_refined = refine_first(was_refined);
@@ -114,6 +119,13 @@ void Search::refine(PartitionSearch& search) {
         try_chosen_partitions(search, {result_.plans.front()});
         is_changed = !(result_.plans.front().plan == refined);
     }
+}
+
+// What the first plan was refined to may make one better that was listed since.
+void Search::refine_listed(PartitionSearch& search) {
+    if (result_.plans.empty() || is_late() || !refine_others()) return;
+    move_cuts(search, {result_.plans.front()});
+    refine(search, true);
 }
 
 }  // namespace planner

@@ -171,12 +171,14 @@ private:
     void probe_usual_plans(core::Diagnostics& diagnostics);
     void search_waves(core::Diagnostics& diagnostics, double share);
     void close_queue();
-    void search_partitions();
+    PartitionMeans partition_means();
+    void search_partitions(PartitionSearch& search, PartitionMeans means);
     bool try_changed(const std::vector<PartitionTask>& tasks,
                      std::optional<std::pair<std::size_t, RankedPlan>>& best);
     bool refine_first(bool was_refined);
     bool refine_others();
-    void refine(PartitionSearch& search);
+    void refine(PartitionSearch& search, bool was_refined = false);
+    void refine_listed(PartitionSearch& search);
     void try_chosen_partitions(PartitionSearch& search, const std::vector<RankedPlan>& plans);
     void move_cuts(PartitionSearch& search, std::vector<RankedPlan> moved);
     void simulate_whole();
@@ -349,6 +351,7 @@ private:
     std::map<std::pair<OrderOfStep, bool>, std::map<int, int>> settled_at_;
     mutable sim::RepeatedBlocks blocks_;  // of its orders
     KnownSteps known_steps_;
+    std::vector<std::pair<std::size_t, schedule::Plan>> refined_alike_;  // by their targets
     bool is_settled_ = true;                              // no move of a cut makes a ranked plan better
     std::optional<double> first_unvisited_;               // bound of the best entry that the time limit left
     std::vector<std::unique_ptr<GuardedBounds>> bounds_;  // one a layout
