@@ -246,6 +246,14 @@ private:
                 plan.offload != schedule::Offload::none,
                 {plan.passes_per_micro_batch(), segment}};
     }
+    // Which parameters are gathered for the unit at work, or copied from the host, and whose gradients live
+    // for its pass alone: all that whole_parameters() knows of a plan beside its shape.
+    struct Gathered {
+        bool has_dense = false, has_experts = false;
+        bool has_dense_gradients = false, has_expert_gradients = false;
+        explicit Gathered(const schedule::Plan& plan);
+        auto operator<=>(const Gathered&) const = default;
+    };
     // What is known of plans that pass micro-batches alike (shape_of).
     struct Shape {
         std::mutex guard;  // of everything below
@@ -253,8 +261,7 @@ private:
         std::map<int, std::optional<Division>> divisions;  // by the number of stages
         std::map<RunKey, schedule::ActivationFootprint> footprints;
         std::map<RunKey, Saved> saved;
-        std::map<std::tuple<const schedule::Schedule*, int, bool, bool>,
-                 MadeOnce<std::vector<RankActivations>>>
+        std::map<std::tuple<const schedule::Schedule*, int, Gathered>, MadeOnce<std::vector<RankActivations>>>
             activations;  // by order, loading horizon (0: without offload), and what is gathered
         std::map<const schedule::Schedule*, MadeOnce<std::vector<schedule::StateElements>>> state_elements;
         std::map<const schedule::Schedule*, MadeOnce<std::vector<RankParameters>>> rank_parameters;
@@ -271,11 +278,6 @@ private:
             std::call_once(entry->is_made, [&] { entry->made = make(); });
             return entry->made;
         }
-    };
-    // Which parameters are gathered for the unit at work, or copied from the host.
-    struct Gathered {
-        bool is_dense = false, is_of_experts = false;
-        explicit Gathered(const schedule::Plan& plan);
     };
     // Beside shards, while a pass through a stage works.
     struct WholeParameters {

@@ -147,8 +147,10 @@ StageCollection::Gathered::Gathered(const schedule::Plan& plan) {
     if (!plan.fetches_parameters() ||
         (plan.layout.pipeline > 1 && sim::framework_traits(plan.framework).gathers_once_in_pipelines))
         return;
-    is_dense = plan.keeps_parameters_on_hosts() || plan.pieces(false) > 1;
-    is_of_experts = plan.keeps_parameters_on_hosts() || plan.pieces(true) > 1;
+    has_dense = plan.keeps_parameters_on_hosts() || plan.pieces(false) > 1;
+    has_experts = plan.keeps_parameters_on_hosts() || plan.pieces(true) > 1;
+    has_dense_gradients = plan.shards(schedule::Sharding::gradients) && plan.pieces(false) > 1;
+    has_expert_gradients = plan.shards(schedule::Sharding::gradients) && plan.pieces(true) > 1;
 }
 
 // From before a unit's first operator to behind its last one; whole gradients of the last unit from when its
@@ -158,7 +160,7 @@ StageCollection::WholeParameters StageCollection::whole_parameters(const schedul
                                                                    bool is_one_copy) const {
     WholeParameters whole;
     const Gathered gathered(plan);
-    if (!gathered.is_dense && !gathered.is_of_experts) return whole;
+    if (!gathered.has_dense && !gathered.has_experts) return whole;
     const core::Bytes parameter = core::size_of(plan.precision.parameters),
                       gradient = core::size_of(plan.precision.gradients);
     const auto first = std::size_t(graph_.operators[std::size_t(stage.begin)].unit),
@@ -167,17 +169,18 @@ StageCollection::WholeParameters StageCollection::whole_parameters(const schedul
         const schedule::StateElements share = share_of(unit_parameters_[unit], plan);
         return (dense ? share.dense : 0) + (experts ? share.experts : 0);
     };
-    double least = elements_of(first, gathered.is_dense, gathered.is_of_experts);
-    for (std::size_t unit = first; unit <= last; ++unit)
-        least = std::min(least, elements_of(unit, gathered.is_dense, gathered.is_of_experts));
+    double least = elements_of(first, gathered.has_dense, gathered.has_experts);
+    for (std::size_t unit = first + 1; unit <= last; ++unit)
+        least = std::min(least, elements_of(unit, gathered.has_dense, gathered.has_experts));
     whole.least = parameter * least;
     const bool is_tied = std::any_of(tied_.begin(), tied_.end(), [&](const model::TiedParameter& parameter) {
         return std::find(parameter.units.begin(), parameter.units.end(), std::int32_t(last)) !=
                parameter.units.end();
     });
-    whole.last = parameter * elements_of(last, gathered.is_dense, gathered.is_of_experts);
-    if (is_one_copy && !is_tied && plan.shards(schedule::Sharding::gradients))
-        whole.last += gradient * elements_of(last, plan.pieces(false) > 1, plan.pieces(true) > 1);
+    whole.last = parameter * elements_of(last, gathered.has_dense, gathered.has_experts);
+    if (is_one_copy && !is_tied)
+        whole.last +=
+            gradient * elements_of(last, gathered.has_dense_gradients, gathered.has_expert_gradients);
     return whole;
 }
 
@@ -185,9 +188,7 @@ const std::vector<RankActivations>& StageCollection::activations(const schedule:
                                                                  const schedule::Schedule& order) {
     Shape& shape = shape_of(plan);
     const int horizon = plan.offload != schedule::Offload::none ? plan.activation_loading_horizon : 0;
-    const Gathered gathered(plan);
-    return shape.made_once(shape.activations,
-                           std::tuple(&order, horizon, gathered.is_dense, gathered.is_of_experts),
+    return shape.made_once(shape.activations, std::tuple(&order, horizon, Gathered(plan)),
                            [&] { return activations(plan, order, *stages(plan)); });
 }
 

@@ -222,14 +222,17 @@ TEST_CASE("no plan of segments of sequences needs less memory or less time than 
 }
 
 TEST_CASE("the bounds of a plan do not depend on which plans were asked about before it") {
-    for (const auto& [name, tokens, instance, batch, framework, offload] :
-         {std::tuple{"gpt2", 512, "p4d.24xlarge", 32, "", schedule::Offload::none},
-          std::tuple{"mixture", 4096, "p4d.24xlarge", 8, "", schedule::Offload::none},
-          std::tuple{"gpt2", 510, "p3.16xlarge", 16, "pytorch", schedule::Offload::host},
-          std::tuple{"gpt2", 1023, "p3.16xlarge", 16, "megatron-lm-2023", schedule::Offload::none}}) {
+    using schedule::Offload;
+    for (const auto& [name, tokens, instance, batch, framework, offload, parameters] :
+         {std::tuple{"gpt2", 512, "p4d.24xlarge", 32, "", Offload::none, Offload::none},
+          std::tuple{"gpt2", 512, "p4d.24xlarge", 32, "", Offload::none, Offload::host},
+          std::tuple{"mixture", 4096, "p4d.24xlarge", 8, "", Offload::none, Offload::none},
+          std::tuple{"gpt2", 510, "p3.16xlarge", 16, "pytorch", Offload::host, Offload::none},
+          std::tuple{"gpt2", 1023, "p3.16xlarge", 16, "megatron-lm-2023", Offload::none, Offload::none}}) {
         const auto graph = std::string(name) == "mixture" ? mixture(tokens) : load_graph(name, tokens);
         auto candidate = target_of(instance, 1);
         candidate.base.framework = framework;
+        candidate.base.parameter_offload = candidate.base.optimizer_offload = parameters;
         const auto plans = planner::legal_plans(
             graph, candidate.cluster,
             {.global_batch = batch, .base = candidate.base, .most_virtual_stages = 2, .offload = offload});
